@@ -29,7 +29,7 @@ HAS_NATIVE := $(VENV)/.has-native_$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))_$(su
 COMPILER := $(if $(filter default,$(origin CXX)),,-$(notdir $(lastword $(CXX))))
 HAS_COMPILER := $(VENV)/.has-compiler$(COMPILER)
 
-.PHONY: demo test check bench prove site mutants attack sanitize fuzz arm gpu
+.PHONY: demo test check bench prove site mutants sanitize fuzz arm gpu
 .NOTPARALLEL:
 
 # $(call TIMED,what,command) runs the command and writes down its seconds, which the demo shows last.
@@ -90,11 +90,6 @@ site: $(VENV)/.has-lab,dev $(VENV)/.has-docs
 # This counts how many wrong lines the tests notice, into mutants/results.jsonl, in an hour or two.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
-
-# This kills, damages and misuses runs, sweeps and operators for an hour, and adds the counts to
-# attacks/results.jsonl. `.venv/bin/python -m attacks kills` makes one attack alone.
-attack: $(VENV)/.has-lab,dev $(VENV)/.has-attack $(HAS_NATIVE)
-	OMP_NUM_THREADS=1 $(BIN)/python -m attacks
 
 # This runs the C++ tests under AddressSanitizer and UBSan. It takes minutes, most of them for the
 # compiler. Where the processor lacks AVX-512, its kernels are made to run without it, which takes

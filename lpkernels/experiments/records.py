@@ -226,7 +226,7 @@ def runs_by_path(folder: str | Path) -> dict[Path, Run]:
 
 def _is_begun(path: Path) -> bool:
     """Whether the records are of a cell of a sweep that is under way."""
-    place = path.parents[2]
+    place = path.parent.parent.parent
     return place.name == "work" and (place.parent / "sweep.json").is_file()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.experiments.sweeps.killing import children
+from tests.experiments.killing import children
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
@@ -41,6 +41,15 @@ def started(command: list[str], folder: Path | None = None) -> "Iterator[subproc
             for pid in (*children(process.pid), process.pid) if process.poll() is None else ():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes of a launcher by their ranks."""
+    found = {}
+    for pid in children(launcher):
+        values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found.update({value: pid for value in values if value.startswith(b"RANK=")})
+    return [found[rank] for rank in sorted(found)]
 
 
 def launch(*arguments: object) -> str:

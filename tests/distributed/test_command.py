@@ -17,7 +17,7 @@ from torch.distributed.run import get_args_parser
 from lpkernels.cli.train import app as train_app
 from lpkernels.experiments import records
 from lpkernels.experiments.training.trainer import Trainer
-from tests.distributed.launch import ROOT, started
+from tests.distributed.launch import ROOT, ranks_of, started
 from tests.experiments.killing import is_alive
 
 # The digits would cost every process an import of scikit-learn.
@@ -59,7 +59,7 @@ def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_pat
     assert trainer.position.epoch == len(records.read_run(out).epochs) >= 1
 
     with training(f"{go_on} {DATA}", tmp_path) as process:
-        first, second = _ranks(process.pid)
+        first, second = ranks_of(process.pid)
         os.kill(second, signal.SIGKILL)
         printed, _ = process.communicate(timeout=120)
     assert process.returncode == 1, printed
@@ -67,15 +67,6 @@ def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_pat
     # resume.
     assert "forcefully exiting" not in printed and "resume with" not in printed
     assert not is_alive(first)
-
-
-def _ranks(launcher: int) -> list[int]:
-    """The processes of a launcher by their ranks."""
-    found = {}
-    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        found.update({value: int(pid) for value in values if value.startswith(b"RANK=")})
-    return [found[rank] for rank in sorted(found)]
 
 
 def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:

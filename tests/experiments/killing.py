@@ -55,6 +55,12 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return []
+
+
 def workers(folder: Path) -> list[int]:
     """The living processes that train cells of a sweep now."""
     found = []
@@ -98,13 +104,14 @@ def kill_sweep(
     kills: int,
     chance: random.Random,
     *,
-    commands_alone: bool = False,
+    cluster: str = "processes",
 ) -> int:
     """Runs a sweep and kills its command, or one of its workers, while cells run, until it is done
     or so many kills were made; returns how many.
 
     Fails where a cell that was finished is gone, or another one, after a kill, and where a process
-    outlives its command.
+    outlives its command, unless it is one of a cluster. Workers of Dask are not killed here: on a
+    busy machine their nannies give up.
     """
     process, done, known = start(), 0, set[int]()
     while done < kills and process.exitcode != 0:
@@ -118,7 +125,7 @@ def kill_sweep(
         if process.exitcode is not None or not held:
             continue
         assert process.pid is not None
-        victim = process.pid if commands_alone else chance.choice([process.pid, *held])
+        victim = chance.choice([process.pid, *(held if cluster != "dask" else ())])
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         if victim == process.pid:
@@ -129,7 +136,7 @@ def kill_sweep(
     process.kill()
     process.join()
     end = time.monotonic() + 60
-    while commands_alone and any(map(is_alive, known)):
+    while cluster == "processes" and any(map(is_alive, known)):
         assert time.monotonic() < end, "processes of a killed command are still there"
         time.sleep(0.1)
     return done

@@ -20,6 +20,7 @@ from lpkernels.cli import app, main
 from lpkernels.experiments.measuring import accumulator_speed
 from lpkernels.experiments.records import RECORDS, header, read_records, read_run, write_records
 from lpkernels.experiments.sweeps import accumulate, demo
+from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.training.config import RunConfig
 from tests.loops import each
 from tests.support.commands import as_rank_0, assert_refused, call, done, wide  # noqa: F401
@@ -170,21 +171,22 @@ def test_torchrun_starts_none(
 
 
 def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = demo.demo_configs
+    full = demo.demo_spec
 
-    def tiny_configs(*, epochs: int, seed: int) -> list[RunConfig]:
+    def tiny_spec(*, epochs: int, seed: int) -> SweepSpec:
         small = {"model": "cnn1", "width": 1, "batch": 500, "threads": 1}
-        return [config.replace(**small) for config in full(epochs=epochs, seed=seed)]
+        spec = full(epochs=epochs, seed=seed)
+        return replace(spec, base={**spec.base, **small})
 
-    monkeypatch.setattr(demo, "demo_configs", tiny_configs)
+    monkeypatch.setattr(demo, "demo_spec", tiny_spec)
     said = done("demo", "--out", tmp_path, "--epochs", 1)
-    assert all(config.name in said for config in full())
+    assert all(arm in said for arm in full().arms)
     assert (tmp_path / "curves.png").is_file()
     before = sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl"))
     assert len(before) == 3
     done("demo", "--out", tmp_path, "--epochs", 1, "--resume")
     other = ("demo", "--out", tmp_path, "--epochs", 2, "--resume")
-    assert_refused(other, "--resume", "holds a run of another configuration")
+    assert_refused(other, "--resume", "holds runs of other options, epochs 1")
     assert sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl")) == before
 
 

@@ -22,7 +22,7 @@ from tests.support.refusals import rejects
 ROOT = Path(__file__).parents[2]
 PLACES = (
     "bench/results/*.json*",
-    *(f"{each}/results.jsonl" for each in ("mutants", "proofs", "attacks")),
+    *(f"{each}/results.jsonl" for each in ("mutants", "proofs")),
 )
 COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 

@@ -90,20 +90,18 @@ class Folder:
         Raises: ValueError: the file is damaged, something else, or of another version of lpkernels.
         """
         try:
-            record = json.loads(self.spec.read_bytes())
+            record = unsealed(json.loads(self.spec.read_bytes()))
         except FileNotFoundError:
             return None
-        except ValueError:
+        except (AttributeError, ValueError):
             record = None
-        whole = unsealed(record) if isinstance(record, dict) else None
-        if whole is None:
+        if record is None or record.get("kind") != KIND:
             raise ValueError(
-                f"{self.spec} is damaged; remove it and give the command of the sweep again, which "
-                "keeps the cells"
+                f"{self.spec}: expected the specification of a sweep, but the file is damaged or "
+                "something else; remove it and give the command of the sweep again, which keeps "
+                "the cells"
             )
-        if whole.get("kind") != KIND:
-            raise ValueError(f"{self.spec}: expected a sweep, got {whole.get('kind')!r}")
-        return SweepSpec.from_dict(schemas.check(whole, self.spec)["spec"])
+        return SweepSpec.from_dict(schemas.check(record, self.spec)["spec"])
 
     def join(self, spec: SweepSpec) -> None:
         """Makes the folder one where `spec` runs, beside what was run here before.
@@ -136,7 +134,9 @@ class Folder:
 
     def begun(self) -> dict[str, Path]:
         """The folders of cells under way, and of those with which the next command goes on."""
-        return {name: folder / name for folder in self._tries() for name in _cells_in(folder)}
+        tries = {name: folder / name for folder in self._tries() for name in _cells_in(folder)}
+        settled = self.finished() | self.given_up()
+        return {name: path for name, path in tries.items() if name not in settled}
 
     def _tries(self) -> list[Path]:
         with contextlib.suppress(FileNotFoundError):
@@ -167,8 +167,9 @@ class Folder:
         """Makes the folders, and removes those of tries that are over."""
         for folder in (self.cells, self.failed, self.work):
             folder.mkdir(exist_ok=True)
+        goes_on = {path.parent for path in self.begun().values()}
         for folder in self._tries():
-            if not _cells_in(folder):
+            if folder not in goes_on:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def forget(self, name: str) -> None:

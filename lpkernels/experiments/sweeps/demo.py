@@ -1,12 +1,16 @@
 """The three runs of the demo."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.cells import Folder
-from lpkernels.experiments.sweeps.sweep import train_all
-from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.processes.folders import owned
+from lpkernels.experiments.records import Run, read_run
+from lpkernels.experiments.sweeps.cells import Folder, cell_name
+from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.sweeps.training import train_cell
+from lpkernels.experiments.workloads.registry import find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,15 +21,10 @@ NAME = "demo"
 # the last layer and for the images, weight updates rounded stochastically to e6m9, one static loss
 # scale. Theirs is 1000; 1024 is the power of two next to it, by which float32 gradients are
 # multiplied and divided without a rounding.
-FP8 = RunConfig.of(
-    name="fp8",
-    recipe="fp8_wang2018",
-    weight_update="e6m9:stochastic",
-    loss_scale=1024.0,
-)
+_FP8 = {"recipe": "fp8_wang2018", "weight_update": "e6m9:stochastic", "loss_scale": 1024.0}
 
 
-def demo_configs(*, epochs: int = 8, seed: int = 0) -> list[RunConfig]:
+def demo_spec(*, epochs: int = 8, seed: int = 0) -> SweepSpec:
     """One network, seed and data set: in fp32, in FP8, in FP8 with too narrow an accumulator.
 
     The third run keeps every sum in e5m2 too, the format of the operands, without chunks: a sum
@@ -34,17 +33,9 @@ def demo_configs(*, epochs: int = 8, seed: int = 0) -> list[RunConfig]:
     learning rate repair much of the damage, so that the run learns late and ends well below the
     others, rather than failing.
     """
-    shared: dict[str, Any] = {
-        "model": "resnet14",
-        "width": 16,
-        "data": "digits",
-        "epochs": epochs,
-        "batch": 128,
-        "seed": seed,
-        "augment": True,
-    }
-    runs = [RunConfig(name="fp32"), FP8, FP8.replace(name="fp8, 8-bit sums", acc="e5m2")]
-    return [run.replace(**shared) for run in runs]
+    base = {"model": "resnet14", "width": 16, "data": "digits", "batch": 128, "augment": True}
+    arms = {"fp32": {}, "fp8": _FP8, "fp8, 8-bit sums": {**_FP8, "acc": "e5m2"}}
+    return SweepSpec({**base, "epochs": epochs, "threads": 2}, arms, seeds=[seed], name=NAME)
 
 
 def demo(
@@ -54,29 +45,38 @@ def demo(
     seed: int = 0,
     resume: bool = False,
     console: "Console | None" = None,
-) -> list[records.Run]:
-    """Trains the demo's runs one after the other, each a cell of the sweep in `folder`.
+) -> list[Run]:
+    """Trains the demo's runs one after the other, each a cell of the sweep in `folder`, and each
+    with a progress bar.
 
     With `resume`, runs that are finished are read and one that was stopped goes on; else all start
     again.
 
     Raises:
         Interrupted: ctrl-C; what was done so far is saved.
-        ValueError: with resume, a run in `folder` was started with another configuration; or the
-            folder holds a sweep that is not the demo.
+        ValueError: with resume, the runs in `folder` were started with other options; or the folder
+            holds a sweep that is not the demo.
+        BlockingIOError: another command owns the folder.
+        RuntimeError: a run failed, twice.
     """
-    configs = demo_configs(epochs=epochs, seed=seed)
-    if resume:
-        _check_options(Path(folder), configs[0])
-    return train_all(configs, folder, name=NAME, resume=resume, console=console)
-
-
-def _check_options(folder: Path, config: RunConfig) -> None:
-    spec = Folder(folder).read_spec()
-    own = config if spec is None else spec.cells()[0].config
-    if own != config:
-        raise ValueError(
-            f"{folder} holds a run of another configuration ({own.epochs} epochs, "
-            f"seed {own.seed}); resume with the options it was started with, or "
-            "start again without --resume"
-        )
+    spec, there = demo_spec(epochs=epochs, seed=seed), Folder(folder)
+    # A fault in the data is an error of the call, and not of a cell.
+    find(spec.cells()[0].config.workload)
+    there.root.mkdir(parents=True, exist_ok=True)
+    with owned(there.root):
+        former = there.read_spec()
+        if former is not None and former.name != NAME:
+            raise ValueError(f"{folder} holds a sweep, {former.name!r}; choose another folder")
+        if not resume:
+            there.clear()
+        elif former not in (None, spec):
+            raise ValueError(
+                f"{folder} holds runs of other options, epochs {former.base['epochs']} and seeds "
+                f"{former.seeds}; resume with these, or start again without --resume"
+            )
+        train = partial(train_cell, console=console)
+        results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
+        for result in results.results:
+            if result.status == "failed":
+                raise RuntimeError(f"{result.arm}: {result.error}")
+        return [read_run(there.cells / cell_name(cell.config)) for cell in spec.cells()]

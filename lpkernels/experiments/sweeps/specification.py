@@ -185,32 +185,6 @@ def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
         raise type(error)(f"{path}: {error}") from error
 
 
-def spec_of(configs: Sequence[RunConfig], name: str = "") -> SweepSpec:
-    """The sweep whose cells are `configs`: an arm for each name, a seed for each seed.
-
-    Raises: ValueError: they are no full table of arms and seeds.
-    """
-    defaults = RunConfig().flat()
-    arms: dict[str, dict[str, Any]] = {}
-    for config in configs:
-        flat = {k: plain(v) for k, v in config.flat().items() if k not in _OWN}
-        if arms.setdefault(config.name, flat) != flat:
-            raise ValueError(f"{config.name!r} names two configurations; give each its own name")
-    first = next(iter(arms.values()))
-    # A sweep sets `threads` itself where the base does not name it; so the base always does here.
-    shared = {k: v for k, v in first.items() if all(flat[k] == v for flat in arms.values())}
-    base = {k: v for k, v in shared.items() if v != plain(defaults[k]) or k == "threads"}
-    own = {
-        arm: {k: v for k, v in flat.items() if k not in shared and v != plain(defaults[k])}
-        for arm, flat in arms.items()
-    }
-    seeds = sorted({config.seed for config in configs})
-    spec = SweepSpec(base=base, arms=own, seeds=seeds, name=name)
-    if {cell.config for cell in spec.cells()} != set(configs):
-        raise ValueError("expected every named run for every seed")
-    return spec
-
-
 def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
     """One specification with the arms, values and seeds of all; other fields are the last one's.
 

@@ -6,20 +6,17 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lpkernels import _build
 from lpkernels.experiments.processes.folders import owned
-from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.cells import Folder, cell_name, code_of, read_cell
 from lpkernels.experiments.sweeps.engines import check_engine, processors, run_cells
 from lpkernels.experiments.sweeps.reading import Results, read_results, share_done
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, check_same_sweep, spec_of
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.sweeps.training import Train, is_full, train_cell
-from lpkernels.experiments.training.config import RunConfig, device_exists
+from lpkernels.experiments.training.config import device_exists
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.workloads.registry import find
 
@@ -209,52 +206,3 @@ def _so_far(there: Folder, cells: dict[str, Cell]) -> str:
     now = Counts.of(there, cells)
     failed = f" and {now.failed} failed" if now.failed else ""
     return f"{now.finished} of {len(cells)} cells are finished{failed}, in {there.root}"
-
-
-def train_all(
-    configs: Sequence[RunConfig],
-    folder: str | Path,
-    *,
-    name: str,
-    resume: bool,
-    console: "Console | None" = None,
-) -> list[Run]:
-    """Trains `configs` one after the other in this process, as a sweep in `folder`; each run has a
-    progress bar.
-
-    Args:
-        configs: every named run for every seed; of several that differ only in name one is trained.
-        name: the sweep's name.
-        resume: keep the results in the folder; else everything is trained again.
-    Returns: the runs, in the order of `configs`.
-    Raises:
-        Interrupted: ctrl-C; what was done so far is saved.
-        ValueError: the folder holds other runs.
-        BlockingIOError: another command owns the folder.
-        RuntimeError: a run failed, twice.
-    """
-    different = {cell_name(config): config for config in reversed(configs)}
-    spec, there = spec_of([c for c in configs if c in different.values()], name), Folder(folder)
-    there.root.mkdir(parents=True, exist_ok=True)
-    with owned(there.root):
-        former = there.read_spec()
-        if former is not None and not resume and former.name != name:
-            raise ValueError(f"{folder} holds a sweep, {former.name!r}; choose another folder")
-        if not resume:
-            there.clear()
-        elif former is not None:
-            check_same_sweep(former, spec)
-        for workload in {config.workload: None for config in configs}:
-            # A fault in it is an error of the call, and not of a cell.
-            find(workload)
-        train = partial(train_cell, console=console)
-        results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
-        for result in results.results:
-            if result.status == "failed":
-                raise RuntimeError(f"{result.arm}, seed {result.seed}: {result.error}")
-        return [_named(read_run(there.cells / cell_name(c)), c.name) for c in configs]
-
-
-def _named(run: Run, name: str) -> Run:
-    """The run under the name it has now."""
-    return replace(run, header={**run.header, "config": {**run.header["config"], "name": name}})

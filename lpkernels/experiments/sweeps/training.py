@@ -186,7 +186,8 @@ def _progress(task: Task, request: InterruptRequest) -> Progress:
         if time.monotonic() - looked < _LOOK_EVERY:
             return
         looked = time.monotonic()
-        if not task.folder.is_dir():
+        # A run whose folder was taken before it began has made the folder anew.
+        if not (task.folder / WORKER).exists():
             raise Interrupted("another try goes on with this cell")
         if (task.folder.parent / STOP).exists():
             _interrupt()

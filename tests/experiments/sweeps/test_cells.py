@@ -108,10 +108,12 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
     name = whole.index(b'"sha256"')
     for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:
         there.spec.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with pytest.raises(ValueError, match=r"sweep.json is damaged; remove it and give"):
+        with pytest.raises(
+            ValueError, match=r"sweep.json: expected the spec.* damaged .* remove it and"
+        ):
             there.read_spec()
     there.spec.write_text('{"kind": "run", "schema": 2}')
-    with pytest.raises(ValueError, match="expected a sweep, got 'run'"):
+    with pytest.raises(ValueError, match="damaged or something else"):
         there.read_spec()
 
 

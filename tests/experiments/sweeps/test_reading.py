@@ -30,7 +30,7 @@ def test_what_is_no_sweep(tmp_path: Path) -> None:
             read(folder)
     for name, place, message in (
         ("x.jsonl", tmp_path / "x.jsonl", r"expected results that .* got 'run'"),
-        ("sweep.json", tmp_path, r"expected a sweep, got 'run'"),
+        ("sweep.json", tmp_path, "expected the specification of a sweep"),
     ):
         (tmp_path / name).write_text('{"type": "header", "kind": "run", "schema": 2}\n')
         with pytest.raises(ValueError, match=message):

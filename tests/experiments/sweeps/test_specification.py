@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
+from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec
 from lpkernels.experiments.training.config import RunConfig
 from tests.loops import each
 from tests.support.refusals import rejects
@@ -133,21 +133,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             read_spec(written(tmp_path, text))
 
 
-def test_configurations_make_their_sweep_and_sweeps_merge() -> None:
-    fp8 = {"recipe": "fp8_wang2018", "layer_accs": (("stem", "e4m1", "native", "e5m6"),)}
-    configs = [
-        RunConfig.of(name=name, seed=seed, epochs=2, width=4, **fields)
-        for seed in (3, 4)
-        for name, fields in (("fp32", {}), ("fp8, x", fp8))
-    ]
-    spec = spec_of(configs, "pair")
-    assert [cell.config for cell in spec.cells()] == configs
-    assert SweepSpec.from_dict(spec.to_dict()).cells() == spec.cells()
-    assert spec.base == {"epochs": 2, "width": 4, "threads": 2}
-    with pytest.raises(ValueError, match="expected every named run for every seed"):
-        spec_of(configs[:-1])
-    with pytest.raises(ValueError, match="'fp32' names two configurations"):
-        spec_of([*configs, RunConfig(name="fp32")])
+def test_sweeps_merge() -> None:
     first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
     more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
     both = merged([first, more])

@@ -8,7 +8,6 @@ import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -17,10 +16,9 @@ import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps import cells, engines, reading, sweep, training
-from lpkernels.experiments.sweeps.cells import Folder, cell_name
+from lpkernels.experiments.sweeps.cells import cell_name
 from lpkernels.experiments.sweeps.reading import read_results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
-from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.killing import owned_by_another_thread
@@ -161,9 +159,8 @@ def test_workers_of_another_version_stop_it(tmp_path: Path, monkeypatch: Any) ->
 def test_a_folder_belongs_to_one_command(tmp_path: Path) -> None:
     message = rf"{tmp_path}: process {os.getpid()} on {platform.node()} is at work there"
     with owned_by_another_thread(tmp_path):
-        for call in (toy.run, partial(train_all, name="toy", resume=True)):
-            with pytest.raises(BlockingIOError, match=message):
-                call(toy.spec("a") if call is toy.run else [RunConfig()], tmp_path)
+        with pytest.raises(BlockingIOError, match=message):
+            toy.run(toy.spec("a"), tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert toy.run(toy.spec("a", seeds=1), tmp_path).missing == 0
 
@@ -235,32 +232,3 @@ def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
     toy.run(toy.spec("a", "b", seeds=2), tmp_path, console=console)
     text = console.export_text()
     assert "100%" in text and "4 finished, 0 under way" in text and "0:00:00" in text
-
-
-def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_training(*arguments: Any, console: object) -> None:
-        toy.train(*arguments)
-
-    monkeypatch.setattr(sweep, "train_cell", no_training)
-    configs = [
-        RunConfig.of(name=name, epochs=2, batch=batch, seed=seed)
-        for seed in (0, 1)
-        for name, batch in (("z", 1), ("a", 2), ("same as z", 1))
-    ]
-    runs = train_all(configs, tmp_path, name="three", resume=False)
-    assert [run.config for run in runs] == configs
-    assert len(Folder(tmp_path).finished()) == 4
-    again = train_all(configs, tmp_path, name="three", resume=True)
-    assert [run.epochs for run in again] == [run.epochs for run in runs]
-    with pytest.raises(ValueError, match="holds a sweep, 'three'; choose another folder"):
-        train_all(configs, tmp_path, name="two", resume=False)
-    with pytest.raises(ValueError, match="another base"):
-        train_all([configs[0].replace(epochs=3)], tmp_path, name="three", resume=True)
-    assert len(train_all(configs[:1], tmp_path, name="three", resume=False)) == 1
-    assert len(Folder(tmp_path).finished()) == 1
-
-
-def test_a_failed_run_of_several_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "train_cell", Mock(side_effect=ValueError("no luck")))
-    with pytest.raises(RuntimeError, match="run, seed 0: ValueError: no luck"):
-        train_all([RunConfig()], tmp_path, name="one", resume=False)
