@@ -164,7 +164,6 @@ def trained(task: Task, arm: Arm, seed: int) -> dict[str, Any]:
     workload = find(task.workload)
     model = workload.model()
     optimizer = made(arm, model, task.lr)
-    (turn,) = workload.turns
     steps = math.ceil(len(workload.train) / task.batch)
     for epoch in range(task.epochs):
         plan = workload.train.plan(seed, epoch)
@@ -173,7 +172,7 @@ def trained(task: Task, arm: Arm, seed: int) -> dict[str, Any]:
             set_lr(optimizer, cosine_lr(task.lr, at, task.epochs * steps))
             model.train()
             optimizer.zero_grad()
-            turn.loss(model, plan.batch(step, task.batch)).losses.mean().backward()
+            workload.loss(model, plan.batch(step, task.batch)).losses.mean().backward()
             optimizer.step()
     figures = score(model, workload)
     return {

@@ -142,7 +142,6 @@ PAGES: dict[str, list[Table]] = {
         sweep("ResNet-8 on digits", "sweep-digits-mixed"),
         sweep("LSTM on text", "sweep-lstm-mixed", of=BITS_3),
         sweep("GPT on text", "sweep-gpt-mixed", of=BITS_3),
-        sweep("GAN", "sweep-gan-mixed", of=("Frechet distance", "test_frechet_distance", 2, 1.0)),
     ],
     "master-weights": [
         *(sweep(heading, "optimizer-states", of=(label, "figure", *places),

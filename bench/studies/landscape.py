@@ -118,13 +118,12 @@ def measured(cell: Cell) -> dict[str, Any]:
         trainer = Trainer(cell.config, folder)
         trainer.fit()
         tested = trainer.evaluate()
-        (turn,) = trainer.workload.turns
         batch = trainer.workload.train.plan(0, 0).batch(0, EXAMPLES)
         exact = tuple(t.double() if t.is_floating_point() else t for t in batch)
         model = exact_copy(trainer.model)
 
     def loss(model: nn.Module) -> Tensor:
-        return turn.loss(model, exact).losses.mean()
+        return trainer.workload.loss(model, exact).losses.mean()
 
     slices = [loss_slice(model, loss, seed) for seed in range(DIRECTIONS)]
     eigenvalue, iterations, converged = top_eigenvalue(model, loss)

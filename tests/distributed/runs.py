@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
+from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.recipes import recipe
 from tests.experiments.tiny import made, scheduled_layers, tiny_workload
 
@@ -116,40 +113,6 @@ def noted(config: RunConfig, folder: Path, processes: Processes = ALONE) -> tupl
 
     trainer.fit(on_progress=note)
     return trainer, losses
-
-
-class Adversaries(nn.Module):
-    """Two halves that turns train one after the other, as in a GAN; each turn calls it once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(torch.tanh(self.one(x))).squeeze(1)
-
-
-def two_turns() -> RunConfig:
-    return RunConfig.of(name="turns", epochs=2, batch=8, lr=0.1, threads=1)
-
-
-def adversaries() -> Workload:
-    """One half makes the output large, the other makes it small."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(20, 4, generator=generator)
-
-    def turn(name: str, sign: int) -> Turn:
-        def loss(model: nn.Module, batch: Batch) -> Outcome:
-            return Outcome(softplus(sign * model(batch[0])), {})
-
-        return Turn(loss, name, (f"{name}.*",))
-
-    def measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": model(batch[0]).sum()}
-
-    turns = (turn("one", 1), turn("two", -1))
-    test = TensorBatches(x)
-    return Workload("adversaries", Adversaries, TensorSet((x,)), test, turns, measure)
 
 
 def data(config: RunConfig) -> Workload:

@@ -114,18 +114,6 @@ def test_clipping_takes_the_norm_over_all_processes(made, way, tmp_path, plain):
     assert max(moved) > 0.01
 
 
-def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_path: Path) -> None:
-    alone = Trainer(runs.two_turns(), tmp_path, workload=runs.adversaries())
-    alone.fit()
-    one, two = (seen["turns"] for seen in made.ranks)
-    assert_same(one["weights"], two["weights"])
-    for name, weight in alone.model.state_dict().items():
-        torch.testing.assert_close(one["weights"][name], weight)
-    assert "have 2 turns" in one["refused"] and "leave --fsdp out" in one["refused"]
-    for got, wanted in zip(figures(made.folder / "turns"), figures(tmp_path), strict=True):
-        assert got == pytest.approx(wanted)
-
-
 @pytest.mark.parametrize("index", range(len(SCHEDULES)), ids=SCHEDULES)
 def test_schedules_of_processes_are_that_of_one(made: Made, index: int, tmp_path: Path) -> None:
     text = SCHEDULES[index]

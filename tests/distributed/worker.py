@@ -51,7 +51,6 @@ def main(folder: Path, *words: str) -> None:
             seen["ranges"] = running_ranges(ddp)
             seen["delayed"] = {way: delayed.stepped(processes) for way, processes in ways.items()}
             seen["unshared"] = delayed.unshared(ddp)
-            seen["turns"] = run_turns(folder / "turns", ddp)
             seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
             for way, processes in ways.items():
                 seen[way] = trained(folder, way, processes)
@@ -107,19 +106,6 @@ def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
             stopped = call(*command, "--model", "cnn1", "--batch", 10, "--epochs", 2)
         ended = call(*command, "--resume")
     return [(result.exit_code, result.output) for result in (stopped, ended)]
-
-
-def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
-    """Trains two turns a step under DDP; returns the end, and the error that sharded processes
-    get."""
-    trainer = Trainer(runs.two_turns(), folder, workload=runs.adversaries(), processes=processes)
-    trainer.fit()
-    sharded = Processes(processes.rank, processes.count, processes.local_rank, sharded=True)
-    try:
-        Trainer(runs.two_turns(), folder / "no", workload=runs.adversaries(), processes=sharded)
-    except ValueError as error:
-        return {"weights": dict(trainer.model.state_dict()), "refused": str(error)}
-    raise AssertionError("not refused")
 
 
 def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:

@@ -41,6 +41,11 @@ def test_train_on_two_processes_learns_on_one(monkeypatch: pytest.MonkeyPatch) -
     assert accuracy > 0.5
 
 
+def test_train_gan_comes_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    distances = [run(monkeypatch, "train_gan.py", "--epochs", epochs) for epochs in ("1", "4")]
+    assert distances[1] < 0.8 * distances[0]
+
+
 @pytest.mark.slow
 def test_train_on_two_processes_learns() -> None:
     example = EXAMPLES / "train_on_two_processes.py"

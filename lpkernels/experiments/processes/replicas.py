@@ -34,15 +34,12 @@ def sharded(model: nn.Module, processes: Processes, device: str) -> nn.Module:
     return model
 
 
-def replicated(model: nn.Module, processes: Processes, *, partly: bool = False) -> nn.Module:
+def replicated(model: nn.Module, processes: Processes) -> nn.Module:
     """The function to call for a training step: the model, or its DDP wrapper where each process
-    holds all of it.
-
-    partly: some parameters get no gradient in a backward pass.
-    """
+    holds all of it."""
     if processes.count == 1 or processes.sharded:
         return model
-    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=partly)
+    return nn.parallel.DistributedDataParallel(model)
 
 
 @contextmanager

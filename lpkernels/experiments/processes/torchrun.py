@@ -69,19 +69,6 @@ class Processes:
                 f"fewer than the {self.count} processes; choose another batch"
             )
 
-    def check_data(self, name: str, *, spreads: bool, turns: int) -> None:
-        """Raises ValueError unless these processes can train on the data `name`, which may be
-        spread over processes, in steps of so many turns."""
-        if self.count > 1 and not spreads:
-            raise ValueError(
-                f"data: {name} trains in one process, got {self.count}; start it without torchrun"
-            )
-        if self.sharded and turns > 1:
-            raise ValueError(
-                f"data: the steps of {name} have {turns} turns, whose parameters take turns too, "
-                "and sharded ones (--fsdp) cannot; leave --fsdp out"
-            )
-
     def share(self, images: int) -> slice:
         """The part of a batch of so many images that this process takes: consecutive ones, in the
         order of the ranks, as even as can be."""

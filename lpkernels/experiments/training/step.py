@@ -1,12 +1,11 @@
-"""One step of training: its turns, the pieces of its batch, its updates."""
+"""One step of training: the pieces of its batch, and its update."""
 
 import copy
-import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,11 +16,11 @@ from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.tally import Tally
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
+from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
 
-#: Where the layers' draws come from while the turn and the piece of these numbers are computed.
-Draws = Callable[[int, int], AbstractContextManager[None]]
+#: Where the layers' draws come from while the piece of this number is computed.
+Draws = Callable[[int], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +32,13 @@ class Step:
 
     network: the module called for the forward pass, `model` or its wrapper.
     pieces: a process computes its share of a batch in so many pieces and adds their gradients.
-    clip: largest norm of the gradients of an update.
+    clip: largest norm of the gradients.
     """
 
     model: nn.Module
     network: nn.Module
     optimizer: torch.optim.Optimizer
-    turns: Sequence[Turn]
+    loss: Loss
     parts: Sequence[Part]
     processes: Processes
     device: str = "cpu"
@@ -55,21 +54,19 @@ class Step:
         mine = _pieces(tuple(tensor.to(self.device) for tensor in batch), self.pieces)
         self.model.train()
         scaled = self._is_scaled
-        for number, turn in enumerate(self.turns):
-            self._only(turn)
-            self.optimizer.zero_grad()
-            for piece, part_of_batch in enumerate(mine):
-                last = piece == len(mine) - 1
-                with nullcontext() if last else without_exchange(self.network):
-                    with draws(number, piece):
-                        outcome = turn.loss(self.network, part_of_batch)
-                    self._backward(outcome.losses, count)
-                self._note(turn, outcome, tally)
-            if scaled:
-                update_scales(self.model)
-            ran = self._update()
-            # All skip together: one counts.
-            tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
+        self.optimizer.zero_grad()
+        for piece, part_of_batch in enumerate(mine):
+            last = piece == len(mine) - 1
+            with nullcontext() if last else without_exchange(self.network):
+                with draws(piece):
+                    outcome = self.loss(self.network, part_of_batch)
+                self._backward(outcome.losses, count)
+            self._note(outcome, tally)
+        if scaled:
+            update_scales(self.model)
+        ran = self._update()
+        # All skip together: one counts.
+        tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
 
     @cached_property
     def _parameters(self) -> list[nn.Parameter]:
@@ -85,14 +82,6 @@ class Step:
             each.is_updated = True
         return bool(kept)
 
-    def _only(self, turn: Turn) -> None:
-        """The parameters of the turn get gradients, the others none."""
-        if len(self.turns) == 1:
-            return
-        for name, parameter in self.model.named_parameters():
-            mine = any(fnmatch.fnmatchcase(name, glob) for glob in turn.parameters)
-            parameter.requires_grad_(mine)
-
     def _backward(self, losses: Tensor, count: int) -> None:
         """Adds the gradients of a piece's share of the mean loss over the batch: the layers send
         the same gradients backward as in one process with the whole batch."""
@@ -101,11 +90,8 @@ class Step:
             loss = part.scale_loss(loss)
         loss.backward()
 
-    def _note(self, turn: Turn, outcome: Outcome, tally: Tally) -> None:
-        total = outcome.losses.detach().double().sum()
-        tally.add("loss", total)
-        if turn.name:
-            tally.add(f"{turn.name}_loss", total)
+    def _note(self, outcome: Outcome, tally: Tally) -> None:
+        tally.add("loss", outcome.losses.detach().double().sum())
         for name, value in outcome.sums.items():
             tally.add(name, value)
 
@@ -166,9 +152,9 @@ def check_sizes(
         sizes = {(size + i) // count for size in sizes for i in (0, count - 1)} - {0}
     copied, examples = copy.deepcopy(model), data.train.plan(0, 0)
     with torch.random.fork_rng(devices=[]):
-        for size, turn in product(sorted(sizes), data.turns):
+        for size in sorted(sizes):
             try:
-                turn.loss(copied, examples.batch(0, size))
+                data.loss(copied, examples.batch(0, size))
             except ValueError as error:
                 raise ValueError(
                     f"batch: of {total} examples in batches of {batch} the model gets {size} at "

@@ -38,7 +38,7 @@ from lpkernels.experiments.training.checkpoints import (
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.parts import Context, turns_of
+from lpkernels.experiments.training.parts import Context, loss_of
 from lpkernels.experiments.training.progress import progress
 from lpkernels.experiments.training.step import Step, check_sizes
 from lpkernels.experiments.training.tally import Tally
@@ -135,7 +135,6 @@ class Trainer:
         self.device = processes.device(config.device)
         data = self.workload = workload if workload is not None else find(config.workload)
         processes.check_batches(config.batch, len(data.train))
-        processes.check_data(data.name, spreads=data.spreads, turns=len(data.turns))
         self.steps = math.ceil(len(self.workload.train) / config.batch)
         self.position, self.tally = Position(), Tally()
         self.notices: list[str] = []
@@ -166,12 +165,11 @@ class Trainer:
                 model, optimizer = part.prepare(model, optimizer, context)
             self._rng_state = torch.get_rng_state()
         self.model, self.optimizer = model, optimizer
-        turns = turns_of(self.parts, data.turns)
         self.step = Step(
             model,
-            replicated(model, processes, partly=len(turns) > 1),
+            replicated(model, processes),
             optimizer,
-            turns,
+            loss_of(self.parts, data.loss),
             self.parts,
             processes,
             self.device,
@@ -320,13 +318,13 @@ class Trainer:
         share_buffers(self.model, self.processes)
         self.position.seen += len(batch[0])
 
-    def _draws(self, turn: int, piece: int) -> AbstractContextManager[None]:
+    def _draws(self, piece: int) -> AbstractContextManager[None]:
         """Where the layers' draws of this step come from: torch's generator, or the rank's own
         stream, so that ranks round their examples independently and the generators stay alike."""
         if self.processes.count == 1:
             return nullcontext()
         at, rank = self.position, self.processes.rank
-        within = (turn, piece) if turn or piece else ()
+        within = (0, piece) if piece else ()
         seed = stream_seed(self.config.seed, "rank", rank, at.epoch, at.step, *within)
         return seed_from(torch.tensor(seed))
 
@@ -353,7 +351,7 @@ class Trainer:
             **{f"train_{name}": total / done.seen for name, total in totals.items()},
             **tested,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "updates": self.steps * len(self.workload.turns),
+            "updates": self.steps,
             "skipped_steps": skipped,
         }
         record |= {name: value for part in self.parts for name, value in part.record().items()}

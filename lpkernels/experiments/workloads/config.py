@@ -26,7 +26,7 @@ class WorkloadConfig(Section):
     data: str = setting(
         "digits",
         "digits, digits32, mnist1d, iris, wine, breast_cancer, fashion-mnist, fashion-denoise, "
-        "cifar10, cifar100, text, gan, or module:function, which returns a Workload.",
+        "cifar10, cifar100, text, or module:function, which returns a Workload.",
     )
     data_dir: str = setting(
         "",
@@ -35,7 +35,7 @@ class WorkloadConfig(Section):
     )
     model: str = setting(
         "",
-        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, unet3, or gan; "": the one that '
+        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or unet3; "": the one that '
         "the data is usually trained with.",
     )
     depth: int = setting(0, "Depth of the model; 0: that of its name.", least=0)

@@ -15,7 +15,6 @@ from lpkernels.experiments.workloads.workload import (
     Batch,
     Outcome,
     TrainingSet,
-    Turn,
     Workload,
 )
 
@@ -42,7 +41,7 @@ def class_workload(
     name: str, train: TrainingSet, test: Sequence[Batch], model: Callable[[], nn.Module]
 ) -> Workload:
     """The workload of batches (inputs, labels), by cross entropy and accuracy."""
-    return Workload(name, model, train, test, (Turn(class_losses),), measure_classes)
+    return Workload(name, model, train, test, class_losses, measure_classes)
 
 
 def classification(

@@ -9,23 +9,17 @@ from torch import Tensor
 
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 
-#: From the model's output and a batch to the outcome of the turn.
+#: From the model's output and a batch to the outcome.
 OutputLoss = Callable[[Any, Batch], Outcome]
 
 
 def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
-    """The loss of the workload's one turn, for an output that is there already.
+    """The workload's loss for an output that is there already.
 
-    batch: a batch of the workload, which shows the input that the turn gives to the model: only the
+    batch: a batch of the workload, which shows the input that the loss gives to the model: only the
         batch's first tensor is allowed.
-    Raises: ValueError: a step has several turns, or the model is called with something else.
+    Raises: ValueError: the model is called with something else.
     """
-    if len(workload.turns) != 1:
-        raise ValueError(
-            f"a step of {workload.name} has {len(workload.turns)} turns, and one is expected; take "
-            "other data"
-        )
-    (turn,) = workload.turns
     given: list[Any] = []
 
     def look(*args: Any, **kwargs: Any) -> NoReturn:
@@ -34,7 +28,7 @@ def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
 
     model: Any = look
     try:
-        turn.loss(model, batch)
+        workload.loss(model, batch)
     except _Looked:
         pass
     if len(given) != 1 or given[0] is not batch[0]:
@@ -45,7 +39,7 @@ def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
 
     def loss(output: Any, batch: Batch) -> Outcome:
         there: Any = lambda _: output  # noqa: E731
-        return turn.loss(there, batch)
+        return workload.loss(there, batch)
 
     return loss
 

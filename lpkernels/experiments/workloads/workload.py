@@ -15,7 +15,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Outcome(NamedTuple):
-    """The result of a turn on a batch of n examples.
+    """The result of a loss on a batch of n examples.
 
     losses: (n,) float32, the loss of each example, with its graph.
     sums: 0-d tensors, figures of training summed over the examples, such as how many were right;
@@ -26,19 +26,9 @@ class Outcome(NamedTuple):
     sums: Mapping[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Turn:
-    """One update within a step: which parameters, by which loss.
-
-    loss(model, batch): called with the model in training mode (under DDP its wrapper: call it
-        once) and tensors on its device.
-    name: "" where there is one turn; else the epoch's record has train_<name>_loss.
-    parameters: globs over the names of the model's parameters; the others get no gradient.
-    """
-
-    loss: Callable[[nn.Module, Batch], Outcome]
-    name: str = ""
-    parameters: tuple[str, ...] = ("*",)
+#: loss(model, batch): called with the model in training mode (under DDP its wrapper: call it once)
+#: and tensors on its device.
+Loss = Callable[[nn.Module, Batch], Outcome]
 
 
 class Plan(Protocol):
@@ -90,21 +80,19 @@ class Workload:
     train: the training set.
     test: the batches of the test set, at most 256 examples each; an item may be made when asked
         for.
-    turns: the updates of a step, in order.
+    loss: of which a step makes the mean small.
     measure(model, batch): 0-d or small tensors that are added over the test batches, in float64;
         called in evaluation mode without gradients.
     score(sums, examples): fields of the epoch's record from the sums over the whole test set;
         test_loss and the metric's field among them.
     metric: the figure that counts.
-    spreads: whether several processes can train it together.
     """
 
     name: str
     model: Callable[[], nn.Module]
     train: TrainingSet
     test: Sequence[Batch]
-    turns: tuple[Turn, ...]
+    loss: Loss
     measure: Callable[[nn.Module, Batch], Mapping[str, Tensor]]
     metric: Metric = field(default=ACCURACY)
     score: Callable[[Mapping[str, Tensor], int], dict[str, float]] = mean_of_examples
-    spreads: bool = True

@@ -119,8 +119,6 @@ def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> N
     for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
         with pytest.raises(ValueError, match=f"assignment: {message}"):
             trainer_in(tmp_path / "a", assignment=text)
-    with pytest.raises(ValueError, match="assignment: a step of gan has 2 turns"):
-        Trainer(BASE.replace(data="gan", model="gan", assignment="ratio=0.5"), tmp_path / "c")
     part: Any = AssignmentConfig("ratio=0.5").build()
     several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):

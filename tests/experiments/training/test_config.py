@@ -13,8 +13,6 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig, body_rec
 from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten, sections
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
-from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.registry import find
 from tests.support.refusals import rejects
 
 # First and last layer have the names of the bundled networks'.
@@ -191,16 +189,3 @@ def test_a_recipe_may_be_a_text_accumulators_have_names_and_layers_are_left_to_t
     assert layer_recipes(config, NETWORK) == {**left, **lp.policy("mxfp8")}
     with pytest.raises(ValueError, match=r"recipe: Recipe\.parse: .*inputs"):
         ArithmeticConfig(recipe="Recipe(inputs='e5m2')")
-
-
-def test_edge_reaches_the_ends_of_networks_within_a_model() -> None:
-    model = find(WorkloadConfig(data="gan")).model()
-    accs = (("generator.stem", "e6m9", "e6m9", "e6m9"),)
-    config = ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9", layer_accs=accs)
-    lp.convert(model, layer_recipes(config, model))
-    e6m9 = lp.parse_format("e6m9")
-    for network in (model.generator, model.discriminator):
-        assert network.stem.recipe.input.fmt == e6m9
-        assert network.head.recipe.weight.fmt == e6m9
-    assert str(model.generator.stem.recipe.wgrad) == "e6m9"
-    assert str(model.discriminator.stem.recipe.wgrad) == "e6m9_chunk64"

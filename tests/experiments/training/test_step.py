@@ -1,7 +1,6 @@
-"""One step: pieces, clipping, turns, skipped updates; torch's optimizers and learning rates."""
+"""One step: pieces, clipping, skipped updates; torch's optimizers and learning rates."""
 
 import math
-from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from lpkernels.experiments.training.optimizers import (
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from lpkernels.experiments.workloads.workload import Batch, Outcome
 from tests.loops import each, rows
 from tests.support.operators import Reads
 
@@ -35,11 +34,11 @@ def made(**settings: Any) -> tuple[nn.Module, Step]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    turns = settings.pop("turns", (Turn(squares),))
-    return model, Step(model, model, optimizer, turns, settings.pop("parts", ()), ALONE, **settings)
+    parts = settings.pop("parts", ())
+    return model, Step(model, model, optimizer, squares, parts, ALONE, **settings)
 
 
-def alike(turn: int, piece: int) -> AbstractContextManager[None]:
+def alike(piece: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -80,28 +79,6 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
-def test_turns_update_their_own_parameters_in_order() -> None:
-    model = nn.Sequential(OrderedDict(one=nn.Linear(4, 1), two=nn.Linear(1, 1)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    seen: list[tuple[str, list[bool]]] = []
-
-    def noting(name: str) -> Turn:
-        def loss(network: nn.Module, given: Batch) -> Outcome:
-            seen.append((name, [p.requires_grad for p in network.parameters()]))
-            return squares(network, given)
-
-        return Turn(loss, name, (f"{name}.*",))
-
-    step = Step(model, model, optimizer, (noting("one"), noting("two")), (), ALONE)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    tally = Tally()
-    step(batch(), alike, tally)
-    assert seen == [("one", [True, True, False, False]), ("two", [False, False, True, True])]
-    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
-    totals = tally.totals(ALONE)
-    assert totals["loss"] == totals["one_loss"] + totals["two_loss"]
-
-
 @each("bad", [float("nan"), float("inf")])
 def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> None:
     model, step = made()
@@ -132,7 +109,7 @@ def test_a_step_reads_once_and_not_at_all_where_a_part_steps() -> None:
     for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
         parts = (scaled(fused, **values),)
         with Reads() as reads:
-            Step(model, model, fused, (Turn(squares),), parts, ALONE)(batch(), alike, Tally())
+            Step(model, model, fused, squares, parts, ALONE)(batch(), alike, Tally())
         assert reads.count == 0
 
 

@@ -139,8 +139,7 @@ def test_loss_and_accuracy() -> None:
     model = work.model()
     images, labels = work.train.plan(0, 0).batch(0, 9)
     output = model(images)
-    (turn,) = work.turns
-    outcome = turn.loss(model, (images, labels))
+    outcome = work.loss(model, (images, labels))
     assert torch.equal(outcome.losses, cross_entropy(output, labels, reduction="none"))
     assert int(outcome.sums["accuracy"]) == int((output.argmax(1) == labels).sum())
     with torch.no_grad():
@@ -148,7 +147,7 @@ def test_loss_and_accuracy() -> None:
         assert torch.equal(sums["loss"], cross_entropy(model(images), labels, reduction="sum"))
     sums = {"loss": torch.tensor(3.0), "accuracy": torch.tensor(6.0)}
     assert work.score(sums, 12) == {"test_loss": 0.25, "test_accuracy": 0.5}
-    assert (work.name, work.metric, work.spreads) == ("tiny", ACCURACY, True)
+    assert (work.name, work.metric) == ("tiny", ACCURACY)
 
 
 def test_the_usual_model_is_resnet8_and_fewer_classes_have_smaller_networks() -> None:

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.traced import mean_loss, output_loss
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 from tests.experiments.tiny import tiny_workload
 from tests.loops import rows
 from tests.support.refusals import rejects
 
 NAMES = (
-    "breast_cancer cifar10 cifar100 digits digits32 fashion-denoise fashion-mnist gan iris mnist1d "
+    "breast_cancer cifar10 cifar100 digits digits32 fashion-denoise fashion-mnist iris mnist1d "
     "text wine"
 ).split()
 
@@ -74,16 +74,15 @@ def test_data_are_one_function_and_all_names_are_known() -> None:
         dataset("a:b", model="cnn1")
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist1d", "text", "gan"])
+@pytest.mark.parametrize("name", ["digits", "mnist1d", "text"])
 def test_the_usual_model_trains(name: str) -> None:
     work = find(WorkloadConfig(data=name))
     assert work.name == name
     model = work.model()
     batch = work.train.plan(0, 0).batch(0, 4)
-    for turn in work.turns:
-        losses = turn.loss(model, batch).losses
-        assert losses.shape == (4,)
-        losses.sum().backward()
+    losses = work.loss(model, batch).losses
+    assert losses.shape == (4,)
+    losses.sum().backward()
     with torch.no_grad():
         sums = work.measure(model.eval(), work.test[0])
     figures = work.score({k: v.double() for k, v in sums.items()}, len(work.test[0][0]))
@@ -99,7 +98,7 @@ def test_a_users_workload_learns(own: str) -> None:
         plan = work.train.plan(0, epoch)
         for step in range(10):
             optimizer.zero_grad()
-            work.turns[0].loss(model, plan.batch(step, 50)).losses.mean().backward()
+            work.loss(model, plan.batch(step, 50)).losses.mean().backward()
             optimizer.step()
     with torch.no_grad():
         sums = work.measure(model.eval(), work.test[0])
@@ -140,7 +139,6 @@ test_settings_that_mean_nothing_are_refused = rejects(
         for data, settings, names in (
             ("mnist1d", {"augment": True}, "augment"),
             ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
-            ("gan", {"train_size": 9}, "train_size"),
         )
     ],
 )
@@ -158,11 +156,11 @@ def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, nam
 
 
 @pytest.mark.parametrize("data", ["digits", "text"])
-def test_the_loss_of_an_output_is_that_of_the_turn(data: str) -> None:
+def test_the_loss_of_an_output_is_that_of_the_workload(data: str) -> None:
     workload = find(WorkloadConfig(data=data, width=8))
     batch = workload.train.plan(0, 0).batch(0, 6)
     model = workload.model().eval()
-    expected = workload.turns[0].loss(model, batch)
+    expected = workload.loss(model, batch)
     loss = output_loss(workload, batch)
     found = loss(model(batch[0]), batch)
     assert torch.equal(found.losses, expected.losses)
@@ -179,6 +177,4 @@ def test_other_workloads_are_refused() -> None:
         return Outcome(losses, {})
 
     with pytest.raises(ValueError, match="loss of digits must call the model with the first"):
-        output_loss(dataclasses.replace(digits, turns=(Turn(twice),)), batch)
-    with pytest.raises(ValueError, match="a step of digits has 2 turns"):
-        output_loss(dataclasses.replace(digits, turns=digits.turns * 2), batch)
+        output_loss(dataclasses.replace(digits, loss=twice), batch)

@@ -95,8 +95,8 @@ def test_bits_per_character_and_the_loss_that_is_the_mean_of_its_characters() ->
     torch.manual_seed(0)
     model, batch = work.model(), work.train.plan(0, 0).batch(0, 3)
     with torch.no_grad():
-        outcome = work.turns[0].loss(model, batch)
-        one = work.turns[0].loss(model, tuple(tensor[1:2] for tensor in batch))
+        outcome = work.loss(model, batch)
+        one = work.loss(model, tuple(tensor[1:2] for tensor in batch))
     assert float(outcome.losses[1]) == pytest.approx(float(one.losses[0]))
     # Before training every character is about as likely as any.
     assert abs(float(outcome.losses.mean()) - math.log(39)) < 0.5

@@ -16,8 +16,8 @@ from lpkernels.experiments.training.parts.part import (
     Context,
     Part,
     PartConfig,
+    loss_of,
     register,
-    turns_of,
 )
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "every_tensor",
     "layer_errors",
     "log",
+    "loss_of",
     "loss_scale",
     "master_weights",
     "precision_schedule",
     "register",
-    "turns_of",
     "weight_update",
 ]

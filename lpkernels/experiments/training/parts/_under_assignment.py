@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from lpkernels.experiments.training.parts.part import Context, Part, Prepared
 from lpkernels.experiments.workloads.traced import output_loss
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome
 from lpkernels.techniques.assignment import Assignment, assign
 from lpkernels.techniques.assignment.running.assigned import FanOut
 
@@ -55,8 +55,8 @@ class UnderAssignment(Part):
         self.assigned.check_batch(sample[0], sample)
         return model, optimizer
 
-    def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        return (Turn(self._outcome),)
+    def losses(self, loss: Loss) -> Loss:
+        return self._outcome
 
     def after_step(self, ran: Tensor) -> None:
         self.assigned.step()

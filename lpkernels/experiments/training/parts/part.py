@@ -12,8 +12,7 @@ The trainer calls the hooks of a run's parts and knows nothing else of them. Wit
     step(optimizer)          in order, until one takes the step itself; else the trainer steps
     after_step(ran)          in order
 
-With several turns or accumulated gradients, scale_loss is called for each loss; after_backward,
-step and after_step once for each update.
+With accumulated gradients, scale_loss is called for each piece of the batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from torch.optim import Optimizer
 
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.settings import Section, claim
-from lpkernels.experiments.workloads.workload import Batch, Turn, Workload
+from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
 
 #: A model and its optimizer.
 Prepared = tuple[nn.Module, Optimizer]
@@ -67,8 +66,8 @@ class Context:
         return tuple(tensor.to(self.device) for tensor in batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch, a scalar, which the first turn of a step makes small."""
-        return self.workload.turns[0].loss(model, batch).losses.mean()
+        """The mean loss of a batch, a scalar, which a step makes small."""
+        return self.workload.loss(model, batch).losses.mean()
 
 
 class Part:
@@ -86,9 +85,9 @@ class Part:
         """
         return model, optimizer
 
-    def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """The updates of a step, as this part computes their losses. Called after `prepare`."""
-        return turns
+    def losses(self, loss: Loss) -> Loss:
+        """The loss of a step as this part computes it. Called after `prepare`."""
+        return loss
 
     def around_step(self, step: int) -> AbstractContextManager[Any]:
         """A context around step number `step` of the run, from 0; the test is outside."""
@@ -147,11 +146,11 @@ class Part:
         return {}
 
 
-def turns_of(parts: Sequence[Part], turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """The `turns` of a workload, changed by the run's `parts` in their order."""
+def loss_of(parts: Sequence[Part], loss: Loss) -> Loss:
+    """The `loss` of a workload, changed by the run's `parts` in their order."""
     for part in parts:
-        turns = part.turns(turns)
-    return turns
+        loss = part.losses(loss)
+    return loss
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,7 @@ class _Scheduled(Part):
             yield tuple(tensor.to(context.device) for tensor in plan.batch(step, context.batch))
 
     def _forward(self, model: nn.Module, batch: Batch) -> None:
-        for turn in self._context.workload.turns:
-            turn.loss(model, batch)
+        self._context.workload.loss(model, batch)
 
     def record(self) -> dict[str, Any]:
         """Bits of the last step, and the mean cost of the steps so far."""

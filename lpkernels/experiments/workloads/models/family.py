@@ -11,7 +11,7 @@ from torch import nn
 from lpkernels.formats.elsewhere import nearest
 
 #: The purposes of a network.
-Kind = Literal["images", "signals", "vectors", "text", "generation", "denoising"]
+Kind = Literal["images", "signals", "vectors", "text", "denoising"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,9 @@ class Task:
     """The task for which a network is built.
 
     kind: the inputs it takes: images (N, C, H, W), signals (N, C, L) or vectors (N, F) to classify,
-        text (N, L) of character numbers to continue, images to generate, or images to free of
-        noise.
-    shape: of one example: (C, H, W), (C, L), (F,), for text (L,), for generation (C, H, W).
-    outputs: classes, or characters of the vocabulary; for generation the numbers of noise; for
-        denoising the channels.
+        text (N, L) of character numbers to continue, or images to free of noise.
+    shape: of one example: (C, H, W), (C, L), (F,), for text (L,).
+    outputs: classes, or characters of the vocabulary; for denoising the channels.
     """
 
     kind: Kind

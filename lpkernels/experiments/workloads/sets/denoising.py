@@ -18,7 +18,7 @@ from lpkernels.experiments.workloads.options import choose
 from lpkernels.experiments.workloads.sets.dataset import dataset
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.tensors import TensorBatches
-from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Turn, Workload
+from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Workload
 
 PSNR = Metric(field="test_psnr", label="test PSNR (dB)", higher=True, percent=False)
 #: The deviation of the normal noise on pixels of 0..1: the noisy images have 26.02 dB.
@@ -68,7 +68,7 @@ def _denoise(config: WorkloadConfig) -> Workload:
         model_builder(config.network(), task, width=config.width, norm=config.norm),
         NoisyImages(images),
         TensorBatches(clean + noise(clean.shape, 0, "test"), clean),
-        (Turn(pixel_losses),),
+        pixel_losses,
         measure_pixels,
         PSNR,
         psnr,

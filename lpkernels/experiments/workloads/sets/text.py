@@ -19,7 +19,7 @@ from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.models import Task, model_builder
 from lpkernels.experiments.workloads.sets.dataset import dataset
 from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
-from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Turn, Workload
+from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Workload
 
 BITS = Metric(field="test_bits_per_char", label="bits per character", higher=False, percent=False)
 #: The most characters that a network sees; each example has one more.
@@ -43,7 +43,7 @@ def _text(config: WorkloadConfig) -> Workload:
         model_builder(config.network(), task, width=config.width, norm=config.norm),
         TensorSet((train[:, :-1], train[:, 1:])),
         TensorBatches(test[:, :-1], test[:, 1:]),
-        (Turn(character_losses),),
+        character_losses,
         measure_characters,
         BITS,
         bits_per_character,
