@@ -82,7 +82,7 @@ def _report_html(paths: list[Path], out: Path, metric: str, reference: str, forc
     with system_errors("no report was written"):
         try:
             path = write_page(paths, out, metric=metric, reference=reference, command=command)
-        except (FileNotFoundError, ValueError) as error:
+        except ValueError as error:
             raise wrong_option(error, ("metric", "reference")) from error
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
 

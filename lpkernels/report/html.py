@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from html import escape
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpkernels.experiments.frames import frame
-from lpkernels.experiments.records import Run, read_records, runs_by_path, write_lines
+from lpkernels.experiments.records import RECORDS, Run, read_records, runs_by_path, write_lines
 from lpkernels.experiments.sweeps.reading import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.config import RunConfig, command_of
@@ -26,7 +27,7 @@ _PAGE = """<!DOCTYPE html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
 script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
 <style>
-body {{ font: 15px/1.45 system-ui, sans-serif; color: #1b1f24; margin: 1rem 2rem 3rem; }}
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 1rem 2rem 3rem; }}
 table {{ border-collapse: collapse; font-size: .88rem; display: block; overflow-x: auto; }}
 th, td {{ padding: .2rem 1.2rem .2rem 0; text-align: left; vertical-align: top; }}
 td:not(:last-child) {{ white-space: nowrap; }}
@@ -46,17 +47,14 @@ def write_page(
     """Writes one page: runs, curves, underflow, a sweep's differences, settings and commands.
 
     Args:
-        paths: folders of runs, a sweep's folder, or a file of `lpkernels sweep table --export`.
-            Several are several runs, or several folders of them.
+        paths: folders of runs, or a sweep's folder, or its file of `sweep table --export`.
         out: the file, whose folders are made too; one that exists is replaced.
         metric: the field that runs are compared by; "": that of the workload.
         reference: with a sweep, the arm to compare with; "": as its specification says.
         command: the command that made the report, which the page shows.
-    Returns: the file's path.
     Raises:
-        FileNotFoundError: a path that is not there.
-        ValueError: no records of a run, records of two kinds, a field that no run has, an arm that
-            the sweep lacks, or records that this version cannot read.
+        ValueError: no records of a run, or also those of a sweep, a field or an arm that there is
+            not, or records that this version cannot read.
         ModuleNotFoundError: plotly or pandas is not installed.
     """
     try:
@@ -71,8 +69,7 @@ def write_page(
     if metric not in ("", shown.field):
         shown = Metric(metric, metric.replace("_", " "), percent=False)
     parts = _differences(results, shown, reference) if results else []
-    parts += _curves_and_table(_epochs(runs, results), shown) if runs else []
-    parts += _shares(runs)
+    parts += [*_curves_and_table(_epochs(runs, results), shown), *_shares(runs)] if runs else []
     names = list(results.spec.arms if results else dict.fromkeys(r.name for r in runs.values()))
     title = (results.spec.name if results else "") or ", ".join(names)
     again = escape("\n".join([command, *_repetition(runs, results)]).strip())
@@ -85,8 +82,6 @@ def write_page(
 def _read(paths: Sequence[Path]) -> tuple[Results | None, dict[Path, Run]]:
     """The results of a sweep, if there is one, and the runs by the paths of their records."""
     listed = ", ".join(map(str, paths)) or "no paths"
-    if lost := [path for path in paths if not path.exists()]:
-        raise FileNotFoundError(f"expected the folder of a run or sweep, or records, at {lost[0]}")
     sweeps = [found for path in paths if (found := _results(path))]
     if not paths or (len(paths) > 1 and sweeps):
         raise ValueError(f"expected runs, or one sweep, got {listed}; make a report of each")
@@ -103,10 +98,9 @@ def _results(path: Path) -> Results | None:
     first = read_records(path)[:1] if path.is_file() else []
     if first and isinstance(first[0], dict) and first[0].get("kind") == "run":
         return None
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return read_results(path)
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _epochs(runs: dict[Path, Run], results: Results | None) -> pandas.DataFrame:
@@ -114,46 +108,42 @@ def _epochs(runs: dict[Path, Run], results: Results | None) -> pandas.DataFrame:
     sweep share a colour, any other run has its own; its folder tells it from others of its name."""
     import pandas
 
-    table = pandas.concat([frame(path).assign(run=str(path.parent)) for path in runs])
+    places = {path: str(path.parent if path.name == RECORDS else path) for path in runs}
+    table = pandas.concat([frame(path).assign(run=place) for path, place in places.items()])
     arm = table["name"]
     if results is None:
         several = table.groupby("name")["run"].transform("nunique") > 1
         run = arm = arm.where(~several, arm + " (" + table["run"] + ")")
     else:
         for axis in results.spec.axes:
-            arm = arm + f", {axis} " + table[_columns(table)[axis]].astype(str)
+            column = f"{axis}_setting" if f"{axis}_setting" in table else axis
+            arm = arm + f", {axis} " + table[column].astype(str)
         run = arm + ", seed " + table["seed"].astype(str)
     return table.assign(arm=arm, run=run)
 
 
-def _columns(table: pandas.DataFrame) -> dict[str, str]:
-    """The columns of the settings; a setting that has the name of a figure has another column."""
-    return {name: f"{name}_setting" if f"{name}_setting" in table else name for name in _SETTINGS}
-
-
 def _curves_and_table(table: pandas.DataFrame, metric: Metric) -> list[str]:
-    """A panel for each figure that changes, the metric's first; and a row for each run, with the
-    settings in which the runs differ."""
+    """A panel for each figure that changes; a row for each run, with the settings that differ."""
     import plotly.express as px  # type: ignore[import-untyped]
 
-    columns = _columns(table)
+    # A setting that has the name of a figure has another column.
+    columns = {k: f"{k}_setting" if f"{k}_setting" in table else k for k in _SETTINGS}
     hidden = {*columns.values(), "epoch", "updates", "seconds"}
     numbers = [n for n in table.select_dtypes("number") if n not in hidden]
     if metric.field not in numbers:
         names = nearest(metric.field, numbers, "the records list all")
         raise ValueError(f"metric: expected one of {names}, got {metric.field!r}")
     fields = list(dict.fromkeys([metric.field, *(n for n in numbers if table[n].nunique() > 1)]))
-    rows, epochs = (len(fields) + 1) // 2, int(table["epoch"].max())
+    panels, epochs = (len(fields) + 1) // 2, int(table["epoch"].max())
     curves = px.line(
         table.melt(["run", "arm", "epoch"], fields, "figure"), x="epoch", y="value", color="arm",
         line_dash="arm", line_dash_sequence=_DASHES, line_group="run", hover_name="run",
-        facet_col="figure", facet_col_wrap=2, facet_col_spacing=0.06, facet_row_spacing=0.2 / rows,
-        height=120 + 260 * rows, render_mode="svg", labels={"arm": "", "value": ""},
-        markers=epochs == 1,
+        facet_col="figure", facet_col_wrap=2, facet_col_spacing=0.06,
+        facet_row_spacing=0.2 / panels, height=120 + 260 * panels, render_mode="svg",
+        labels={"arm": "", "value": ""}, markers=epochs == 1,
     )  # fmt: skip
     curves.update_yaxes(matches=None, showticklabels=True)
     curves.update_xaxes(showticklabels=True, dtick=max(1, epochs // 6))
-
     last = table.groupby("run", sort=False).nth(-1)
     differ = {k: c for k, c in columns.items() if last[c].astype(str).nunique() > 1}
     last["settings in which runs differ"] = [
@@ -161,8 +151,9 @@ def _curves_and_table(table: pandas.DataFrame, metric: Metric) -> list[str]:
                   if k not in ("name", "seed") and str(row[c]) != str(_SETTINGS[k]))
         for _, row in last.iterrows()
     ]  # fmt: skip
-    shown = dict.fromkeys(["run", metric.field, "train_loss", "epoch", *last.columns[-1:]])
-    return [_table("Runs, after the last epoch", last[[*shown]]), "<h2>Curves</h2>", _drawn(curves)]
+    shown = dict.fromkeys(["run", metric.field, "train_loss", "epoch", last.columns[-1]])
+    rows = last[[name for name in shown if name in last]]
+    return [_table("Runs, after the last epoch", rows), "<h2>Curves</h2>", _drawn(curves)]
 
 
 def _shares(runs: dict[Path, Run]) -> list[str]:
@@ -246,5 +237,4 @@ def _table(title: str, table: pandas.DataFrame) -> str:
 def _drawn(figure: Any) -> str:
     figure.for_each_annotation(lambda each: each.update(text=each.text.partition("=")[2]))
     figure.update_layout(template="plotly_white", margin={"t": 40, "l": 10, "r": 10})
-    text: str = figure.to_html(full_html=False, include_plotlyjs=False)
-    return text
+    return str(figure.to_html(full_html=False, include_plotlyjs=False))
