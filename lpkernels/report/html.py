@@ -230,7 +230,7 @@ def _table(title: str, table: pandas.DataFrame) -> str:
     import pandas
 
     with pandas.option_context("display.max_colwidth", None):
-        text = table.to_html(index=False, border=0, na_rep="", float_format="{:.3g}".format)
+        text = table.to_html(index=False, border=0, na_rep="", float_format="{:.4g}".format)
     return f"<h2>{title}</h2>{text}"
 
 

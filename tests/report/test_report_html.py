@@ -88,7 +88,7 @@ def test_a_sweep_has_its_paired_differences(tmp_path: Path) -> None:
     found = wanted[1].difference
     assert found and found.interval
     numbers = [wanted[1].mean, wanted[1].error, found.mean, *found.interval, found.p_holm]
-    assert rows[1][1:7] == [f"{number:.3g}" for number in numbers]
+    assert rows[1][1:7] == [f"{number:.4g}" for number in numbers]
     assert rows[2][-1] == "dynamic_scale True, recipe fp16_mixed"
     other = write_page(
         [DENOISE], tmp_path / "b.html", metric="train_loss", reference="fp16, dynamic"
