@@ -14,7 +14,7 @@ _TECHNIQUES = "lpkernels/techniques"
 _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
-_SWEEPS = "accumulate places reading specification statistics"
+_SWEEPS = "accumulate cells reading specification statistics"
 #: Sources without mutants: tests run them on a GPU, in Triton's interpreter or in a build of their
 #: own, or for minutes in clusters and groups of processes.
 UNTRIED = (
@@ -192,7 +192,7 @@ GROUPS = (
         "experiments",
         (_EXPERIMENTS,),
         tuple(f"{_TRIED}/test_{name}.py" for name in ("processes", "records")),
-        (f"{_TRIED}/training", f"{_TRIED}/sweeps/test_places.py"),
+        (f"{_TRIED}/training", f"{_TRIED}/sweeps/test_cells.py"),
     ),
     Group(
         "experiments",
