@@ -208,7 +208,7 @@ PAGES: dict[str, list[Table]] = {
         Table("A training step of ResNet-20 on an Intel Xeon", "intel-xeon-processor", {
             "speed, of torch": ("show", RATIO, 1)}, rows=("case",), where={"op": "train_step"}),
         Table("Speed over that of loops, one thread of an AMD EPYC (Zen 4)", "general-path", {
-            "the exact loop's": "{over_exact:.0f}", "the scalar kernels'": "{over_scalar:.0f}",
+            f"{loop} loop": f"{{over_{loop}:.0f}}" for loop in ("exact", "scalar", "naive")
         }, rows=("operands", "accumulator")),
         Table("Tensor cores", "tensor-cores", {"of torch": "{ratio:.3f}"}, ("unit",),
               where={"isa": "avx512fp16"}),
@@ -239,8 +239,8 @@ def derived(record: Record) -> Record:
     if slices := record.get("slices"):
         return {"rise": sum((x[5] + x[-6]) / 2 - x[10] for x in slices) / len(slices)}
     if record.get("type") == "general path":
-        gmacs = record["gmacs"]
-        return {f"over_{loop}": gmacs["one thread"] / gmacs[loop] for loop in gmacs}
+        own, gmacs = record["gmacs"]["one thread"], {"naive": None, **record["gmacs"]}
+        return {f"over_{loop}": rate and own / rate for loop, rate in gmacs.items()}
     if record.get("type") == "update":
         return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9}
     return {"unpacked": record["whole_s"] / record["quantised_s"]} if "whole_s" in record else {}
@@ -266,7 +266,7 @@ def written(table: Table) -> str:
 
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        key = tuple(str(record.get(name, "")) for name in table.rows)
+        key = tuple(str(record.get(name, "")) or "float32" for name in table.rows)
         groups.setdefault(key, []).append(record)
     lines = [(*table.rows, *table.columns), ["---"] * (len(table.rows) + len(table.columns))]
     for key, group in groups.items():
