@@ -26,7 +26,6 @@ from lpkernels.experiments.sweeps.training import (
     FULL,
     STOP,
     STOPPED,
-    UNFIT,
     End,
     Task,
     Train,
@@ -36,8 +35,8 @@ from lpkernels.experiments.sweeps.training import (
 from lpkernels.experiments.training.interrupts import InterruptRequest
 
 ENGINES = ("processes", "ray", "dask")
-_NEEDS = {"processes": ("joblib",), "ray": ("ray",), "dask": ("distributed",)}
-_EXTRA = {"processes": "lab", "ray": "ray", "dask": "dask"}
+# The package that each needs, and the extra that brings the package.
+_NEEDS = {"processes": ("joblib", "lab"), "ray": ("ray", "ray"), "dask": ("distributed", "dask")}
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
 # If so many workers end, one after the other, before any of them takes a cell, workers cannot work.
@@ -63,11 +62,10 @@ def check_engine(engine: str) -> None:
     """
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    missing = [package for package in _NEEDS[engine] if find_spec(package) is None]
-    if missing:
+    package, extra = _NEEDS[engine]
+    if find_spec(package) is None:
         raise ModuleNotFoundError(
-            f"engine {engine!r} needs {' and '.join(missing)}: "
-            f'pip install "lpkernels[{_EXTRA[engine]}]"'
+            f'engine {engine!r} needs {package}: pip install "lpkernels[{extra}]"'
         )
 
 
@@ -158,7 +156,9 @@ class _Ends:
         if end.kind == FAILED:
             # The checkpoint may be the cause.
             return self._is_given_up(task, end.text, again=True)
-        raise _STOPS[end.kind](end.text)
+        if end.kind == FULL:
+            raise OSError(errno.ENOSPC, end.text)
+        raise (KeyboardInterrupt if end.kind == STOPPED else RuntimeError)(end.text)
 
     def _died(self, task: Task, error: Exception) -> bool:
         try:
@@ -187,17 +187,6 @@ class _Ends:
         record = cell_record(task.name, task.cell, FAILED, error=text)
         self.there.give_up(task.name, record)
         return True
-
-
-def _full(text: str) -> OSError:
-    return OSError(errno.ENOSPC, text)
-
-
-_STOPS: dict[str, Callable[[str], BaseException]] = {
-    STOPPED: KeyboardInterrupt,
-    FULL: _full,
-    UNFIT: RuntimeError,
-}
 
 
 def _gpus() -> int:
