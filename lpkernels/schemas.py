@@ -1,7 +1,7 @@
 """The number of a record's shape, and the check that every reader makes.
 
 Records are for one version: where a shape changes, `SCHEMA` rises, and records of another number
-are refused. This file imports nothing of the package: `python -m mutants` runs it alone.
+are refused.
 """
 
 from collections.abc import Iterable

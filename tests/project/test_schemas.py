@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import mutants.score
 from bench import optimizer_states
 from bench.studies import landscape
 from lpkernels import schemas
@@ -20,17 +19,14 @@ from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
 
 ROOT = Path(__file__).parents[2]
-PLACES = (
-    "bench/results/*.json*",
-    *(f"{each}/results.jsonl" for each in ("mutants", "proofs")),
-)
+PLACES = ("bench/results/*.json*", "proofs/results.jsonl")
 COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results, "frontier choices": read_choices,
     "landscape": landscape.held,
-    "optimizer states": optimizer_states.held, "mutants": mutants.score.read,
+    "optimizer states": optimizer_states.held,
 }  # fmt: skip
 
 
