@@ -57,8 +57,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal \
 # is imported: a run of its own.
 test: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
-	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build; \
-	$(BIN)/ctest --test-dir $$build --output-on-failure --parallel 2
+	$(BIN)/cmake -S . -B $$build -DLPKERNELS_TESTS=ON >/dev/null; $(BIN)/cmake --build $$build
 	$(call PYTEST,600) --durations=20
 	! $(BIN)/python -c 'import triton' 2>/dev/null || \
 		TRITON_INTERPRET=1 $(call PYTEST,600) --durations=10 tests/backends/triton
@@ -87,22 +86,31 @@ prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE) site
 site: $(VENV)/.has-lab,dev $(VENV)/.has-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# This counts how many wrong lines the tests notice, into mutants/results.jsonl, in an hour or two.
+# This counts how many wrong tokens of the C++ rules the tests notice, in an hour or two;
+# `.venv/bin/python -m mutants nn tests/nn` does so for a package of Python.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
-	$(BIN)/python -m mutants
+	$(BIN)/python -m mutants kernels tests/backends/cpu tests/backends/cuda
 
-# This runs the C++ tests under AddressSanitizer and UBSan. It takes minutes, most of them for the
-# compiler. Where the processor lacks AVX-512, its kernels are made to run without it, which takes
-# the compiler hours. SOFTWARE_AVX512=ON does so anywhere, for the kernels of half precision on a
-# processor that has AVX-512 without them; those are skipped there else.
+# $(call ON_SET,environment,build) makes the calls of the replay and computes the fuzzer's saved inputs
+# on one instruction set; 77 means that this processor lacks it.
+SAVED := tests/data/fuzz_inputs.txt
+ON_SET = { env $(1) $(2)/lpk_replay $(2)/calls && env $(1) $(2)/lpk_saved $(SAVED); test $$? = 0 -o $$? = 77; }
+
+# This makes the calls of the replay and computes the fuzzer's saved inputs under AddressSanitizer and
+# UBSan. It takes minutes, most of them for the compiler. Where the processor lacks AVX-512, its kernels
+# are made to run without it, which takes the compiler hours. SOFTWARE_AVX512=ON does so anywhere, for
+# the kernels of half precision on a processor that has AVX-512 without them; those are skipped there
+# else.
 SOFTWARE_AVX512 ?= $(shell grep -qw avx512f /proc/cpuinfo && echo OFF || echo ON)
-sanitize: $(VENV)/.has-lab,dev
+sanitize: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(BIN)/cmake -G Ninja -S . -B build/sanitize$(COMPILER) -DLPKERNELS_ISAS=all -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
 		-DLPKERNELS_SOFTWARE_AVX512=$(SOFTWARE_AVX512) \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
-	$(BIN)/cmake --build build/sanitize$(COMPILER) --target lpk_test
-	$(BIN)/ctest --test-dir build/sanitize$(COMPILER) --output-on-failure
+	$(BIN)/cmake --build build/sanitize$(COMPILER) --target lpk_replay lpk_saved
+	$(BIN)/python -m tests.support.replay --record build/sanitize$(COMPILER)/calls
+	for isa in scalar avx2 avx512 avx512fp16; do \
+		$(call ON_SET,LPKERNELS_ISA=$$isa OMP_WAIT_POLICY=passive,build/sanitize$(COMPILER)) || exit; done
 
 # This runs libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS. LPKERNELS_ISA
 # chooses the kernels. libFuzzer writes failures to the current folder, and inputs that reach new code
@@ -119,13 +127,10 @@ fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 build/fuzz/lpk_fuzz -max_len=4096 -len_control=10 \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=8192 -print_final_stats=1 build/fuzz/corpus
 
-# This compiles the C++ tests for ARM and runs them under an emulator, on a processor with every
-# instruction and on one without half precision, in an hour. ARM_SHARE=1/8 takes a part of the cases of
-# long groups.
-ARM_SHARE ?= 1/1
+# This compiles the kernels for ARM, makes the calls of the replay and computes the fuzzer's saved
+# inputs under an emulator, on a processor with every instruction and on one without half precision.
 ARM_CXX := aarch64-linux-gnu-g++
-ARM_RUN = OMP_WAIT_POLICY=passive LPKERNELS_ISA=$(1) qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $(2) build/arm
-ARM_TEST = $(ARM_RUN)/lpk_test --share $(ARM_SHARE) pack quantize count matmul tables scaled fused conv events update
+QEMU = qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu
 arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	@for tool in $(ARM_CXX) qemu-aarch64; do command -v $$tool >/dev/null || { \
 		echo "make arm needs $$tool: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
@@ -133,16 +138,11 @@ arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 		-DCMAKE_CXX_COMPILER=$(ARM_CXX) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 		-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON -DLPKERNELS_TESTS=ON >/dev/null
 	$(BIN)/cmake --build build/arm
-	$(call ARM_RUN,scalar,max)/lpk_test --share $(ARM_SHARE) round add rng dtypes
-	$(call ARM_TEST,neonfp16,max)
-	$(call ARM_TEST,neon,cortex-a72)
-	$(call ARM_TEST,neon,max)
-	$(call ARM_TEST,scalar,max)
 	$(BIN)/python -m tests.support.replay --record build/arm/calls
-	$(call ARM_RUN,neonfp16,max)/lpk_replay build/arm/calls
-	$(call ARM_RUN,neon,cortex-a72)/lpk_replay build/arm/calls
-	$(call ARM_RUN,neon,max)/lpk_replay build/arm/calls
-	$(call ARM_RUN,scalar,max)/lpk_replay build/arm/calls
+	$(call ON_SET,LPKERNELS_ISA=neonfp16 $(QEMU) max,build/arm)
+	$(call ON_SET,LPKERNELS_ISA=neon $(QEMU) cortex-a72,build/arm)
+	$(call ON_SET,LPKERNELS_ISA=neon $(QEMU) max,build/arm)
+	$(call ON_SET,LPKERNELS_ISA=scalar $(QEMU) max,build/arm)
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) LPKERNELS_ISAS=native $(PYTHON) -m pip install --no-deps --no-build-isolation -e .

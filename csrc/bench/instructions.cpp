@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/drivers/gemm.h"
-#include "tests/specs.h"
+#include "fuzz/specs.h"
 
 namespace {
 
@@ -25,11 +25,11 @@ void plain(const float* a, const float* b, float* c, int64_t k) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using lpk_test::AccumulatorSpec;
+  using lpk_fuzz::AccumulatorSpec;
   const AccumulatorSpec specs[] = {
-      AccumulatorSpec{"e6m9_chunk64", lpk_test::float_ints(6, 9)}.chunked(64),
-      {"e5m10", lpk_test::float_ints(5, 10)},
-      {"e6m9:stochastic", lpk_test::float_ints(6, 9), lpk::Rounding::kStochastic},
+      AccumulatorSpec{"e6m9_chunk64", lpk_fuzz::float_ints(6, 9)}.chunked(64),
+      {"e5m10", lpk_fuzz::float_ints(5, 10)},
+      {"e6m9:stochastic", lpk_fuzz::float_ints(6, 9), lpk::Rounding::kStochastic},
   };
   const int64_t k = argc == 4 ? std::atoll(argv[2]) : 0;
   const int bits = argc == 4 ? std::atoi(argv[3]) : 0;

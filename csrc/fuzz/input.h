@@ -2,14 +2,9 @@
 // When the bytes end, everything that is asked for is 0.
 #pragma once
 
-#include "tests/sums.h"
-#include "tests/values.h"
+#include "sums.h"
 
 namespace lpk_fuzz {
-
-using lpk_test::AccumulatorSpec;
-using lpk_test::FormatInts;
-using lpk_test::Rounding;
 
 class Input {
  public:
@@ -19,7 +14,7 @@ class Input {
   int below(int count) { return at_ == end_ ? 0 : *at_++ % count; }
   bool once_in(int count) { return below(count) == count - 1; }
   // The numbers of a tensor: what is left of the bytes, then pseudo-random ones.
-  lpk_test::Source source() const { return {at_, static_cast<size_t>(end_ - at_)}; }
+  Source source() const { return {at_, static_cast<size_t>(end_ - at_)}; }
 
  private:
   const uint8_t* at_;
@@ -42,7 +37,7 @@ inline int at_ends(int least, int most, Input& in) {
 inline FormatInts any_float(Input& in) {
   using lpk::Specials;
   const int exp_bits = 1 + in.below(8), man_bits = in.below(24), top = (1 << exp_bits) - 1;
-  lpk_test::FloatOptions options;
+  FloatOptions options;
   options.specials = static_cast<Specials>(in.below(5));
   options.overflow = static_cast<lpk::Overflow>(in.below(3));
   options.subnormals = !in.once_in(4);
@@ -58,36 +53,35 @@ inline FormatInts any_float(Input& in) {
     options.overflow = lpk::Overflow::kNan;
   const bool top_lost = options.specials == Specials::kIeee || (fn && man_bits == 0);
   options.bias = at_ends(top - top_lost - 127, 150 - man_bits, in);
-  return lpk_test::float_ints(exp_bits, man_bits, options);
+  return float_ints(exp_bits, man_bits, options);
 }
 
 inline FormatInts any_fixed(Input& in) {
   const int word_bits = 1 + in.below(24);
   const int frac_bits = at_ends(std::max(word_bits - 128, -127), 149, in);
-  return lpk_test::fixed_ints(word_bits, frac_bits, in.once_in(2), in.once_in(2));
+  return fixed_ints(word_bits, frac_bits, in.once_in(2), in.once_in(2));
 }
 
 // The formats of the tests, and any that lpkernels has.
 inline FormatInts any_format(Input& in) {
-  static const std::vector<lpk_test::NamedFormat> kLists[] = {
-      lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats(),
-      lpk_test::table_formats()};
+  static const std::vector<NamedFormat> kLists[] = {narrow_float_formats(), wide_float_formats(),
+                                                    fixed_formats(), table_formats()};
   const int list = in.below(7);
   if (list < 4) return one_of(kLists[list], in).ints;
   return list == 4 ? any_fixed(in) : any_float(in);
 }
 
-inline Rounding any_rounding(Input& in) { return lpk_test::kRoundings[in.below(7)]; }
+inline Rounding any_rounding(Input& in) { return kRoundings[in.below(7)]; }
 
 // Half of the accumulators are the tests', which have every order of sums.
 inline AccumulatorSpec any_accumulator(Input& in) {
   static const std::vector<AccumulatorSpec> kListed = [] {
-    std::vector<AccumulatorSpec> all = lpk_test::accumulators();
-    const std::vector<AccumulatorSpec> more = lpk_test::table_accumulators();
+    std::vector<AccumulatorSpec> all = accumulators();
+    const std::vector<AccumulatorSpec> more = table_accumulators();
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }();
-  static const std::vector<AccumulatorSpec> kOfOperands = lpk_test::operand_accumulators();
+  static const std::vector<AccumulatorSpec> kOfOperands = operand_accumulators();
   const int kind = in.below(4);
   if (kind == 0) return one_of(kListed, in);
   if (kind == 1) return one_of(kOfOperands, in);
@@ -110,7 +104,7 @@ inline AccumulatorSpec any_accumulator(Input& in) {
 
 // The exponent of the scale of operands: 0, or one that brings products into the sums' format.
 inline int any_exponent(const AccumulatorSpec& spec, Input& in) {
-  return in.once_in(2) ? lpk_test::fitting_exponent(spec.fmt) - in.below(16) : 0;
+  return in.once_in(2) ? fitting_exponent(spec.fmt) - in.below(16) : 0;
 }
 
 }  // namespace lpk_fuzz

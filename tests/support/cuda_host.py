@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda on the host: the module lpk_cuda_host, built with the C++ tests.
+"""The kernels of csrc/cuda on the host: the module lpk_cuda_host, which `make test` builds.
 
 It has the functions of lpkernels._C that begin with ``cuda_``, bound by the same code, with the
 kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp), and the

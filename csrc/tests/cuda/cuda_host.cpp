@@ -21,7 +21,7 @@ void add_facts(float x, Facts* facts) {
 }
 
 // The last choice of run_product. By it tests see that kernels ran, and that their results stayed.
-lpk_test::Ran last{Tier::kExact, false};
+lpk_host::Ran last{Tier::kExact, false};
 
 }  // namespace
 
@@ -63,7 +63,7 @@ void multiply(const MultiplyArgs& args, void*) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   job.fast_doubles = true;
-  last = lpk_test::run_product(&job, args.scratch);
+  last = lpk_host::run_product(&job, args.scratch);
 }
 
 void add(const AddArgs& args, const int64_t* accumulator, void*) {

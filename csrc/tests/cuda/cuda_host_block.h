@@ -8,7 +8,7 @@
 #include "cuda/tiles/certified_tile.h"
 #include "cuda_run.h"
 
-namespace lpk_test {
+namespace lpk_host {
 
 // The accesses that watch_shared writes down, and their thread.
 struct Watch {
@@ -91,4 +91,4 @@ void run_rare(const Job& job) {
 // Runs the certified kernel of the plan's tier.
 void run_tier(const Job& job);
 
-}  // namespace lpk_test
+}  // namespace lpk_host

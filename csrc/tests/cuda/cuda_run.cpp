@@ -9,7 +9,7 @@
 #include "cuda/tiles/exact_tile.h"
 #include "cuda_host_block.h"
 
-namespace lpk_test {
+namespace lpk_host {
 
 Watch watch;
 
@@ -116,4 +116,4 @@ Ran run_product(Job* job) {
   return ran;
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_host

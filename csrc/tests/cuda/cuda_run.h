@@ -6,7 +6,7 @@
 
 #include "cuda/product/plan.h"
 
-namespace lpk_test {
+namespace lpk_host {
 
 using lpk::cuda::Job;
 using lpk::cuda::Tier;
@@ -34,4 +34,4 @@ struct SharedAccess {
 // The accesses of all kernels that `run` starts.
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run);
 
-}  // namespace lpk_test
+}  // namespace lpk_host

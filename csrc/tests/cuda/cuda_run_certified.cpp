@@ -3,7 +3,7 @@
 #include "cuda/tiles/stochastic_tile.h"
 #include "cuda_host_block.h"
 
-namespace lpk_test {
+namespace lpk_host {
 namespace {
 
 void run_hardware(const Job& job) {
@@ -68,4 +68,4 @@ void run_tier(const Job& job) {
   }
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_host

@@ -1,4 +1,5 @@
-"""The fixed calls of tests/support/replay.py give the bits on record, on every instruction set."""
+"""The fixed calls of tests/support/replay.py give the bits on record, and the saved inputs of the
+fuzzer those of plain loops, on every instruction set."""
 
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import lpkernels as lp
 from tests.support import replay
 from tests.support.processor import Isas
 
-PROGRAM = Path(__file__).parents[3] / "build" / str(sys.implementation.cache_tag) / "lpk_replay"
+ROOT = Path(__file__).parents[3]
+BUILD = ROOT / "build" / str(sys.implementation.cache_tag)
+PROGRAM = BUILD / "lpk_replay"
 NEEDS_PROGRAM = pytest.mark.skipif(
     not PROGRAM.exists(), reason=f"{PROGRAM} is missing; `make test` builds it"
 )
@@ -74,3 +77,12 @@ def test_replay_without_python_notices_a_byte(tmp_path: Path) -> None:
     file.write_bytes(right[:-1])
     status, said = replayed(tmp_path)
     assert status == 2 and said.endswith(f"{file}: it ends too early\n")
+
+
+@NEEDS_PROGRAM
+def test_saved_inputs_of_the_fuzzer(isas: Isas) -> None:
+    command = [BUILD / "lpk_saved", ROOT / "tests" / "data" / "fuzz_inputs.txt"]
+    for isa in isas:
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"kernels: {isa}\n" in done.stdout and " results compared\n" in done.stdout

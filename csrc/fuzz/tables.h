@@ -1,4 +1,4 @@
-// Tables of the tests, which the kernels know by handles from kFirstHandle on, and rounding to them
+// Tables of the cases, which the kernels know by handles from kFirstHandle on, and rounding to them
 // by comparing with values and boundaries.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 #include "specs.h"
 
-namespace lpk_test {
+namespace lpk_fuzz {
 
-struct TestTable {
+struct Table {
   const char* name;
   std::vector<double> values;      // ascending
   std::vector<double> boundaries;  // one for each gap
@@ -22,7 +22,7 @@ struct TestTable {
 // The number of the largest value that is not above x, which is not below all of them.
 // compare(v): the sign of x - v.
 template <class Compare>
-size_t below(const TestTable& t, const Compare& compare) {
+size_t below(const Table& t, const Compare& compare) {
   const auto above = std::partition_point(t.values.begin() + 1, t.values.end(),
                                           [&](double v) { return compare(v) >= 0; });
   return static_cast<size_t>(above - t.values.begin()) - 1;
@@ -30,7 +30,7 @@ size_t below(const TestTable& t, const Compare& compare) {
 
 // x in a mode that draws nothing.
 template <class Compare>
-double rounded_to_table(const TestTable& t, Rounding rounding, const Compare& compare) {
+double rounded_to_table(const Table& t, Rounding rounding, const Compare& compare) {
   if (compare(t.values.front()) <= 0) return t.values.front();
   const size_t i = below(t, compare);
   const double low = t.values[i];
@@ -55,22 +55,9 @@ double rounded_to_table(const TestTable& t, Rounding rounding, const Compare& co
   }
 }
 
-// Stochastic rounding of a double.
-inline double drawn_to_table(const TestTable& t, double x, uint32_t draw, int random_bits) {
-  const auto compare = [&](double v) { return (x > v) - (x < v); };
-  const double near = rounded_to_table(t, Rounding::kTowardZero, compare);
-  if (x <= t.values.front() || x >= t.values.back() || x == near) return near;
-  const size_t i = below(t, compare);
-  const double far = near == t.values[i] ? t.values[i + 1] : t.values[i];
-  const double f = (std::fabs(x) - std::fabs(near)) / (std::fabs(far) - std::fabs(near));
-  const uint64_t one = uint64_t{1} << (random_bits + 1);
-  const auto whole = static_cast<uint64_t>(std::ldexp(f, random_bits + 1));
-  return whole + 2 * uint64_t{draw} + 1 >= one ? far : near;
-}
-
 // The smallest double that a mode takes to the upper value of a gap. Behind 0 kernels see no
 // magnitude below 2^-400.
-inline double threshold_of(const TestTable& t, Rounding rounding, size_t gap) {
+inline double threshold_of(const Table& t, Rounding rounding, size_t gap) {
   const double low = t.values[gap], high = t.values[gap + 1], boundary = t.boundaries[gap];
   const auto behind = [](double x) { return x == 0 ? 0x1p-1000 : std::nextafter(x, HUGE_VAL); };
   for (double x : {behind(low), boundary, behind(boundary)}) {
@@ -95,8 +82,8 @@ inline double posit_value(int code, int n, int es) {
 }
 
 // The boundary of two neighbours is the posit of n + 1 bits between them; 0 is apart.
-inline TestTable posit_table(const char* name, int n, int es) {
-  TestTable t{name, {}, {}, {}, 1 << (n - 1), true};
+inline Table posit_table(const char* name, int n, int es) {
+  Table t{name, {}, {}, {}, 1 << (n - 1), true};
   for (int i = 1; i < 1 << n; ++i) {
     const int code = ((1 << (n - 1)) + i) % (1 << n), next = (code + 1) % (1 << n);
     t.values.push_back(code == 0 ? 0 : posit_value(code, n, es));
@@ -108,9 +95,9 @@ inline TestTable posit_table(const char* name, int n, int es) {
 }
 
 // Boundaries are midpoints, and codes are 0, 1, ..., unless others are given.
-inline TestTable plain_table(const char* name, std::vector<double> values,
-                             std::vector<int32_t> codes = {}) {
-  TestTable t{name, std::move(values), {}, std::move(codes), 1000};
+inline Table plain_table(const char* name, std::vector<double> values,
+                         std::vector<int32_t> codes = {}) {
+  Table t{name, std::move(values), {}, std::move(codes), 1000};
   for (size_t i = 0; i + 1 < t.values.size(); ++i)
     t.boundaries.push_back((t.values[i] + t.values[i + 1]) / 2);
   for (size_t i = t.codes.size(); i < t.values.size(); ++i)
@@ -120,14 +107,14 @@ inline TestTable plain_table(const char* name, std::vector<double> values,
 
 constexpr int64_t kFirstHandle = 1000;
 
-inline FormatInts ints_of(const TestTable& t, int64_t handle) {
+inline FormatInts ints_of(const Table& t, int64_t handle) {
   int64_t last = t.nan_code, bits = 1;
   for (int32_t code : t.codes) last = std::max<int64_t>(last, code);
   while (last >> bits != 0) ++bits;
   return {4, handle, bits, static_cast<int64_t>(t.values.size()), t.infinity_is_nan, t.nan_code};
 }
 
-inline std::vector<TestTable> made_tables() {
+inline std::vector<Table> all_tables() {
   std::vector<double> powers, close = {-1, 0}, many;
   for (int i = -15; i <= 15; ++i) {
     const double size = static_cast<float>(std::exp2((std::abs(i) - 8) / 2.0));
@@ -139,7 +126,7 @@ inline std::vector<TestTable> made_tables() {
   for (int i = 90; i >= 0; --i) many.push_back(-std::ldexp(1 + i % 3 / 3.0f, i / 3 - 12));
   many.push_back(0);
   for (int i = 0; i < 300; ++i) many.push_back(std::ldexp(1 + i % 8 / 9.0f, i / 8 - 20));
-  std::vector<TestTable> all = {
+  std::vector<Table> all = {
       posit_table("posit6es1", 6, 1),
       posit_table("posit8es2", 8, 2),
       plain_table("nf4", {-1.0f, -0.6961928f, -0.5250731f, -0.3949175f, -0.28444138f, -0.18477343f,
@@ -163,11 +150,11 @@ inline std::vector<TestTable> made_tables() {
 }
 
 // All tables; the first call makes them known to the kernels.
-inline const std::vector<TestTable>& tables() {
-  static const std::vector<TestTable> known = [] {
-    std::vector<TestTable> all = made_tables();
+inline const std::vector<Table>& tables() {
+  static const std::vector<Table> known = [] {
+    std::vector<Table> all = all_tables();
     int64_t handle = kFirstHandle;
-    for (const TestTable& t : all) {
+    for (const Table& t : all) {
       std::vector<double> ladders;
       for (int mode = 0; mode < lpk::kLadders; ++mode) {
         for (size_t gap = 0; gap + 1 < t.values.size(); ++gap)
@@ -182,13 +169,9 @@ inline const std::vector<TestTable>& tables() {
   return known;
 }
 
-inline const TestTable& table_of(const FormatInts& f) {
-  return tables()[static_cast<size_t>(f[1] - kFirstHandle)];
-}
-
 inline std::vector<NamedFormat> table_formats() {
   std::vector<NamedFormat> all;
-  for (const TestTable& t : tables())
+  for (const Table& t : tables())
     all.push_back({t.name, ints_of(t, kFirstHandle + static_cast<int64_t>(all.size()))});
   return all;
 }
@@ -234,4 +217,4 @@ inline std::vector<AccumulatorSpec> table_accumulators() {
   };
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_fuzz

@@ -1,5 +1,5 @@
 // CHECK(condition) and CHECK_SAME(got, want, where) are counted. A failure is reported with file,
-// line and values, and the run goes on. Long groups ask taken() before each of their cases.
+// line and values, and the run goes on.
 #pragma once
 
 #include <cmath>
@@ -8,9 +8,7 @@
 #include <cstring>
 #include <string>
 
-#include "common/rng.h"
-
-namespace lpk_test {
+namespace lpk_fuzz {
 
 struct Counts {
   int64_t passed = 0;
@@ -18,13 +16,6 @@ struct Counts {
 };
 
 inline Counts counts;
-
-// Of every `share` cases one is taken, at places that follow no pattern of the loops over cases.
-inline uint32_t share = 1;
-inline bool taken() {
-  static uint32_t cases = 0;
-  return lpk::mix32<uint32_t>(cases++) % share == 0;
-}
 
 // How many failures are printed of a broken rule that fails everywhere.
 constexpr int64_t kReports = 20;
@@ -62,27 +53,18 @@ bool same(T a, T b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
 }
 
-}  // namespace lpk_test
-
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (condition) {                                                  \
-      ++::lpk_test::counts.passed;                                    \
-    } else {                                                          \
-      ::lpk_test::report(__FILE__, __LINE__, "expected " #condition); \
-    }                                                                 \
-  } while (0)
+}  // namespace lpk_fuzz
 
 // `where`, a std::string, is evaluated only on failure.
 #define CHECK_SAME(got, want, where)                                                            \
   do {                                                                                          \
     const auto got_ = (got);                                                                    \
     const auto want_ = (want);                                                                  \
-    if (::lpk_test::same(got_, want_)) {                                                        \
-      ++::lpk_test::counts.passed;                                                              \
+    if (::lpk_fuzz::same(got_, want_)) {                                                        \
+      ++::lpk_fuzz::counts.passed;                                                              \
     } else {                                                                                    \
-      ::lpk_test::report(__FILE__, __LINE__,                                                    \
-                         (where) + ": " #got " is " + ::lpk_test::shown(got_) + ", expected " + \
-                             ::lpk_test::shown(want_));                                         \
+      ::lpk_fuzz::report(__FILE__, __LINE__,                                                    \
+                         (where) + ": " #got " is " + ::lpk_fuzz::shown(got_) + ", expected " + \
+                             ::lpk_fuzz::shown(want_));                                         \
     }                                                                                           \
   } while (0)

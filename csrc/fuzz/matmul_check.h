@@ -5,7 +5,7 @@
 #include "cpu/drivers/gemm.h"
 #include "sums.h"
 
-namespace lpk_test {
+namespace lpk_fuzz {
 
 struct Shape {
   int64_t batch, m, k, n;
@@ -89,4 +89,4 @@ inline void check_matmul(const AccumulatorSpec& spec, const MatmulCase& c, Sourc
   }
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_fuzz

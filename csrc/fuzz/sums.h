@@ -2,14 +2,56 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "cpu/drivers/element_types.h"
-#include "values.h"
+#include "tables.h"
 
-namespace lpk_test {
+namespace lpk_fuzz {
+
+// The generator of the data. It gives the bytes that it was given while there are some, then
+// those of xorshift64*, which has nothing to do with the kernels' draws.
+class Source {
+ public:
+  explicit Source(uint64_t seed) : state_(seed * 2 + 1) {}
+  Source(const uint8_t* bytes, size_t count) : Source(count) {
+    bytes_ = bytes;
+    left_ = count;
+  }
+  uint64_t next() {
+    if (left_ >= sizeof(uint32_t)) {
+      uint32_t word;
+      std::memcpy(&word, bytes_, sizeof word);
+      bytes_ += sizeof word;
+      left_ -= sizeof word;
+      state_ += word;
+      return static_cast<uint64_t>(word) << 32;
+    }
+    state_ ^= state_ >> 12;
+    state_ ^= state_ << 25;
+    state_ ^= state_ >> 27;
+    return state_ * 0x2545F4914F6CDD1D;
+  }
+  int between(int low, int high) {
+    return low + static_cast<int>((next() >> 33) % static_cast<uint64_t>(high - low + 1));
+  }
+  bool once_in(int n) { return between(1, n) == 1; }
+  // 24 random significant bits, exponents low .. high.
+  float number(int low, int high) {
+    const auto digits = static_cast<float>((next() >> 40) | 0x800000);
+    const float a = std::ldexp(digits, between(low, high) - 23);
+    return once_in(2) ? -a : a;
+  }
+
+ private:
+  uint64_t state_;
+  const uint8_t* bytes_ = nullptr;
+  size_t left_ = 0;
+};
 
 // A product of a sum; an absent one adds nothing, but its position counts.
 struct Tap {
@@ -221,8 +263,6 @@ enum class Data {
   kSpecials,  // one in eight is NaN, infinite, zero of either sign or float32's smallest
   kBits,      // any float32 at all
 };
-constexpr Data kAllData[] = {Data::kPlain, Data::kShort, Data::kWide,
-                             Data::kLarge, Data::kTiny,  Data::kSpecials};
 constexpr const char* kDataNames[] = {"plain", "short",    "wide", "large",
                                       "tiny",  "specials", "bits"};
 
@@ -267,4 +307,4 @@ inline int fitting_exponent(const FormatInts& ints) {
   return std::ilogb(f.max - f.lowest) / 2;
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_fuzz

@@ -7,7 +7,7 @@
 
 #include "common/accumulate.h"
 
-namespace lpk_test {
+namespace lpk_fuzz {
 
 using FormatInts = std::array<int64_t, lpk::kFormatInts>;
 using lpk::Overflow;
@@ -397,4 +397,4 @@ inline std::vector<AccumulatorSpec> operand_accumulators() {
   };
 }
 
-}  // namespace lpk_test
+}  // namespace lpk_fuzz

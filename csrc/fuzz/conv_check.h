@@ -5,7 +5,7 @@
 #include "cpu/conv/conv.h"
 #include "sums.h"
 
-namespace lpk_test {
+namespace lpk_fuzz {
 
 struct Triple {
   int64_t v[3];
@@ -198,4 +198,4 @@ class ConvCheck {
   Volume x_, w_, dy_;
 };
 
-}  // namespace lpk_test
+}  // namespace lpk_fuzz
