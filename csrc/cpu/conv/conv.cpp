@@ -12,7 +12,6 @@
 #include "conv.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -153,20 +152,6 @@ int64_t spread_depth(int64_t taps, int64_t channels) {
   return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
 }
 
-// With at most so many channels, segments of lines make the best lanes.
-constexpr int64_t kSegmentChannels = 4;
-
-// The extent of the blocks of SegmentOperands. It has no channels where these operands are not to
-// be taken: where kernels are likely to read marks, or where half precision is faster.
-SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& arithmetic) {
-  const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  const bool nearest = acc.rounding == Rounding::kNearestEven &&
-                       acc.outer_rounding == Rounding::kNearestEven && !draws(arithmetic);
-  if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return {0, 0};
-  if (p.lanes > kSegmentChannels || p.gather.kernel_volume() == 1) return {0, 0};
-  return SegmentOperands::extent(p);
-}
-
 // The operands of every product stay until the end.
 struct Work {
   std::vector<std::unique_ptr<Operands>> operands;
@@ -182,30 +167,9 @@ struct Work {
   }
 };
 
-// A group of a pass by segments.
-void add_segments(const PositionPass& pass, int64_t group, int64_t batch, const float* bias,
-                  const SegmentOperands::Extent& extent, std::atomic<bool>* marked, Work* work) {
-  const Gather& g = pass.gather;
-  const int64_t rows = batch * g.grid[0] * g.grid[1] * SegmentOperands::segments(g);
-  const int64_t lanes = pass.lanes * kPanel;
-  Product& p = work->add(std::make_unique<SegmentOperands>(pass, group), rows, lanes,
-                         pass.channels * g.tap_count(), extent.channels * g.tap_count());
-  if (bias != nullptr) {
-    work->biases.emplace_back(new float[lanes]);
-    for (int64_t l = 0; l < lanes; ++l) work->biases.back()[l] = bias[l / kPanel];
-    p.lane_bias = work->biases.back().get();
-  }
-  p.position = pass.position.empty() ? nullptr : pass.position.data();
-  p.family = group;
-  p.spread = true;
-  p.block_rows = extent.rows;
-  p.marked = marked;
-}
-
-// One pass, for every group. `marked` becomes true where positions that SegmentOperands took on
-// padding on the left or right have to be done again; null: these operands are not taken.
+// One pass, for every group.
 void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
-              const Arithmetic& arithmetic, std::atomic<bool>* marked, Work* work) {
+              const Arithmetic& arithmetic, Work* work) {
   const int64_t positions = pass.rows(s.batch);
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
@@ -228,14 +192,8 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
     }
     return;
   }
-  const SegmentOperands::Extent by_segments =
-      marked == nullptr ? SegmentOperands::Extent{0, 0} : segment_extent(pass, arithmetic);
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-    if (by_segments.channels > 0) {
-      add_segments(pass, group, s.batch, group_bias, by_segments, marked, work);
-      continue;
-    }
     if (by_channels(pass, positions, arithmetic)) {
       Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
                              length, depth);
@@ -254,59 +212,11 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   }
 }
 
-// The columns from .. to of a pass.
-PositionPass columns_of(const PositionPass& pass, int64_t from, int64_t to) {
-  PositionPass p = pass;
-  p.gather.grid[2] = to - from;
-  for (AxisTap& tap : p.gather.taps[2]) tap.offset += from * p.gather.step[2];
-  p.result_phase[2] += from * p.result_step[2];
-  p.find_inside();
-  return p;
-}
-
-// The taps that the windows of the passes have in common.
-void find_reach(std::vector<PositionPass>* passes) {
-  static std::atomic<uint64_t> calls{0};
-  const uint64_t call = ++calls;
-  std::vector<AxisTap> taps[kSpatial];
-  int64_t most_taps = 0;
-  for (const PositionPass& p : *passes) {
-    most_taps = std::max(most_taps, p.gather.tap_count());
-    for (int i = 0; i < kSpatial; ++i)
-      taps[i].insert(taps[i].end(), p.gather.taps[i].begin(), p.gather.taps[i].end());
-  }
-  for (std::vector<AxisTap>& axis : taps) {
-    std::sort(axis.begin(), axis.end(),
-              [](const AxisTap& a, const AxisTap& b) { return a.offset > b.offset; });
-    const auto same = [](const AxisTap& a, const AxisTap& b) { return a.offset == b.offset; };
-    axis.erase(std::unique(axis.begin(), axis.end(), same), axis.end());
-  }
-  for (PositionPass& p : *passes) {
-    p.call = call;
-    p.most_taps = most_taps;
-    p.reach = p.gather;
-    std::copy_n(taps, kSpatial, p.reach.taps);
-  }
-}
-
-void run_positions(std::vector<PositionPass> passes, const ConvShape& s, const float* bias,
+void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, const float* bias,
                    const Arithmetic& arithmetic, uint64_t seed, int threads) {
-  find_reach(&passes);
   Work work;
-  std::atomic<bool> marked{false};
-  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &marked, &work);
+  for (const PositionPass& pass : passes) add_pass(pass, s, bias, arithmetic, &work);
   accumulate_products(work.products, arithmetic, seed, threads);
-  if (!marked) return;
-  Work again;
-  std::vector<PositionPass> borders;
-  for (const PositionPass& pass : passes) {
-    const int64_t width = pass.gather.grid[2];
-    if (segment_extent(pass, arithmetic).channels == 0) continue;
-    if (pass.inside_from[2] > 0) borders.push_back(columns_of(pass, 0, pass.inside_from[2]));
-    if (pass.inside_to[2] < width) borders.push_back(columns_of(pass, pass.inside_to[2], width));
-  }
-  for (const PositionPass& pass : borders) add_pass(pass, s, bias, arithmetic, nullptr, &again);
-  accumulate_products(again.products, arithmetic, seed, threads);
 }
 
 }  // namespace
@@ -335,7 +245,7 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
     }
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
-  run_positions(std::move(passes), s, nullptr, arithmetic, seed, threads);
+  run_positions(passes, s, nullptr, arithmetic, seed, threads);
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,

@@ -16,11 +16,6 @@ struct PositionPass {
   // The position of every product in the whole sum, and then the length of that sum (gemm.h); empty
   // if no tap of the kernel is left out.
   std::vector<int64_t> position;
-  // The taps of every pass of the call, which may share windows: `call` is the call's number,
-  // `most_taps` the number of taps of the pass with the most.
-  Gather reach;
-  uint64_t call;
-  int64_t most_taps;
   // Positions read only from inside the source, in each dimension.
   int64_t inside_from[kSpatial], inside_to[kSpatial];
 
@@ -132,37 +127,6 @@ class SpreadPositions : public PositionOperands {
 
  private:
   int64_t first_, lanes_;
-};
-
-// Rows are segments of sixteen positions of a line, and lanes are these positions for every
-// channel. The positions have different numbers in the key of a draw, so only sums without draws
-// run this way.
-class SegmentOperands : public PositionOperands {
- public:
-  using PositionOperands::PositionOperands;
-  // How many channels and rows a block of the product has. There are no channels if the pass has no
-  // segments, or if its windows are too large.
-  struct Extent {
-    int64_t channels, rows;
-  };
-  static Extent extent(const PositionPass& pass);
-  // How many segments a line has.
-  static int64_t segments(const Gather& g) { return (g.grid[2] + kPanel - 1) / kPanel; }
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                SpreadBlock* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                 uint8_t* absent) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
-
- private:
-  int64_t lines_of(int64_t row, int64_t rows, std::vector<LineRun>* lines) const;
-  void fill_window(int64_t first, int64_t count, int64_t channel, int64_t channels,
-                   const Rounder& round) const;
-  int64_t column(int64_t row) const;
 };
 
 // Sums over the positions of dy: rows are (channel, tap) of the weight.

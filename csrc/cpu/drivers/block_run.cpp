@@ -81,7 +81,6 @@ struct BlockScratch {
 void BlockMarks::mark() {
   const Product& p = *block_.product;
   if (!rows_marked_) {
-    if (p.marked != nullptr) *p.marked = true;
     uint8_t* to = scratch_->absent.data();
     rows = p.operands->mark_rows(block_.row + row_, count_, k_, depth_, to) ? to : nullptr;
     rows_marked_ = true;

@@ -89,7 +89,7 @@ void BlockRun::for_rows(int64_t k, const Accumulate& accumulate) {
   const int64_t groups = ceil_div(block_.rows, kRowGroup);
   // Short blocks take more rows at a time: runs to pack are longer, and calls fewer.
   const int64_t together = std::max<int64_t>(1, kMaxRows * kMaxDepth / tile.depth / kRowGroup);
-  const int64_t parts = product_.block_rows > 0 ? 1 : ceil_div(groups, together);
+  const int64_t parts = ceil_div(groups, together);
   BlockMarks marks(block_, k, tile.depth, &scratch_);
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t row = part * groups / parts * kRowGroup;

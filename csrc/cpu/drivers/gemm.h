@@ -1,7 +1,6 @@
 // Emulated sums of products: the driver that every product and convolution shares.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -111,17 +110,12 @@ struct Product {
   int64_t family = -1;
   // Every lane of a panel has an A of its own; panels share them.
   bool spread = false;
-  // The most rows of a work block, which is one tile (kMaxSpread); 0: as many as other products
-  // have.
-  int64_t block_rows = 0;
   // The starting values of the outermost sums, before they are rounded to the sums' format: one for
   // each row and lane, by these strides; null: +0.
   const float* initial = nullptr;
   int64_t initial_row = 0, initial_lane = 0;
   // Of codes: their scales, which enter the outer sum. Null: none.
   const ProductScales* scales = nullptr;
-  // Becomes true where a kernel reads marks of absent taps; or null.
-  std::atomic<bool>* marked = nullptr;
 };
 
 // Blocks of k made of whole units of this length end where chunks of the usual lengths end.

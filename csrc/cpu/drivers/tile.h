@@ -26,8 +26,7 @@ struct PackedFacts {
   bool ranged = false;
   bool halved = false;
   OperandRange range;  // of B, or of more
-  int halves_scale = 0;
-  // If `halved`: B times 2^halves_scale, pairs of panels of depth columns.
+  // If `halved`: B, pairs of panels of depth columns.
   std::vector<HalfColumn> halves;
   void clear() { ranged = halved = false; }
 };
@@ -179,7 +178,7 @@ struct ElementBlock {
   int64_t rng;
   uint64_t seed;
   uint32_t site;
-  uint64_t index;  // a multiple of 2^16
+  uint64_t index;  // of the first: a block does not cross a multiple of 2^32
   bool streamed;   // y will not be read soon: past the caches
 };
 

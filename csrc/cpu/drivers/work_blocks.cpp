@@ -14,8 +14,7 @@ constexpr int64_t kFewestRows = 96;
 // already.
 int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t groups = ceil_div(p.rows, kRowGroup);
-  const int64_t usual = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
-  const int64_t most = p.block_rows > 0 ? p.block_rows : usual;
+  const int64_t most = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
   const int64_t fewest = ceil_div(p.rows, most);
   if (threads == 1) return fewest;
   const int64_t wanted = ceil_div(4 * threads, others);

@@ -1,241 +1,68 @@
-// Rounding that counts: the loops and rules of quantize_kernel.h, each rule followed by a look at
-// its results. Overflow is seen by rounding once more without the format's end, and only in vectors
-// that have a magnitude beyond it.
-//
-// The histogram is a pass of its own (exponent_bins.h) over a piece that the rounding then reads in
-// a cache.
+// What a rounding did, by comparing values with its results.
 #pragma once
 
 #include "affine_kernel.h"
 #include "count.h"
-#include "exponent_bins.h"
-#include "nearest_counts.h"
+#include "quantize_kernel.h"
 
 namespace lpk {
 namespace {
 
+// The exponent fields of words; neighbours go to different histograms.
 template <class V>
-int64_t sum_of_lanes(typename V::U counts) {
-  if constexpr (V::kWidth == 1) {
-    return counts;
-  } else {
-    int64_t sum = 0;
-    for (int i = 0; i < V::kWidth; ++i) sum += counts[i];
-    return sum;
-  }
-}
-
-// Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.
-template <class V, class Rule>
-struct Endless {
-  static constexpr bool kKnown = false, kInside = false;
-  Rule rule;
-  uint32_t max;
-
-  explicit Endless(const Rule& given) : rule(given), max(given.f.max) {
-    rule.f.max = kInfinityWord - 1;
-    rule.f.beyond = kInfinityWord;
-    rule.f.beyond_sign = kSignWord;
-  }
-  LPK_HD uint32_t beyond(typename V::U x, typename V::U draw) const {
-    return lanes_above<V>(rule(x, draw) & ~kSignWord, max);
-  }
-};
-
-// To nearest, all values above a known magnitude overflow. kInside: the rule has a shorter form
-// where no value overflows.
-template <bool kShorter>
-struct KnownEnd {
-  static constexpr bool kKnown = true, kInside = kShorter;
-  uint32_t max;
-};
-
-template <class V>
-struct Endless<V, NearestRule<V>> : KnownEnd<false> {
-  explicit Endless(const NearestRule<V>& given) : KnownEnd<false>{given.last} {}
-};
-
-template <class V, bool kSmall>
-struct Endless<V, WordRule<V, Rounding::kNearestAway, kSmall>> : KnownEnd<true> {
-  explicit Endless(const WordRule<V, Rounding::kNearestAway, kSmall>& given)
-      : KnownEnd<true>{given.f.max + given.half - given.one} {}
-};
-
-// Draws that a rule rounds by an addition alone, from a magnitude on: such vectors, which have no
-// zeros, are not looked at twice.
-template <class Rule>
-struct PlainFrom {
-  static constexpr bool kExists = false;
-  static uint32_t least(const Rule&, uint32_t least) { return least; }
-};
-template <class V, bool kSmall>
-struct PlainFrom<WordRule<V, Rounding::kStochastic, kSmall>> {
-  static constexpr bool kExists = true;
-  static uint32_t least(const WordRule<V, Rounding::kStochastic, kSmall>& rule, uint32_t least) {
-    return kSmall ? rule.f.floor : least;
-  }
-};
-
-// A rule that counts. Zeros are counted by the lane without a branch, because any vector may have
-// some; overflow is rare. Every copy starts with counts of 0 and hands them over when it is
-// destroyed, so a loop over a copy of its own keeps the counts in registers.
-template <class V, class Rule>
-struct CountingRule {
-  using U = typename V::U;
-
-  Rule rule;
-  Endless<V, Rule> endless;
-  uint32_t least;  // the magnitude from which draws are plain, where a rule has plain ones
-  Tally* tally;
-  mutable U zeros{}, zero_results{};
-  mutable int64_t overflows = 0, nonfinite = 0;
-
-  CountingRule(const Rule& r, const WordFormat& f, Tally* t)
-      : rule(r),
-        endless(r),
-        least(PlainFrom<Rule>::least(r, bits_of_float(std::ldexp(f.magic, -23)))),
-        tally(t) {}
-  CountingRule(const CountingRule& from)
-      : rule(from.rule), endless(from.endless), least(from.least), tally(from.tally) {}
-  CountingRule& operator=(const CountingRule&) = delete;
-  ~CountingRule() {
-    const int64_t before = sum_of_lanes<V>(zeros);
-    tally->counts[kUnderflows] += sum_of_lanes<V>(zero_results) - before;
-    tally->counts[kZeros] += before;
-    tally->counts[kOverflows] += overflows;
-    tally->counts[kNonfinite] += nonfinite;
-  }
-
-  LPK_HD U operator()(U x, U draw) const {
-    const U a = x & ~kSignWord;
-    if constexpr (PlainFrom<Rule>::kExists) {
-      if (all_inside<V>(a, least, endless.max)) return rule.plain(x, draw);
-    }
-    const uint32_t large = lanes_above<V>(a, endless.max);
-    const U r = rounded(x, draw, large != 0);
-    add_zero_lanes<V>(r, zero_results);
-    add_zero_lanes<V>(x, zeros);
-    if (large != 0) look(x, draw, large);
-    return r;
-  }
-
- private:
-  LPK_HD U rounded(U x, U draw, bool large) const {
-    if constexpr (PlainFrom<Rule>::kExists) return rule.general(x, draw);
-    if constexpr (Endless<V, Rule>::kInside) return large ? rule(x, draw) : rule.inside(x, draw);
-    return rule(x, draw);
-  }
-  LPK_HD void look(U x, U draw, uint32_t large) const {
-    if constexpr (Endless<V, Rule>::kKnown) {
-      const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);
-      nonfinite += __builtin_popcount(strange);
-      overflows += __builtin_popcount(large & ~strange);
-    } else {
-      look_again(x, draw);
-    }
-  }
-  // Out of line: the loops need their registers.
-  __attribute__((noinline)) void look_again(U x, U draw) const {
-    const uint32_t strange = lanes_above<V>(x & ~kSignWord, kInfinityWord - 1);
-    tally->counts[kNonfinite] += __builtin_popcount(strange);
-    tally->counts[kOverflows] += __builtin_popcount(endless.beyond(x, draw) & ~strange);
-  }
-};
-
-// Rounds whole groups to see what happens to them; it writes nothing.
-template <class V, class Rule, class Draws, int kPerWord>
-__attribute__((noinline)) LPK_NOCLONE void look_at_groups(const uint32_t* x, int64_t count,
-                                                          const Rule& given, Draws draws,
-                                                          uint64_t index) {
-  constexpr int64_t kStep = kPerWord * V::kWidth, kTurn = std::max(kStep, kTurnWords<V>);
-  const Rule rule = given;
-  const auto look = [&](int64_t at) __attribute__((always_inline)) {
-    draws.fetch(index + static_cast<uint64_t>(at));
-#pragma GCC unroll 4
-    for (int v = 0; v < kPerWord; ++v)
-      rule(load<typename V::U>(x + at + v * V::kWidth), draws.draws(v));
-  };
+void count_fields(const uint32_t* x, int64_t count, Tally* tally) {
+  constexpr int64_t kMany = Tally::kHistograms;
   int64_t i = 0;
-  for (; i + kTurnedWords <= count; i += kTurnedWords) {
-    for (int64_t at = i; at < i + kPageWords; at += kTurn) {
-#pragma GCC unroll 4
-      for (int64_t page = 0; page < kPages; ++page) {
-        const int64_t line = at + page * kPageWords;
-        for (int64_t group = line; group < line + kTurn; group += kStep) {
-          for (int v = 0; v < kPerWord; ++v)
-            __builtin_prefetch(x + group + v * V::kWidth + kTurnedWords);
-          look(group);
-        }
-      }
-    }
+  for (; i + kMany <= count; i += kMany) {
+#pragma GCC unroll 8
+    for (int h = 0; h < kMany; ++h) ++tally->bins[h][x[i + h] >> 23 & (kBins - 1)];
   }
-  for (; i < count; i += kStep) look(i);
+  for (; i < count; ++i) ++tally->bins[0][x[i] >> 23 & (kBins - 1)];
 }
 
-template <class V, class Rule, class Draws, int kPerWord>
-void look_at_words(const uint32_t* x, int64_t count, const Rule& rule, const Draws& draws,
-                   uint64_t index) {
-  const auto run = look_at_groups<V, Rule, Draws, kPerWord>;
-  const int64_t whole = count - count % (kPerWord * V::kWidth);
-  run(x, whole, rule, draws, index);
-  if (whole == count) return;
-  uint32_t last[kGroup] = {};
-  std::memcpy(last, x + whole, (count - whole) * sizeof *last);
-  run(last, kPerWord * V::kWidth, rule, draws, index + static_cast<uint64_t>(whole));
-}
-
-// Runs the loops of quantize_kernel.h with a rule that counts, or looks only.
 template <class V>
-struct CountingRun {
-  Tally* tally;
-
-  template <class Rule, class Draws, int kPerWord>
-  void run(const ElementBlock& job, const Rule& rule) const {
-    const WordFormat format(number_format(job.format));
-    const CountingRule<V, Rule> counting(rule, format, tally);
-    constexpr int64_t kStep = kPerWord * V::kWidth;
-    if (job.y == nullptr) {
-      look<CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
+bool count_words(const uint32_t* x, const uint32_t* y, int64_t count, uint32_t inside,
+                 Tally* tally) {
+  using U = typename V::U;
+  U zeros{}, results{}, most{};
+  int64_t i = 0;
+  for (; i < count; i += V::kWidth) {
+    // The next span, where the words lie in the tensor itself.
+    __builtin_prefetch(x + i + 4 * kPageWords);
+    const U a = load<U>(x + i);
+    const U magnitude = a & ~kSignWord;
+    most = magnitude > most ? magnitude : most;
+    add_zero_lanes<V>(a, zeros);
+    add_zero_lanes<V>(load<U>(y + i), results);
+  }
+  if (lanes_above<V>(most, inside) != 0) return false;
+  int64_t before = 0, after = 0;
+  for (int lane = 0; lane < V::kWidth; ++lane) {
+    if constexpr (V::kWidth == 1) {
+      before = zeros, after = results;
     } else {
-      if (tally->histogram) fill_histogram(job);
-      run_elements<V, CountingRule<V, Rule>, Draws, kPerWord>(job, counting);
+      before += zeros[lane], after += results[lane];
     }
-    // The last group was filled with zeros.
-    tally->counts[kZeros] -= (kStep - job.count % kStep) % kStep;
   }
-
- private:
-  // Not compiled in place, for every rule.
-  __attribute__((noinline)) void fill_histogram(const ElementBlock& job) const {
-    ExponentBins<V> bins(tally);
-    for_words<V>(job,
-                 [&](const uint32_t* words, int64_t count, int64_t) { bins.add(words, count); });
-  }
-
-  template <class Rule, class Draws, int kPerWord>
-  void look(const ElementBlock& job, const Rule& rule) const {
-    const Draws draws(job);
-    const auto look_at = look_at_words<V, Rule, Draws, kPerWord>;
-    if (!tally->histogram && job.x_type == ElementType::kFloat32)
-      return look_at(static_cast<const uint32_t*>(job.x), job.count, rule, draws, job.index);
-    ExponentBins<V> bins(tally);
-    for_words<V>(job, [&](const uint32_t* words, int64_t count, int64_t begin) {
-      if (tally->histogram) bins.add(words, count);
-      look_at(words, count, rule, draws, job.index + static_cast<uint64_t>(begin));
-    });
-  }
-};
+  tally->counts[kUnderflows] += after - before;
+  tally->counts[kZeros] += before - (i - count);
+  if (tally->histogram) count_fields<V>(x, count, tally);
+  return true;
+}
 
 template <class V>
-bool count_elements(const ElementBlock& job, Tally* tally) {
-  const Format f = number_format(job.format);
-  const bool to_nearest = static_cast<Rounding>(job.rounding) == Rounding::kNearestEven;
-  if (job.y == nullptr && tally->histogram && to_nearest && NearestEnds::fits(f) &&
-      job.x_type != ElementType::kFloat64) {
-    look_at_nearest<V>(job, NearestEnds(f), tally);
-    return true;
+void write_words(const uint32_t* words, const ElementBlock& job, int64_t begin, int64_t count) {
+  const int64_t bytes = V::kWidth * element_bytes(job.y_type);
+  const bool streamed = job.streamed && reinterpret_cast<uintptr_t>(job.y) % bytes == 0;
+  if (!streamed || job.y_type != ElementType::kFloat32) {
+    narrow_span<V>(words, job, begin, count, streamed);
+  } else {
+    auto* y = static_cast<uint32_t*>(job.y) + begin;
+    const int64_t whole = count - count % V::kWidth;
+    for (int64_t i = 0; i < whole; i += V::kWidth) stream(y + i, load<typename V::U>(words + i));
+    std::memcpy(y + whole, words + whole, (count - whole) * sizeof *y);
   }
-  return run_format<V>(job, CountingRun<V>{tally});
+  if (streamed) Isa::end_stream();
 }
 
 // Counts values that the rounding took as doubles.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "block_kernels.h"
 #include "cpu/drivers/parallel.h"
 #include "quantize_spans.h"
 
@@ -68,11 +69,36 @@ void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int6
   }
 }
 
-// Does what Kernels::round_elements does, and counts.
-bool count_elements(const QuantizeArgs& args, const ElementBlock& job) {
-  Tally tally(args.histogram);
-  if (!kernels().families.counts->elements(job, &tally)) return false;
-  tally.add_to(args.counts);
+// Does what Kernels::round_elements does, and counts: a span of results is written once it has been
+// compared with its values.
+bool count_elements(const QuantizeArgs& args, const Kernels& kernel, const ElementBlock& job) {
+  constexpr int64_t kMost = 4 * kSpan;
+  const Format f = number_format(job.format);
+  if (f.kind != Kind::kFloat || f.is_unsigned || job.x_type == ElementType::kFloat64) return false;
+  alignas(64) uint32_t values[kMost + kPanel], results[kMost + kPanel];
+  Counted counted(args);
+  ElementBlock part = job;
+  part.x_type = part.y_type = ElementType::kFloat32;
+  part.y = results;
+  part.streamed = false;
+  for (int64_t i = 0; i < job.count; i += kMost) {
+    const int64_t n = part.count = std::min(kMost, job.count - i);
+    const char* x = static_cast<const char*>(job.x) + i * element_bytes(job.x_type);
+    part.x = values;
+    if (job.x_type != ElementType::kFloat32) {
+      kernel.families.blocks->widen_words(x, job.x_type, n, values);
+    } else if (n % kPanel == 0) {
+      part.x = x;
+    } else {
+      std::memcpy(values, x, static_cast<size_t>(n) * sizeof *values);
+    }
+    part.index = job.index + static_cast<uint64_t>(i);
+    if (!kernel.round_elements(part)) return false;
+    std::memset(values + n, 0, kPanel * sizeof *values);
+    std::memset(results + n, 0, kPanel * sizeof *results);
+    counted.words(part, f);
+    if (job.y != nullptr) kernel.families.counts->write(results, job, i, n);
+  }
   return true;
 }
 
@@ -87,7 +113,7 @@ void quantize_elements(const QuantizeArgs& args) {
     ElementBlock job = element_job(args, begin, end);
     job.streamed = streamed;
     const bool done =
-        args.counts == nullptr ? kernel.round_elements(job) : count_elements(args, job);
+        args.counts == nullptr ? kernel.round_elements(job) : count_elements(args, kernel, job);
     if (!done) round_through_doubles(args, kernel, begin, end);
   });
 }

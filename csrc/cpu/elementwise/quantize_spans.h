@@ -77,6 +77,25 @@ class Counted {
     kernel.round(job);
     by_->span({job, seen_, scaled_, job.y}, &tally_);
   }
+  // Words of a float format and their results, with zeros behind them: as doubles where one may
+  // have overflowed.
+  void words(const ElementBlock& of, const Format& f) {
+    const auto* x = static_cast<const uint32_t*>(of.x);
+    const auto* y = static_cast<const uint32_t*>(of.y);
+    if (by_->words(x, y, of.count, bits_of_float(static_cast<float>(f.max)), &tally_)) return;
+    RoundBlock job{nullptr,        nullptr, 0,       of.format, of.rounding,
+                   of.random_bits, of.rng,  of.seed, of.site,   0};
+    double results[kSpan];
+    for (int64_t i = 0; i < of.count; i += kSpan) {
+      job.count = std::min(kSpan, of.count - i);
+      job.index = of.index + static_cast<uint64_t>(i);
+      for (int64_t e = 0; e < job.count; ++e) {
+        seen_[e] = static_cast<double>(float_of_bits(x[i + e]));
+        results[e] = static_cast<double>(float_of_bits(y[i + e]));
+      }
+      by_->span({job, seen_, seen_, results}, &tally_);
+    }
+  }
   // After a rounding of `scaled` to codes, whose values are `results`.
   void rounded(const RoundBlock& job, const double* scaled, const double* results) {
     if (to_ != nullptr) by_->span({job, seen_, scaled, results}, &tally_);

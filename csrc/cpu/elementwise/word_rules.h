@@ -39,26 +39,11 @@ struct WordRule {
       // worth a branch.
       if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return zeroed(plain(x, draw));
     }
-    return general(x, draw);
-  }
-
-  // The same for all magnitudes, without that look.
-  LPK_HD U general(U x, U draw) const {
-    const U a = x & ~kSignWord;
     const U sign = x & kSignWord;
     const U r = unbounded(a, sign, draw);
     const U signed_r = above<V>(r, U{} + f.max) ? overflowed(a, sign) : r | sign;
     return zeroed(above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r);
   }
-
-  // The same for finite magnitudes that do not overflow.
-  LPK_HD U inside(U x, U draw) const {
-    const U sign = x & kSignWord;
-    return zeroed(unbounded(x & ~kSignWord, sign, draw) | sign);
-  }
-
-  // The same from the floor up to max, stochastic.
-  LPK_HD U plain(U x, U draw) const { return carried(x, draw) & ~mask; }
 
  private:
   // Whether zeros have signs is known before a loop.
@@ -67,6 +52,8 @@ struct WordRule {
     return r;
   }
 
+  // From the floor up to max, stochastic.
+  LPK_HD U plain(U x, U draw) const { return carried(x, draw) & ~mask; }
   LPK_HD U carried(U x, U draw) const { return x + shift_right<V>(draw, U{} + (32 - f.dropped)); }
 
   LPK_HD U unbounded(U a, U sign, U draw) const {

@@ -16,8 +16,6 @@ CertifiedTier run_certified_double_avx2, run_certified_double_avx512, run_certif
 // In certified_truncated_<isa>.cpp: the same for sums in the modes other than nearest_even and
 // to_odd.
 CertifiedTier run_truncated_avx2, run_truncated_avx512, run_truncated_neon;
-// In certified_stochastic_avx512vnni.cpp: the same, draws added by an instruction of AVX512-VNNI.
-CertifiedTier run_truncated_avx512vnni;
 
 // In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
 CertifiedTier run_rounded_products_avx2, run_rounded_products_avx512, run_rounded_products_neon;

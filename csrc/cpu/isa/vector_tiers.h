@@ -28,11 +28,9 @@ void run_any_tile(const Tile& t, const Accumulator& acc) {
   }
 }
 
-// truncated: that tier for the processor.
 template <class V>
 void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b,
-                          CertifiedTier* truncated = Tiers<Isa>::kTruncated) {
+                          const OperandRange& b) {
   int64_t left = t.rows * t.lanes * t.depth;
   const auto exact = [&](const Tile& unmarked) {
     const Tile part = unmarked.marked();
@@ -49,7 +47,8 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
     return count_products(Tier::kDouble, left);
   }
   const bool held = run_certified_tile<Floats<Isa::kWords>>(t, acc, a, b, exact) ||
-                    truncated(t, acc, a, b, exact) || Tiers<Isa>::kProducts(t, acc, a, b, exact) ||
+                    Tiers<Isa>::kTruncated(t, acc, a, b, exact) ||
+                    Tiers<Isa>::kProducts(t, acc, a, b, exact) ||
                     Tiers<Isa>::kDouble(t, acc, a, b, exact);
   if (!held) exact(t);
   count_products(Tier::kCertified, left);
@@ -61,20 +60,15 @@ void accumulate_tile(const Tile& t) {
   accumulate_certified<V>(t, acc, range_of_a(t), range_of_b(t));
 }
 
-// In half precision where the processor can; else with `truncated` as above.
-template <class V, CertifiedTier* truncated = Tiers<Isa>::kTruncated>
+// In half precision where the processor can.
+template <class V>
 void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const OperandRange a = range_of_a(t);
   const OperandRange& b = range_of_b(t);
   const bool other = t.spread() || acc.rounds_every_step();
   const HalfSums sums = other ? HalfSums{} : half_sums(t, acc, a, b);
-  // Products that are split round to nearest, whatever the mode of the sums.
-  const bool one_mode = acc.rounding == Rounding::kNearestEven ||
-                        sums.products == HalfProducts::kFused ||
-                        sums.products == HalfProducts::kHalf;
-  if (!sums.valid || !(Isa::kRoundsAsTold || one_mode))
-    return accumulate_certified<V>(t, acc, a, b, truncated);
+  if (!sums.valid) return accumulate_certified<V>(t, acc, a, b);
   const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
   run_half_tile(t.marked(), sums, outer_is_half);
   count_products(Tier::kHardware, t.rows * t.lanes * t.depth);

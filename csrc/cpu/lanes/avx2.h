@@ -65,22 +65,6 @@ LPK_HD Eight::U gathered<Eight>(const uint32_t* from, Eight::U i) {
 }
 
 template <>
-LPK_HD uint32_t lanes_beyond<Eight>(Eight::U x, uint32_t high) {
-  return lane_bits<Eight>(above<Eight>(x ^ kSignWord, Eight::U{} + (high ^ kSignWord)));
-}
-
-template <>
-LPK_HD uint32_t lanes_with<Eight>(Eight::U x, int bit) {
-  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)(x << (31 - bit))));
-}
-
-template <>
-LPK_HD bool all_inside<Eight>(Eight::U a, uint32_t low, uint32_t high) {
-  using U = Eight::U;
-  return lane_bits<Eight>(above<Eight>(U{} + low, a) | above<Eight>(a, U{} + high)) == 0;
-}
-
-template <>
 LPK_HD bool all_between<Eight>(Eight::U a, uint32_t low, uint32_t high) {
   using U = Eight::U;
   return lane_bits<Eight>((above<Eight>(U{} + low, a) & (a != 0)) | above<Eight>(a, U{} + high)) ==

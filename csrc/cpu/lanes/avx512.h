@@ -134,34 +134,14 @@ LPK_HD uint32_t lanes_above<Sixteen>(Sixteen::U a, uint32_t high) {
 }
 
 template <>
-LPK_HD uint32_t lanes_beyond<Sixteen>(Sixteen::U x, uint32_t high) {
-  return _mm512_cmpgt_epu32_mask((__m512i)x, _mm512_set1_epi32(static_cast<int>(high)));
-}
-
-template <>
 LPK_HD uint32_t lanes_unlike<Sixteen>(Sixteen::F a, Sixteen::F b) {
   return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
 }
 
 template <>
-LPK_HD uint32_t lanes_with<Sixteen>(Sixteen::U x, int bit) {
-  return _mm512_test_epi32_mask((__m512i)x, _mm512_set1_epi32(static_cast<int>(1u << bit)));
-}
-
-template <>
-LPK_HD uint32_t lanes_outside<Sixteen>(Sixteen::U field, Sixteen::U base) {
-  return _mm512_test_epi32_mask((__m512i)field, (__m512i)field) &
-         lanes_beyond<Sixteen>(field - base, 31);
-}
-
-template <>
-LPK_HD bool all_inside<Sixteen>(Sixteen::U a, uint32_t low, uint32_t high) {
-  return lanes_beyond<Sixteen>(a - low, high - low) == 0;
-}
-
-template <>
 LPK_HD bool all_between<Sixteen>(Sixteen::U a, uint32_t low, uint32_t high) {
-  const __mmask16 outside = static_cast<__mmask16>(lanes_beyond<Sixteen>(a - low, high - low));
+  const __m512i span = _mm512_set1_epi32(static_cast<int>(high - low));
+  const __mmask16 outside = _mm512_cmpgt_epu32_mask((__m512i)(a - low), span);
   return _mm512_mask_test_epi32_mask(outside, (__m512i)a, (__m512i)a) == 0;
 }
 
@@ -170,13 +150,6 @@ LPK_HD void add_zero_lanes<Sixteen>(Sixteen::U x, Sixteen::U& counts) {
   const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)x, _mm512_set1_epi32(0x7fffffff));
   const __m512i c = (__m512i)counts;
   counts = (Sixteen::U)_mm512_mask_add_epi32(c, zero, c, _mm512_set1_epi32(1));
-}
-
-template <>
-LPK_HD Sixteen::U full_add<Sixteen>(Sixteen::U* sum, Sixteen::U a, Sixteen::U b) {
-  const __m512i s = (__m512i)*sum;
-  *sum = (Sixteen::U)_mm512_ternarylogic_epi32(s, (__m512i)a, (__m512i)b, 0x96);
-  return (Sixteen::U)_mm512_ternarylogic_epi32(s, (__m512i)a, (__m512i)b, 0xe8);
 }
 
 template <>

@@ -8,8 +8,7 @@ using Half = __m512h;
 constexpr int kHalves = 32;
 // Rows and pairs of panels of a group.
 constexpr int kHalfRows = 12, kHalfPairs = 2;
-// The mode of the sums is the processor's while they are made (ProcessorMode); functions without
-// `nearest` round in it.
+// The mode of the sums is the processor's while they are made (ProcessorMode).
 constexpr int kModeOfSums = _MM_FROUND_CUR_DIRECTION;
 
 LPK_HD Half all_halves(float x) { return _mm512_set1_ph(static_cast<_Float16>(x)); }
@@ -20,14 +19,6 @@ LPK_HD Half half_of_row(uint32_t word) {
 LPK_HD Half half_fma(Half a, Half b, Half c) { return _mm512_fmadd_round_ph(a, b, c, kModeOfSums); }
 LPK_HD Half half_product(Half a, Half b) { return _mm512_mul_round_ph(a, b, kModeOfSums); }
 LPK_HD Half half_sum(Half a, Half b) { return _mm512_add_round_ph(a, b, kModeOfSums); }
-LPK_HD Half nearest_product(Half a, Half b) { return _mm512_mul_round_ph(a, b, kNearestMode); }
-LPK_HD Half nearest_difference(Half a, Half b) { return _mm512_sub_round_ph(a, b, kNearestMode); }
-LPK_HD Half nearest_fms(Half a, Half b, Half c) {
-  return _mm512_fmsub_round_ph(a, b, c, kNearestMode);
-}
-LPK_HD Half nearest_fnma(Half a, Half b, Half c) {
-  return _mm512_fnmadd_round_ph(a, b, c, kNearestMode);
-}
 // Given a NaN, the instruction leaves its second operand.
 LPK_HD Half half_within(Half x, Half limit) {
   return _mm512_max_ph(-limit, _mm512_min_ph(limit, x));
@@ -38,17 +29,10 @@ LPK_HD Half half_kept(uint32_t marks, Half sum, Half next) {
 }
 
 // The lanes of two panels, exact as halves, and back.
-LPK_HD void pack_halves(__m512 low, __m512 high, HalfColumn* to) {
-  const __m256i l = _mm512_cvtps_ph(low, _MM_FROUND_NO_EXC);
-  const __m256i h = _mm512_cvtps_ph(high, _MM_FROUND_NO_EXC);
-  store(to, _mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
-}
 LPK_HD void pack_halves(const float* low, const float* high, HalfColumn* to) {
-  pack_halves(_mm512_loadu_ps(low), _mm512_loadu_ps(high), to);
-}
-LPK_HD void pack_halves(const float* low, const float* high, float by, HalfColumn* to) {
-  const __m512 all = _mm512_set1_ps(by);
-  pack_halves(_mm512_loadu_ps(low) * all, _mm512_loadu_ps(high) * all, to);
+  const __m256i l = _mm512_cvtps_ph(_mm512_loadu_ps(low), _MM_FROUND_NO_EXC);
+  const __m256i h = _mm512_cvtps_ph(_mm512_loadu_ps(high), _MM_FROUND_NO_EXC);
+  store(to, _mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
 }
 LPK_HD void unpack_halves(const HalfColumn* from, float* low, float* high) {
   const __m512i bits = load<__m512i>(from);
@@ -59,13 +43,6 @@ LPK_HD void unpack_halves(const HalfColumn* from, float* low, float* high) {
 LPK_HD Sixteen::F first_floats(const float* x, int64_t count) {
   const uint32_t mask = count < 16 ? (1u << count) - 1 : 0xffff;
   return (Sixteen::F)_mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), x);
-}
-// a[0], b[0], a[1], b[1], ...
-LPK_HD void store_in_turn(uint32_t* to, Sixteen::U a, Sixteen::U b) {
-  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-  _mm512_storeu_si512(to, _mm512_permutex2var_epi32((__m512i)a, low, (__m512i)b));
-  _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi32((__m512i)a, high, (__m512i)b));
 }
 
 }  // namespace

@@ -15,11 +15,6 @@ LPK_HD Half half_of_row(uint32_t word) { return vreinterpretq_f16_u32(vdupq_n_u3
 LPK_HD Half half_fma(Half a, Half b, Half c) { return vfmaq_f16(c, a, b); }
 LPK_HD Half half_product(Half a, Half b) { return vmulq_f16(a, b); }
 LPK_HD Half half_sum(Half a, Half b) { return vaddq_f16(a, b); }
-// The processor has one mode at a time: these are for sums that round to nearest too.
-LPK_HD Half nearest_product(Half a, Half b) { return vmulq_f16(a, b); }
-LPK_HD Half nearest_difference(Half a, Half b) { return vsubq_f16(a, b); }
-LPK_HD Half nearest_fms(Half a, Half b, Half c) { return vfmaq_f16(vnegq_f16(c), a, b); }
-LPK_HD Half nearest_fnma(Half a, Half b, Half c) { return vfmsq_f16(c, a, b); }
 // NaN stays.
 LPK_HD Half half_within(Half x, Half limit) {
   return vmaxq_f16(vnegq_f16(limit), vminq_f16(limit, x));
@@ -32,12 +27,6 @@ LPK_HD Half half_kept(uint32_t marks, Half sum, Half next) {
 }
 
 // The lanes of two panels, exact as halves, and back.
-LPK_HD void pack_halves(const float* low, const float* high, float by, HalfColumn* to) {
-  for (int i = 0; i < kPanel; i += 4) {
-    store(to->lane + i, vcvt_f16_f32(vmulq_n_f32(vld1q_f32(low + i), by)));
-    store(to->lane + kPanel + i, vcvt_f16_f32(vmulq_n_f32(vld1q_f32(high + i), by)));
-  }
-}
 LPK_HD void pack_halves(const float* low, const float* high, HalfColumn* to) {
   for (int i = 0; i < kPanel; i += 4) {
     store(to->lane + i, vcvt_f16_f32(vld1q_f32(low + i)));
@@ -56,11 +45,6 @@ LPK_HD Four::F first_floats(const float* x, int64_t count) {
   Four::F first{};
   for (int64_t i = 0; i < count; ++i) first[i] = x[i];
   return first;
-}
-// a[0], b[0], a[1], b[1], ...
-LPK_HD void store_in_turn(uint32_t* to, Four::U a, Four::U b) {
-  const uint32x4x2_t both{{(uint32x4_t)a, (uint32x4_t)b}};
-  vst2q_u32(to, both);
 }
 
 }  // namespace

@@ -124,18 +124,8 @@ LPK_HD Four::U gathered<Four>(const uint32_t* from, Four::U i) {
 }
 
 template <>
-LPK_HD uint32_t lanes_with<Four>(Four::U x, int bit) {
-  return lane_bits<Four>((Four::I)vtstq_u32((uint32x4_t)x, vdupq_n_u32(1u << bit)));
-}
-
-template <>
 LPK_HD bool none_above<Four>(Four::U a, uint32_t high) {
   return vmaxvq_s32((int32x4_t)a) <= static_cast<int32_t>(high);
-}
-
-template <>
-LPK_HD bool all_inside<Four>(Four::U a, uint32_t low, uint32_t high) {
-  return vmaxvq_u32((uint32x4_t)(a - low)) <= high - low;
 }
 
 template <>

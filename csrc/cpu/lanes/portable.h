@@ -230,40 +230,16 @@ LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
   return lane_bits<V>(above<V>(a, typename V::U{} + high));
 }
 
-// Which words are beyond high, as unsigned integers.
-template <class V>
-LPK_HD uint32_t lanes_beyond(typename V::U x, uint32_t high) {
-  return lane_bits<V>(x > high);
-}
-
 // Which floats are not equal.
 template <class V>
 LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
   return lane_bits<V>(a != b);
 }
 
-// Which words have bit number `bit`.
-template <class V>
-LPK_HD uint32_t lanes_with(typename V::U x, int bit) {
-  return x >> bit & 1;
-}
-
-// Which lanes have a field that is not 0, and none of the 32 from base on.
-template <class V>
-LPK_HD uint32_t lanes_outside(typename V::U field, typename V::U base) {
-  return lane_bits<V>((field != 0) & (((field - base) & ~31u) != 0));
-}
-
 // Whether no magnitude is beyond high.
 template <class V>
 LPK_HD bool none_above(typename V::U a, uint32_t high) {
   return lanes_above<V>(a, high) == 0;
-}
-
-// Whether every magnitude is in low .. high.
-template <class V>
-LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
-  return a - low <= high - low;
 }
 
 // Whether every magnitude is 0 or in low .. high.
@@ -280,14 +256,6 @@ LPK_HD void add_zero_lanes(typename V::U x, typename V::U& counts) {
   } else {
     counts -= (typename V::U)((x & ~kSignWord) == 0);
   }
-}
-
-// Adds sum + a + b in every bit; the lower digit stays in sum, the upper one is returned.
-template <class V>
-LPK_HD typename V::U full_add(typename V::U* sum, typename V::U a, typename V::U b) {
-  const typename V::U s = *sum, either = s ^ a;
-  *sum = either ^ b;
-  return (s & a) | (either & b);
 }
 
 // x times a constant: the low and the high halves of the 64-bit products.

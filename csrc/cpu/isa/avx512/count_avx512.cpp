@@ -2,6 +2,7 @@
 
 namespace lpk {
 
-const CountKernels kAvx512Counts = {count_elements<Bits32<16>>, count_span<Vec<8>>, count_affine};
+const CountKernels kAvx512Counts = {count_words<Bits32<16>>, write_words<Bits32<16>>,
+                                    count_span<Vec<8>>, count_affine};
 
 }  // namespace lpk

@@ -15,8 +15,7 @@ constexpr Kernels with_accumulate(const char* isa, void (*accumulate)(const Tile
 
 const Kernels kAvx512Kernels = with_accumulate("avx512", accumulate_tile<Vec<8>>);
 #if defined(LPK_AVX512FP16)
-const Kernels kAvx512Fp16Kernels =
-    with_accumulate("avx512fp16", accumulate_half_first<Vec<8>, run_truncated_avx512vnni>);
+const Kernels kAvx512Fp16Kernels = with_accumulate("avx512fp16", accumulate_half_first<Vec<8>>);
 #endif
 
 }  // namespace lpk

@@ -85,12 +85,11 @@ struct HalfState {
 // kRows rows from `row` on against kPairs pairs of panels from `lane` on.
 template <class Product, bool kSaturates>
 struct HalfRun {
-  static constexpr int kWords = Product::kWords;
   const Tile& t;
   const Accumulator& acc;
   const Product& product;
   const HalfState& state;
-  const uint32_t* a;    // rows x depth x kWords, each a value twice
+  const uint32_t* a;    // rows x depth, each a value twice
   const HalfColumn* b;  // pairs of panels of depth x 32
   Half limit = all_halves(65504.0f);
 
@@ -115,7 +114,7 @@ struct HalfRun {
     };
     state.load_all(kRows, kPairs, row, lane, memory);
     each([](Half& x, const uint16_t* from) { x = lpk::load<Half>(from); });
-    const uint32_t* left = a + row * t.depth * kWords;
+    const uint32_t* left = a + row * t.depth;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
@@ -126,7 +125,7 @@ struct HalfRun {
         }
         for (int r = 0; r < kRows; ++r) {
           if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
-          const uint32_t* x = left + (r * t.depth + k) * kWords;
+          const Half x = half_of_row(left[r * t.depth + k]);
           for (int v = 0; v < kVectors; ++v) {
             Half next = product.sum(x, column[v], sum[r][v]);
             if (kSaturates) next = half_within(next, limit);
@@ -172,64 +171,36 @@ struct HalfRun {
 };
 
 // A as 32-bit words that hold each half twice.
-template <class Product>
-const uint32_t* words_of_a(const Tile& t, const Product& product, int scale) {
-  constexpr int kWords = Product::kWords;
+inline const uint32_t* words_of_a(const Tile& t) {
+  using RowLanes = Bits32<Isa::kWords>;
   thread_local std::vector<uint32_t> a;
   const int64_t count = t.rows * t.depth;
-  a.resize((count + kPanel - 1) / kPanel * kPanel * kWords);
-  const float by = std::ldexp(1.0f, scale);
-  uint32_t* to = a.data();
-  for (int64_t i = 0; i < count; i += Isa::kWords, to += Isa::kWords * kWords) {
-    RowFloats values[kWords];
-    product.words_of(first_floats(t.a + i, count - i) * by, values);
-    RowLanes::U words[kWords];
-    for (int w = 0; w < kWords; ++w) {
-      const auto half = float16_of_words<RowLanes>(as_words<RowLanes>(values[w]));
-      const auto bits = halves_as_words<RowLanes>(half);
-      words[w] = bits | bits << 16;
-    }
-    if constexpr (kWords == 1) {
-      store(to, words[0]);
-    } else {
-      store_in_turn(to, words[0], words[1]);
-    }
+  a.resize((count + kPanel - 1) / kPanel * kPanel);
+  for (int64_t i = 0; i < count; i += Isa::kWords) {
+    const RowLanes::F values = first_floats(t.a + i, count - i);
+    const auto half = float16_of_words<RowLanes>(as_words<RowLanes>(values));
+    const auto bits = halves_as_words<RowLanes>(half);
+    store(a.data() + i, bits | bits << 16);
   }
   return a.data();
 }
 
-inline const HalfColumn* halves_of_b(const Tile& t, int scale) {
+inline const HalfColumn* halves_of_b(const Tile& t) {
   PackedFacts& facts = *t.b_facts;
-  if (facts.halved && facts.halves_scale == scale) return facts.halves.data();
+  if (facts.halved) return facts.halves.data();
   const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
   facts.halves.resize(pairs * t.depth);
-  const float by = std::ldexp(1.0f, scale);
   const float zeros[kPanel] = {};
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const float* low = t.b + pair * kHalfLanes * t.depth;
     const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
     for (int64_t k = 0; k < t.depth; ++k) {
       const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
-      pack_halves(low + k * kPanel, high, by, &facts.halves[pair * t.depth + k]);
+      pack_halves(low + k * kPanel, high, &facts.halves[pair * t.depth + k]);
     }
   }
   facts.halved = true;
-  facts.halves_scale = scale;
   return facts.halves.data();
-}
-
-template <bool kSaturates, class Product>
-void run_half(const Tile& t, const Accumulator& acc, const HalfSums& sums, bool outer_is_half,
-              int mode, const Product& product) {
-  float beside[12 * kPanel] = {};
-  const ChunkEnd<Vec<Isa::kDoubles>> end(acc);
-  const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
-                        beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
-  const HalfRun<Product, kSaturates> run{
-      t, acc, product, state, words_of_a(t, product, sums.left), halves_of_b(t, sums.right)};
-  const ProcessorMode direction(mode);
-  if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
-  run.template all<false>();
 }
 
 inline int mode_of_sums(Rounding rounding) {
@@ -245,26 +216,28 @@ inline int mode_of_sums(Rounding rounding) {
   }
 }
 
+template <bool kSaturates, class Product>
+void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half, const Product& product) {
+  float beside[12 * kPanel] = {};
+  const ChunkEnd<Vec<Isa::kDoubles>> end(acc);
+  const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
+                        beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
+  const HalfRun<Product, kSaturates> run{t, acc, product, state, words_of_a(t), halves_of_b(t)};
+  const ProcessorMode direction(mode_of_sums(acc.rounding));
+  if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
+  run.template all<false>();
+}
+
 inline void run_half_sums(const Tile& t, const HalfSums& sums, bool outer_is_half) {
   const Accumulator acc = accumulator_from(t.accumulator);
-  const int mode = mode_of_sums(acc.rounding);
   const auto run = [&](const auto& product) {
     if (acc.fmt.overflow == Overflow::kSaturate)
-      return run_half<true>(t, acc, sums, outer_is_half, mode, product);
-    run_half<false>(t, acc, sums, outer_is_half, mode, product);
+      return run_half<true>(t, acc, outer_is_half, product);
+    run_half<false>(t, acc, outer_is_half, product);
   };
-  const Format& f = acc.product;
-  if (sums.products == HalfProducts::kFused) return run(FusedHalfProduct(sums, f));
-  if (sums.products == HalfProducts::kHalf) {
-    if (sums.saturates) return run(HalfProduct<true>(sums, f));
-    return run(HalfProduct<false>(sums, f));
-  }
-  if (sums.products == HalfProducts::kSplit) {
-    if (sums.saturates) return run(SplitHalfProduct<false, true>(sums, f));
-    return run(SplitHalfProduct<false, false>(sums, f));
-  }
-  if (sums.saturates) return run(SplitHalfProduct<true, true>(sums, f));
-  run(SplitHalfProduct<true, false>(sums, f));
+  if (!sums.rounds_products) return run(FusedHalfProduct{});
+  if (sums.saturates) return run(HalfProduct<true>{});
+  run(HalfProduct<false>{});
 }
 
 }  // namespace
