@@ -9,11 +9,6 @@
 namespace lpk {
 namespace {
 
-std::atomic<bool>& adding_apart() {
-  static std::atomic<bool> apart{processor_adds_apart()};
-  return apart;
-}
-
 std::atomic<int64_t> tier_products[static_cast<int>(Tier::kCount)];
 
 }  // namespace
@@ -25,10 +20,6 @@ void count_products(Tier tier, int64_t products) {
 void take_counts(int64_t* counts) {
   for (int i = 0; i < static_cast<int>(Tier::kCount); ++i) counts[i] = tier_products[i].exchange(0);
 }
-
-bool adds_apart() { return adding_apart().load(std::memory_order_relaxed); }
-
-void choose_adds_apart(bool apart) { adding_apart() = apart; }
 
 const Kernels& kernels() {
   static const std::vector<const Kernels*> sets = kernels_of_processor();

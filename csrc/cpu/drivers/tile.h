@@ -273,10 +273,4 @@ struct Kernels {
 // cannot run.
 const Kernels& kernels();
 
-// Whether this processor adds on other ports than it multiplies on, as AMD's do since Zen. An
-// addition is then free beside a multiply-add; on shared ports it costs as much as a multiply-add.
-// Results do not depend on it; `choose` is for tests.
-bool adds_apart();
-void choose_adds_apart(bool apart);
-
 }  // namespace lpk

@@ -43,12 +43,4 @@ bool has_vnni() {
 #endif
 }
 
-bool processor_adds_apart() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("amd") != 0;
-#else
-  return false;
-#endif
-}
-
 }  // namespace lpk

@@ -31,7 +31,4 @@ std::vector<const Kernels*> compiled_kernels();
 // The compiled sets that this processor runs, the best one last.
 std::vector<const Kernels*> kernels_of_processor();
 
-// What `adds_apart` is unless a test chooses.
-bool processor_adds_apart();
-
 }  // namespace lpk

@@ -1,8 +1,7 @@
 // Sums under a certificate (common/certificate.h): two to four operations a product.
 //
 //   nearest_even   m <= 10: s = a b + acc;  u = 2^(23 - m) s - s;  acc = 2^(23 - m) s - u
-//                  else, and where additions have ports of their own (`adds_apart`)
-//                           g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
+//                  else     g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
 //                  where subnormal sums can occur, the first with a floor, or 1.5 2^(23 - m)
 //                  binades added and taken away, the binade at least min_normal's
 //   other modes    acc = a b + acc truncated or rounded that way, then an addition to the bits
@@ -68,8 +67,7 @@ bool run_certified_nearest(const CertifiedWork<S>& work, bool floor) {
     if (floor && splits_shortly<S>(f))
       return run_certified(work, ShortFloorRule<S, Sum>(f, work.shift));
   }
-  if (!floor && splits_shortly<S>(f) && (S::kDouble || !adds_apart()))
-    return run_certified(work, ShortSplitRule<S, Sum>(f));
+  if (!floor && splits_shortly<S>(f)) return run_certified(work, ShortSplitRule<S, Sum>(f));
   // In double every format is short.
   if constexpr (!S::kDouble || !Isa::kRoundsAsTold) {
     if (floor) return run_certified(work, FloorRule<S, Sum>(f, work.shift));
@@ -160,8 +158,7 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   const bool overflows = c.reached && c.overflows && !c.odd && !c.floor;
   if (overflows && splits_shortly<S>(acc.fmt) && acc.fmt.overflow == Overflow::kSaturate) {
     using Sum = NearestSum<S>;
-    if (adds_apart()) return run_certified(work, SaturatedRule<S, Sum, SplitRule>(acc.fmt, shift));
-    return run_certified(work, SaturatedRule<S, Sum, ShortSplitRule>(acc.fmt, shift));
+    return run_certified(work, SaturatedRule<S, Sum>(acc.fmt, shift));
   }
   if constexpr (!S::kDouble) {
     const int far = shift_of_infinity(acc.fmt);

@@ -123,7 +123,7 @@ bool run_short_products(const CertifiedWork<S>& work, const ProductCertificate& 
     if (acc.rounding == Rounding::kStochastic)
       return run_certified(work, StochasticRule<S>(acc.fmt), product);
   }
-  if (!splits_shortly<S>(acc.fmt) || (adds_apart() && !p.watched))
+  if (!splits_shortly<S>(acc.fmt))
     return run_certified(work, SplitRule<S, NearestSum<S>>(acc.fmt), product);
   const ShortSplitRule<S, NearestSum<S>> sum(acc.fmt);
   if (!p.watched) return run_certified(work, sum, product);

@@ -121,10 +121,10 @@ struct SplitRule : RuleOf<S, true, false, true>, Sum {
 };
 
 // For formats that saturate: the largest value takes the place of sums that pass it.
-template <class S, class Sum, template <class, class> class Split>
+template <class S, class Sum>
 struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
   using F = typename S::F;
-  Split<S, Sum> split;
+  ShortSplitRule<S, Sum> split;
   F most;
 
   SaturatedRule(const Format& f, int shift) : split(f), most(S::all(std::ldexp(f.max, shift))) {}
