@@ -1,14 +1,16 @@
 // The certificate of two operands' products (common/certificate.h), asked with facts in the place
 // of operands: tests/backends/triton/test_certificate.py compares Triton's own certificate with it,
-// bound for bound.
+// bound for bound. And its draws, which tests/numbers/test_rng.py compares with the frozen ones.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/certificate.h"
 #include "common/check.h"
+#include "common/rng.h"
 
 namespace py = pybind11;
 
@@ -56,10 +58,20 @@ py::dict certificate(Ints accumulator, const Ints& left, const Ints& right, int 
   return found;
 }
 
+// A draw of csrc/common/rng.h; 32 bits are a whole word.
+uint32_t draw(const std::string& rng, uint64_t seed, uint32_t site, uint64_t row, uint64_t col,
+              uint64_t k, int random_bits) {
+  const lpk::Rng by = rng == "philox" ? lpk::Rng::kPhilox : lpk::Rng::kFast;
+  return lpk::random_draw(by, seed, site, row, col, k, random_bits);
+}
+
 }  // namespace
 
 namespace lpk {
 
-void register_certificate(py::module_& module) { module.def("certificate", &certificate); }
+void register_certificate(py::module_& module) {
+  module.def("certificate", &certificate);
+  module.def("draw", &draw);
+}
 
 }  // namespace lpk

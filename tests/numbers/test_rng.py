@@ -26,6 +26,7 @@ from lpkernels.rng import (
 )
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
+from tests.support import cuda_host
 from tests.support.refusals import refused
 
 VECTORS = json.loads((Path(__file__).parents[1] / "rng_vectors.json").read_text())
@@ -71,6 +72,14 @@ def test_frozen_words(vector):
     assert f"0x{word(*keys):08x}" == vector["value"]
     array = draws(*keys, random_bits=32, rng=vector["rng"])
     assert int(array) == _int(vector["value"])
+
+
+@each("vector", [*VECTORS["words"], *VECTORS["draws"]])
+def test_frozen_draws_of_cpp(vector):
+    k = vector.get("k", vector.get("word"))
+    keys = [_int(x) for x in (vector["seed"], vector["site"], vector["row"], vector["col"], k)]
+    drawn = cuda_host.draw(vector["rng"], *keys, vector.get("random_bits", 32))
+    assert drawn == _int(vector["value"])
 
 
 @each("vector", VECTORS["draws"])

@@ -74,6 +74,14 @@ def certificate(
     return module.certificate(acc.to_ints(), [1, *left], [1, *right], digits, terms)
 
 
+def draw(rng: str, *key: int) -> int:
+    """The draw of csrc/common/rng.h with this key: seed, site, row, col, k and random_bits."""
+    if missing := reason():
+        pytest.skip(missing)
+    module: Any = load()
+    return int(module.draw(rng, *key))
+
+
 def needs_device(test: Any) -> Any:
     reason = f"cuda: {BACKEND.why_not()}"
     return pytest.mark.cuda(pytest.mark.skipif(not BACKEND.available(), reason=reason)(test))

@@ -108,7 +108,7 @@ struct Product {
   bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
   // Products of one family write to the same places in memory: their blocks take turns.
   int64_t family = -1;
-  // Every lane of a panel has an A of its own; panels share them.
+  // There is one panel, and every lane has an A of its own.
   bool spread = false;
   // The starting values of the outermost sums, before they are rounded to the sums' format: one for
   // each row and lane, by these strides; null: +0.

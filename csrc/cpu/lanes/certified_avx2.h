@@ -53,7 +53,6 @@ struct Floats<8> : Avx2Lanes<FloatBits<8>> {
   using V = Vec<4>;
   static constexpr int kRows = 5;
   static constexpr int kSpreadRows = 5;
-  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 5;
   LPK_HD static F all(double x) { return _mm256_set1_ps(static_cast<float>(x)); }
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
@@ -103,7 +102,6 @@ template <>
 struct Doubles<4> : Avx2Lanes<DoubleBits<4>> {
   static constexpr int kRows = 2;
   static constexpr int kSpreadRows = 2;
-  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 1;
   LPK_HD static F all(double x) { return _mm256_set1_pd(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm256_fmadd_pd(a, b, c); }

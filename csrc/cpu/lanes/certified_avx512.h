@@ -11,9 +11,6 @@ struct Floats<16> : FloatBits<16> {
   static constexpr int kRows = 12;
   // The nine taps of a kernel are one group.
   static constexpr int kSpreadRows = 9;
-  // Rows and panels of a group where the panels share an A that is spread; no rows: none.
-  static constexpr int kSharedRows = 4;
-  static constexpr int kSharedPanels = 3;
   // Keeps a loaded value in a register: the compiler would load it for every use.
 #if defined(LPK_SOFTWARE_AVX512)
   LPK_HD static void hold(F*) {}
@@ -88,7 +85,6 @@ struct Doubles<8> : DoubleBits<8> {
   static constexpr bool kFewRegisters = false;
   static constexpr int kRows = 8;
   static constexpr int kSpreadRows = 9;
-  static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 4;
   LPK_HD static F all(double x) { return _mm512_set1_pd(x); }
   LPK_HD static F fma(F a, F b, F c) { return _mm512_fmadd_pd(a, b, c); }

@@ -28,7 +28,6 @@ struct NeonLanes : Bits {
   using F = typename Bits::F;
   using I = typename Bits::I;
   static constexpr bool kFewRegisters = true;
-  static constexpr int kSharedRows = 0;
   static constexpr typename Bits::Word kSign = typename Bits::Word{1} << (Bits::kWordBits - 1);
   // The processor is told the direction, because its instructions take none.
   template <int kMode>

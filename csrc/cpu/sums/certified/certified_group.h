@@ -292,16 +292,11 @@ class CertifiedGroups {
   // Whole groups go panel by panel, so that a panel stays in the first cache. The rows left over go
   // one by one against several panels at a time, or their few sums would wait for each other.
   void run() {
-    int64_t first = 0;
-    if constexpr (kTaps == Taps::kSpread && S::kSharedRows > 0) {
-      constexpr int64_t kShared = S::kSharedPanels * kPanel;
-      for (; first + kShared <= t_.lanes; first += kShared) shared_groups(first);
-    }
-    for (int64_t lane = first; lane < t_.lanes; lane += kPanel) whole_groups(lane);
+    for (int64_t lane = 0; lane < t_.lanes; lane += kPanel) whole_groups(lane);
     int64_t row = 0;
     while (const int64_t count = group_rows(t_.rows - row)) row += count;
     const int64_t across = S::kRowPanels * kPanel;
-    for (int64_t lane = first; lane < t_.lanes;) {
+    for (int64_t lane = 0; lane < t_.lanes;) {
       const bool wide = kTaps != Taps::kSpread && lane + across <= t_.lanes;
       rest(row, lane, wide);
       lane += wide ? across : kPanel;
@@ -311,22 +306,12 @@ class CertifiedGroups {
  private:
   using S = typename Run::Floats;
   static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
-  static constexpr int kFewRows = kRows < 4 ? kRows : 4;
+  // Tiles with marks, which are rare, have no groups of a few rows.
+  static constexpr int kFewRows = kTaps == Taps::kMarked || kRows < 4 ? kRows : 4;
 
   // The rows of the next group; 0 if too few rows are left for one.
   static int64_t group_rows(int64_t left) {
     return left >= kRows ? kRows : left >= kFewRows ? kFewRows : 0;
-  }
-
-  // The elements of a row lie across two cache lines as a rule, so they are loaded once and then
-  // multiplied with several panels.
-  void shared_groups(int64_t lane) {
-    int64_t row = 0;
-    for (; row + S::kSharedRows <= t_.rows; row += S::kSharedRows)
-      group<S::kSharedRows, S::kSharedPanels>(row, lane);
-    for (; row < t_.rows; ++row) {
-      for (int64_t p = 0; p < S::kSharedPanels; ++p) group<1, 1>(row, lane + p * kPanel);
-    }
   }
 
   void whole_groups(int64_t lane) {
