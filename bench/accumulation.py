@@ -19,9 +19,9 @@ from rich.progress import track
 
 from lpkernels import schemas
 from lpkernels.arithmetic import Accumulator
+from lpkernels.experiments.measuring.accumulate import Point, simulate
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
-from lpkernels.experiments.sweeps.accumulate import Point, simulate
 from lpkernels.formats import FloatFormat
 from lpkernels.report.accumulators import plot_error_law, plot_knee
 from lpkernels.techniques.accumulation import accumulator_of

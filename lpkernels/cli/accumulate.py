@@ -15,9 +15,9 @@ from lpkernels.cli._options import (
     show_table,
     valid,
 )
+from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.settings import one_of, positive
-from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN

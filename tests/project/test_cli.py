@@ -17,9 +17,9 @@ import lpkernels
 import lpkernels_command
 from lpkernels.backends import cpu
 from lpkernels.cli import app, main
-from lpkernels.experiments.measuring import accumulator_speed
+from lpkernels.experiments.measuring import accumulate, accumulator_speed
 from lpkernels.experiments.records import RECORDS, header, read_records, read_run, write_records
-from lpkernels.experiments.sweeps import accumulate, demo
+from lpkernels.experiments.sweeps import demo
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.training.config import RunConfig
 from tests.loops import each

@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "workloads": {"settings"},
     "records": {"settings", "processes", "workloads", "training", "measuring"},
     "training": {"settings", "processes", "workloads", "records"},
-    "measuring": {"settings", "records"},
+    "measuring": {"settings", "records", "workloads"},
     "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
     "frames": {"records"},
     "__init__": {"frames"},

@@ -157,7 +157,8 @@ class LossScaler(torch.amp.GradScaler):
             raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
         self._consecutive = _consecutive(consecutive, self._hysteresis)
-        self._init_left, self._left = self._hysteresis, torch.empty(())
+        self._init_left = self._hysteresis
+        self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._reduce, self._group = reduce, group
         self._names = names_of(named_parameters or ())
         # The steps since the last update, and the last step of all.
@@ -230,7 +231,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def _note(self, optimizer: torch.optim.Optimizer) -> Outcome:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
-        found = flags[0] if flags else torch.zeros(())
+        found = flags[0] if flags else torch.zeros((), dtype=torch.float32, device="cpu")
         self._last = Outcome(optimizer, found, self._names)
         self._outcomes.append(self._last)
         return self._last

@@ -193,9 +193,9 @@ def _rounds_to_zero_below(quantizer: Quantizer) -> float:
     low, high = 0, 0x7F800000
     while high - low > 1:
         middle = (low + high) // 2
-        value = torch.tensor(middle, dtype=torch.int32).view(torch.float32)
+        value = torch.tensor(middle, dtype=torch.int32, device="cpu").view(torch.float32)
         if float(quantize(value, quantizer)):
             high = middle
         else:
             low = middle
-    return float(torch.tensor(low, dtype=torch.int32).view(torch.float32))
+    return float(torch.tensor(low, dtype=torch.int32, device="cpu").view(torch.float32))
