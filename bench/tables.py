@@ -60,9 +60,9 @@ class Row:
 
     def difference(self, field: str, places: int, scale: float = 1.0, other: str = "") -> str:
         """The mean difference to another arm, paired by seed, and its 95% t interval."""
-        found = self.arms(field, other or self.reference)[self.arm].difference
-        text = fixed(found.mean if found else None, places, scale)
-        ends = [fixed(end, places, scale) for end in (found and found.interval) or ()]
+        pairs = self.arms(field, other or self.reference)[self.arm].difference
+        text = fixed(pairs.mean if pairs else None, places, scale)
+        ends = [fixed(end, places, scale) for end in (pairs and pairs.interval) or ()]
         sign = "+" if text and float(text) > 0 else ""
         return sign + text + (f" [{', '.join(ends)}]" if ends else "")
 

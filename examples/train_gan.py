@@ -59,19 +59,19 @@ def main() -> float:
     for epoch in range(options.epochs):
         for index in torch.randperm(len(images)).split(64):
             for net, optimizer, scaler in players:
-                made = generator(torch.randn(len(index), NOISE))
+                fakes = generator(torch.randn(len(index), NOISE))
                 if net is discriminator:
-                    real, fake = discriminator(images[index]), discriminator(made.detach())
+                    real, fake = discriminator(images[index]), discriminator(fakes.detach())
                     loss = (softplus(-real) + softplus(fake)).mean()
                 else:
-                    loss = softplus(-discriminator(made)).mean()
+                    loss = softplus(-discriminator(fakes)).mean()
                 optimizer.zero_grad()
                 scaler.scale(loss).backward()
                 scaler.step(optimizer)
                 scaler.update()
         with torch.no_grad():
-            made = generator(torch.randn(len(images), NOISE))
-        distance = frechet(images.flatten(1), made.flatten(1))
+            fakes = generator(torch.randn(len(images), NOISE))
+        distance = frechet(images.flatten(1), fakes.flatten(1))
         print(f"epoch {epoch + 1}  Frechet distance {distance:.2f}")
     return distance
 

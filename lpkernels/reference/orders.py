@@ -98,7 +98,7 @@ class InnerSum(Protocol):
 
 
 def inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> InnerSum:
-    """Of products one by one; those of blocks: `aligned.py`."""
+    """Steps of products one by one; `aligned.py` has the steps of blocks."""
     acc = rounds.acc
     if acc.order == "pairwise":
         return Pairwise(rounds, shape)

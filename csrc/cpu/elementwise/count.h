@@ -44,8 +44,8 @@ struct CountAffine {
 };
 
 struct CountKernels {
-  // Counts `count` words x that were rounded to y, of which none overflows: false, and nothing
-  // done, where one has a magnitude beyond `inside`. Both have room for a vector more.
+  // Counts what a rounding of `count` words x to y did, where no word overflows: false, and nothing
+  // done, where a word has a magnitude beyond `inside`. Both have room for a vector more.
   bool (*words)(const uint32_t* x, const uint32_t* y, int64_t count, uint32_t inside, Tally*);
   // Writes the words of elements begin .. begin + count of the block to its y.
   void (*write)(const uint32_t* words, const ElementBlock&, int64_t begin, int64_t count);

@@ -80,7 +80,7 @@ class Workload:
     train: the training set.
     test: the batches of the test set, at most 256 examples each; an item may be made when asked
         for.
-    loss: of which a step makes the mean small.
+    loss: its mean over a batch is what the optimizer makes small.
     measure(model, batch): 0-d or small tensors that are added over the test batches, in float64;
         called in evaluation mode without gradients.
     score(sums, examples): fields of the epoch's record from the sums over the whole test set;

@@ -104,7 +104,7 @@ class ErrorMatrix:
 
     def save(self, path: str | Path) -> Path:
         """Writes a CSV with a line for each error: its task, its configuration, the memory and the
-        error, of which each is empty where it is not known."""
+        error. A memory or an error that is not known is empty."""
         path = Path(path)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")

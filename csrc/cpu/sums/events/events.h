@@ -19,7 +19,7 @@ struct EventCounts {
 };
 
 // c (m, n), written; a (m, k) and b (k, n) with strides in elements, finite values. row_id: m keys
-// of the rows' draws; those of the columns are 0, 1, ...
+// of the rows' draws; the keys of the columns are 0, 1, ...
 struct EventArgs {
   const float* a;
   const float* b;
