@@ -2,7 +2,7 @@
 training loss has become flat."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,6 @@ STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
 _WINDOW, _FIRST = 5, 10
 # The turning points after which the threshold shrinks.
 _SHRINKS = 2
-_SEEN = ("stage", "window", "first", "seen", "sum", "steps", "bitops")
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,9 @@ class PFQ(PrecisionSetter):
     >>> model.precision
     Precision(forward=4, backward=6)
     """
+
+    _settings = ("stages", "period", "eps", "decay")
+    _progress = ("stage", "window", "first", "seen", "_sum", "steps", "_bitops")
 
     def __init__(
         self,
@@ -170,38 +172,13 @@ class PFQ(PrecisionSetter):
         *older, now = self.window
         return scale > 0 and all(abs(each - now) / scale <= self.threshold for each in older)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values: the stage, the losses seen, this period's sum, and the settings."""
-        return {
-            "stage": self.stage,
-            "window": list(self.window),
-            "first": list(self.first),
-            "seen": self.seen,
-            "sum": float(self._sum),
-            "steps": self.steps,
-            "bitops": self._bitops,
-            "stages": [list(pair) for pair in self.stages],
-            **{name: getattr(self, name) for name in ("period", "eps", "decay")},
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where the state was saved, and sets its precision.
-
-        Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
-        """
-        self._check_state(state_dict, changing=_SEEN)
-        stage = checks.whole("load_state_dict: stage", state_dict["stage"], 0, len(self.stages) - 1)
-        seen = checks.whole("load_state_dict: seen", state_dict["seen"], 0, self.period - 1)
-        window, first = (
-            checks.numbers(f"load_state_dict: {name}", state_dict[name]).ravel().tolist()
-            for name in ("window", "first")
-        )
-        loss = checks.real("load_state_dict: sum", state_dict["sum"])
-        bitops = checks.real("load_state_dict: bitops", state_dict["bitops"])
-        self.steps = checks.whole("load_state_dict: steps", state_dict["steps"], 0)
-        self._bitops = bitops
-        self.stage, self.seen, self._sum = stage, seen, loss
-        self.window, self.first = window, first
+    def _resume(self) -> None:
+        label = "load_state_dict"
+        checks.whole(f"{label}: stage", self.stage, 0, len(self.stages) - 1)
+        checks.whole(f"{label}: seen", self.seen, 0, self.period - 1)
+        checks.whole(f"{label}: steps", self.steps, 0)
+        checks.finite(f"{label}: window", self.window)
+        checks.finite(f"{label}: first", self.first)
         self._set_stage()
 
 

@@ -68,6 +68,9 @@ class PrecisionScheduler(PrecisionSetter):
     Precision(forward=8, backward=8)
     """
 
+    _settings = ("total_steps", "_schedules")
+    _progress = ("last_step",)
+
     def __init__(
         self,
         targets: Targets,
@@ -171,24 +174,12 @@ class PrecisionScheduler(PrecisionSetter):
         found = [costs(g.tracks, self.total_steps, kind, self._accumulators) for g in groups]
         return np.average(found, axis=0, weights=[len(g.targets) for g in groups])
 
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values: the step that it is at, and its plan."""
-        schedules = [{"layer": group.name, **group.tracks.to_dict()} for group in self._groups]
-        return {
-            "last_step": self.last_step,
-            "total_steps": self.total_steps,
-            "schedules": schedules,
-        }
+    @property
+    def _schedules(self) -> list[dict[str, Any]]:
+        return [{"layer": group.name, **group.tracks.to_dict()} for group in self._groups]
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where the state was saved, and sets the bits of that step.
-
-        Raises:
-            TypeError: no mapping.
-            ValueError: a state of another total, other cycles, bits or settings; nothing changes.
-        """
-        self._check_state(state_dict, changing=("last_step",))
-        self.step(checks.whole("load_state_dict: last_step", state_dict["last_step"], 0))
+    def _resume(self) -> None:
+        self.step(checks.whole("load_state_dict: last_step", self.last_step, 0))
 
 
 _LISTED = "help(PrecisionScheduler) lists all"

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
@@ -16,6 +15,7 @@ from lpkernels.techniques.cpt.targets import (
     format_table,
 )
 from lpkernels.techniques.cpt.tracks import Precision, Tracks
+from lpkernels.techniques.state import Stateful
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class TargetGroup:
     tracks: Tracks
 
 
-class PrecisionSetter:
+class PrecisionSetter(Stateful):
     """Sets the precision of target groups, and remembers the last setting."""
 
     def __init__(
@@ -105,29 +105,6 @@ class PrecisionSetter:
     def get_last_bits(self) -> list[tuple[int | None, int | None]]:
         """(forward, backward) of each group, as get_last_lr of a learning rate's scheduler."""
         return [(precision.forward, precision.backward) for precision in self._now]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain values: the point that it is at, and its settings."""
-        raise NotImplementedError(f"{type(self).__name__} must define state_dict")
-
-    def _check_state(self, state_dict: Any, changing: Sequence[str]) -> None:
-        """Raises: TypeError, ValueError: it is not the state of a setter with these settings; only
-        values of the names in `changing` may differ."""
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
-        own = self.state_dict()
-        missing = [name for name in own if name not in state_dict]
-        if missing:
-            raise ValueError(
-                f"load_state_dict: expected the state of a {type(self).__name__}, got one without "
-                f"{', '.join(missing)}"
-            )
-        for name, value in own.items():
-            if name not in changing and state_dict[name] != value:
-                raise ValueError(
-                    f"load_state_dict: expected the state of {name}={value}, got "
-                    f"{state_dict[name]}; make it as the saved one was"
-                )
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, "bitops" or "accumulator"."""

@@ -124,7 +124,7 @@ def test_stages_see_the_means_that_the_record_has(tmp_path: Path) -> None:
 
 def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     two, three = (trainer_in(tmp_path / f"{n}", f"cpt:3-8/8,cycles={n}").parts[0] for n in (2, 3))
-    with pytest.raises(ValueError, match="make it as the saved one was"):
+    with pytest.raises(ValueError, match="as the saved one was"):
         three.load_state_dict(two.state_dict())
     for schedule, match in (
         ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),

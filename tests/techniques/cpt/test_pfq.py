@@ -1,6 +1,5 @@
 """PFQ: the published trace, an independent simulation, resume, losses that are not finite."""
 
-import json
 import math
 from fractions import Fraction
 from itertools import pairwise
@@ -122,23 +121,6 @@ def test_losses_that_are_not_finite_leave_their_period_out() -> None:
     assert bits_of(PFQ(Named(), STAGES, period=1), [-2.0] * 5)[-1] == (4, 6)
 
 
-@rows("cut", 7, 21, 22, 30)
-def test_a_state_in_the_middle_of_a_period_goes_on_to_the_same_bits(cut: int) -> None:
-    def made(target: Any) -> PFQ:
-        return PFQ(target, STAGES, period=3, eps=0.4, decay=0.9)
-
-    generator = torch.Generator().manual_seed(0)
-    losses = (2 + 0.3 * torch.randn(60, generator=generator)).tolist()
-    whole, first, second = made(Named()), made(Named()), made(target := Named())
-    expected = bits_of(whole, losses)
-    assert len(set(expected)) == 4
-    found = bits_of(first, losses[:cut])
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert target.calls[-1] == first.get_last_bits()[0]
-    assert found + bits_of(second, losses[cut:]) == expected
-    assert second.state_dict() == whole.state_dict() and second.cost() == whole.cost()
-
-
 def test_losses_may_be_tensors_and_at_is_the_last_stage() -> None:
     plain, scheduler = PFQ(Named(), period=3, eps=9), PFQ(layer := Quantized(2, 2), period=3, eps=9)
     for step in range(16):
@@ -160,28 +142,6 @@ def test_cost_is_the_mean_over_the_steps_and_tables_need_the_stages_widths_alone
     assert scheduler.cost() == pytest.approx((5 * bitops(3, 6) + 3 * bitops(8, 8)) / 8)
     with pytest.raises(ValueError, match="kind='accumulator' needs a schedule of it"):
         scheduler.cost("accumulator")
-
-
-def test_states_of_other_settings_are_refused() -> None:
-    state = PFQ(Named(), period=5).state_dict()
-    for options, match in (
-        ({"period": 4}, "expected the state of period=4, got 5"),
-        ({"period": 5, "eps": 0.1}, "expected the state of eps=0.1, got 0.05"),
-        ({"period": 5, "stages": STAGES[:2]}, "expected the state of stages="),
-    ):
-        with pytest.raises(ValueError, match=match):
-            PFQ(Named(), **options).load_state_dict(state)
-    scheduler = PFQ(Named(), period=5)
-    for name, value, error in (
-        ("stage", 4, ValueError), ("seen", 5, ValueError), ("seen", "x", TypeError),
-        ("window", None, TypeError), ("first", ["x"], TypeError), ("sum", None, TypeError),
-        ("steps", -1, ValueError), ("bitops", "x", TypeError),
-    ):  # fmt: skip
-        with pytest.raises(error, match=f"load_state_dict: {name}: expected"):
-            scheduler.load_state_dict({**state, "stage": 2, name: value})
-        assert scheduler.state_dict() == state and scheduler.precisions == [(3, 6, None, None)]
-    with pytest.raises(ValueError, match="got one without stage, window"):
-        PFQ(Named(), period=5).load_state_dict({})
 
 
 @rows(

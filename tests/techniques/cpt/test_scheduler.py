@@ -1,6 +1,5 @@
 """PrecisionScheduler: habits of torch's schedulers, targets, layers, tables, state, refusals."""
 
-import pickle
 import threading
 from typing import Any
 
@@ -210,50 +209,6 @@ def test_accumulators_by_table_and_function(accumulators: Any) -> None:
     options = {"bits": None, "accumulator_bits": (4, 5), "cycles": 1}
     PrecisionScheduler(model, 4, accumulators=accumulators, **options).step(3)
     assert fakes.layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
-
-
-def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
-    first = PrecisionScheduler(fakes.small_model(), 16, bits=(3, 8), cycles=2)
-    for _ in range(11):
-        first.step()
-    state = first.state_dict()
-    assert pickle.loads(pickle.dumps(state)) == state
-    assert state["last_step"] == 11
-    model = fakes.small_model()
-    second = PrecisionScheduler(model, 16, bits=(3, 8), cycles=2)
-    second.load_state_dict(state)
-    assert fakes.bits_of(model) == [(5, 8)] * 2
-    assert second.cost() == first.cost()
-    for _ in range(6):
-        first.step()
-        second.step()
-        assert second.get_last_bits() == first.get_last_bits()
-
-
-@rows(
-    "changes, match",
-    ({"total_steps": 32}, "expected the state of total_steps=32, got 16"),
-    ({"cycles": 4}, "expected the state of schedules=.*'cycles': 4"),
-    ({"bits": (4, 8)}, r"expected the state of schedules=.*\[4, 8\]"),
-    ({"profile": lambda z: z}, "expected the state of schedules=.*function"),
-)
-def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -> None:
-    settings: dict[str, Any] = {"total_steps": 16, "bits": (3, 8), "cycles": 2}
-    state = PrecisionScheduler(fakes.small_model(), **settings).state_dict()
-    model = fakes.small_model()
-    other = PrecisionScheduler(model, **{**settings, **changes})
-    before = other.state_dict(), fakes.bits_of(model)
-    with pytest.raises(ValueError, match=match):
-        other.load_state_dict({**state, "last_step": 9})
-    assert (other.state_dict(), fakes.bits_of(model)) == before
-
-
-def test_what_is_no_state_is_refused() -> None:
-    scheduler: Any = PrecisionScheduler(fakes.Named(), 8, bits=(3, 8), cycles=1)
-    with pytest.raises(ValueError, match="of a PrecisionScheduler, got one without total"):
-        scheduler.load_state_dict({"last_step": 3})
-    with pytest.raises(TypeError, match="load_state_dict: expected a dict, got list"):
-        scheduler.load_state_dict([1])
 
 
 class Refusing(fakes.Quantized):
