@@ -49,7 +49,7 @@ def by_hand(trainer: Trainer) -> Callable[[], None]:
     config, model, optimizer = trainer.config, trainer.model, trainer.optimizer
     plan = trainer.workload.train.plan(config.seed, 0)
     scale = config.flat()["loss_scale"]
-    weights = as_quantizer(PARTS["weight_update"]) if config.parts else None
+    weights = as_quantizer(PARTS["weight_update"]) if config.callbacks else None
     at = {"step": 0, "loss": 0.0, "right": 0}
 
     def step() -> None:

@@ -15,7 +15,7 @@ def frame(path: str | Path) -> "pandas.DataFrame":
     """The epochs of runs as a table of pandas, one row an epoch.
 
     The columns are the run's number, every setting by the name of its option, then the figures of
-    the epoch as its record has them: train_loss, test_accuracy, seconds and the parts' figures.
+    the epoch as its record has them: train_loss, test_accuracy, seconds and the callbacks' figures.
     Where a setting and a figure have one name, "lr" for example, the setting is "lr_setting". A
     figure that an epoch lacks, or that was not finite, is missing (NaN).
 

@@ -29,7 +29,7 @@ class Run:
     header: type, kind, schema, config, accumulator, metric, environment, processes (count,
         sharded).
     epochs: in order, each with type, epoch, train_loss, test_loss, the workload's own figures
-        (train_accuracy, test_accuracy), lr, skipped_steps, the figures of the run's parts, and
+        (train_accuracy, test_accuracy), lr, skipped_steps, the figures of the run's callbacks, and
         seconds; a figure that is not finite is None.
     """
 
@@ -148,8 +148,10 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
     write_lines(path, map(line_of, records))
 
 
-def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Processes) -> None:
-    """Writes a part's own records; their header describes the run too."""
+def write_callback(
+    path: Path, lines: list[Record], config: RunConfig, processes: Processes
+) -> None:
+    """Writes a callback's own records; their header describes the run too."""
     own = {**lines[0], "config": config.to_dict(), **machine(config, processes)}
     write_records(path, [own, *lines[1:]])
 

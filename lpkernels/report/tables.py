@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lpkernels.experiments.records import Run
     from lpkernels.experiments.workloads.workload import Metric
 
-# The fields in every record of an epoch beside train_... and test_...; all others are the parts'.
+# The fields in every record of an epoch beside train_... and test_...; all others are of callbacks.
 _COMMON = {"type", "epoch", "lr", "updates", "skipped_steps", "seconds"}
 
 
@@ -25,11 +25,11 @@ def add_numbers(table: Table, *names: str) -> None:
 def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     """One row per run, the figures after its last epoch.
 
-    A column for the metric of each workload among the runs, and one for each field that the parts
-    of a run add to its records.
+    A column for the metric of each workload among the runs, and one for each field that the
+    callbacks of a run add to its records.
     """
     metrics = list(dict.fromkeys(run.metric for run in runs))
-    extra = list(dict.fromkeys(name for run in runs for name in part_fields(run)))
+    extra = list(dict.fromkeys(name for run in runs for name in callback_fields(run)))
     table = Table("run", title=title or None)
     # two lines each: the table fits a terminal of 80 columns
     labels = [_two_lines(metric.label) for metric in metrics]
@@ -43,8 +43,8 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     return table
 
 
-def part_fields(run: Run) -> list[str]:
-    """The fields of the last record that the run's parts added."""
+def callback_fields(run: Run) -> list[str]:
+    """The fields of the last record that the run's callbacks added."""
     last = run.epochs[-1] if run.epochs else {}
     return [n for n in last if n not in _COMMON and not n.startswith(("train_", "test_"))]
 

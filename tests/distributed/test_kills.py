@@ -65,4 +65,4 @@ def test_a_run_that_loses_a_rank_goes_on_to_the_same_bits(way: str, tmp_path: Pa
     assert_same_end(killed, whole)
     assert sum(epoch["skipped_steps"] for epoch in figures(whole)), "the scale never overflowed"
     state = read_checkpoint(killed / CHECKPOINT).state
-    assert state["optimizer"]["state"] and state["parts"]["loss_scale"]
+    assert state["optimizer"]["state"] and state["callbacks"]["loss_scale"]

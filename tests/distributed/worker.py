@@ -115,7 +115,7 @@ def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str
     stopped = runs.scheduled(schedule, folder / "stopped", processes, steps=5)
     rest = runs.go_on_scheduled(folder / "stopped", processes)
     bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
-    states = [trainer.parts[0].state_dict()["scheduler"] for trainer in (whole, rest)]
+    states = [trainer.callbacks[0].state_dict()["scheduler"] for trainer in (whole, rest)]
     return {**bits, "losses": [state.get("first") for state in states]}
 
 

@@ -45,9 +45,9 @@ ROOMS: dict[str, set[str]] = {
     "frames": {"records"},
     "__init__": {"frames"},
 }
-# A technique reaches the loop as a part, and by no other way.
+# A technique reaches the loop as a callback, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
-PARTS = "experiments.training.parts"
+CALLBACKS = "experiments.training.callbacks"
 EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
@@ -129,8 +129,9 @@ def layer_error(name: str, target: str) -> str:
             return f"{name} imports the adapter {theirs}"
     if layer == other == "experiments":
         return room_error(name, rest)
-    if other == "techniques" and name.startswith(WITHOUT_TECHNIQUES) and not name.startswith(PARTS):
-        return f"{name} imports techniques: only a part may"
+    loop = name.startswith(WITHOUT_TECHNIQUES) and not name.startswith(CALLBACKS)
+    if loop and other == "techniques":
+        return f"{name} imports techniques: only a callback may"
     if layer not in LAYERS:
         return f"{name} belongs to no layer: give it a row in {Path(__file__).name}"
     allowed = LAYERS[layer] | EXTRA.get(name, set()) | {layer}
@@ -189,7 +190,7 @@ PLANTED = [
     ("ops/sums.py", "from lpkernels.backends._choice import x", "ops.sums imports"),
     ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
     (TRAINER, "from lpkernels.techniques import accumulation",
-     "experiments.training.trainer imports techniques: only a part may"),
+     "experiments.training.trainer imports techniques: only a callback may"),
     ("experiments/workloads/text.py", f"from {CONFIG} import RunConfig",
      "experiments.workloads.text imports training"),
     (TRAINER, "from lpkernels.experiments import sweeps",

@@ -19,7 +19,7 @@ arithmetic backends formats functional nn nn.observing nn.policies recipes
 techniques techniques.accumulation techniques.assignment techniques.cpt techniques.loss_scaling
 techniques.pareto experiments experiments.settings
 experiments.sweeps.specification experiments.sweeps.statistics experiments.sweeps.sweep
-experiments.training.config experiments.training.parts experiments.training.trainer
+experiments.training.config experiments.training.callback experiments.training.trainer
 experiments.workloads.bundled experiments.workloads.models
 experiments.workloads.models.transformer experiments.workloads.supervised
 report.diagnosis report.html report.schedules integrations.transformers

@@ -63,10 +63,10 @@ def goes_on_alike(
 def assert_same_end(one: Path, two: Path) -> None:
     """Asserts that two runs ended alike: their checkpoints to the bit, their figures and files."""
     left, right = (torch.load(folder / CHECKPOINT, weights_only=True) for folder in (one, two))
-    for state in ("model", "optimizer", "parts", "position", "tally", "rng"):
+    for state in ("model", "optimizer", "callbacks", "position", "tally", "rng"):
         assert_same(left[state], right[state], state)
     assert figures(one) == figures(two)
-    assert _lines_of_parts(one) == _lines_of_parts(two)
+    assert _lines_of_callbacks(one) == _lines_of_callbacks(two)
 
 
 def figures(folder: Path) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def figures(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in epochs]
 
 
-def _lines_of_parts(folder: Path) -> dict[str, list[str]]:
-    """The files that parts write, without their headers."""
+def _lines_of_callbacks(folder: Path) -> dict[str, list[str]]:
+    """The files that callbacks write, without their headers."""
     paths = [path for path in folder.glob("*.jsonl") if path.name != records.RECORDS]
     return {path.name: path.read_text().splitlines()[1:] for path in paths}

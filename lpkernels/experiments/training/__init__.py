@@ -1,1 +1,1 @@
-"""The training loop, its configuration, and the parts that techniques hand to it."""
+"""The training loop, its configuration, and the callbacks that techniques hand to it."""

@@ -27,14 +27,15 @@ from lpkernels.experiments.settings import (
     unknown,
 )
 from lpkernels.experiments.training.arithmetic import ArithmeticConfig
+from lpkernels.experiments.training.callback import CallbackConfig
+from lpkernels.experiments.training.callbacks import CALLBACKS
 from lpkernels.experiments.training.optimizers import OptimizerConfig
-from lpkernels.experiments.training.parts import PARTS, PartConfig
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["RunConfig"]
 
-#: The sections that every run has; a part's section has the part's name.
+#: The sections that every run has; a callback's section has the callback's name.
 SECTIONS: dict[str, type[Section]] = {
     "workload": WorkloadConfig,
     "arithmetic": ArithmeticConfig,
@@ -72,8 +73,8 @@ class RunConfig(Section):
     seed: of weights, order and stochastic rounding.
     device, threads: "cpu", "cuda:1", ..., and CPU threads of each process; 0 leaves torch's choice.
     workload, arithmetic, optimizer: sections of settings, which `lpkernels train --help` lists.
-    parts: the sections of the run's parts, in the order in which they are called; one whose
-        settings are all defaults is no part, and is left out.
+    callbacks: the sections of the run's callbacks, in the order in which they are called; one whose
+        settings are all defaults is no callback, and is left out.
 
     Raises: TypeError, ValueError: a value of another type, or one that its field refuses.
 
@@ -105,16 +106,17 @@ class RunConfig(Section):
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     arithmetic: ArithmeticConfig = field(default_factory=ArithmeticConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    parts: tuple[PartConfig, ...] = ()
+    callbacks: tuple[CallbackConfig, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [type(part).NAME for part in self.parts]
+        names = [type(callback).NAME for callback in self.callbacks]
         if len(set(names)) < len(names):
-            raise ValueError(f"RunConfig: parts: expected each once, got {', '.join(names)}")
-        order = list(PARTS)
-        parts = sorted(self.parts, key=lambda part: order.index(type(part).NAME))
-        object.__setattr__(self, "parts", tuple(part for part in parts if part != type(part)()))
+            raise ValueError(f"RunConfig: callbacks: expected each once, got {', '.join(names)}")
+        order = list(CALLBACKS)
+        present = (callback for callback in self.callbacks if callback != type(callback)())
+        ordered = sorted(present, key=lambda callback: order.index(type(callback).NAME))
+        object.__setattr__(self, "callbacks", tuple(ordered))
 
     @staticmethod
     def of(**values: Any) -> "RunConfig":
@@ -133,7 +135,7 @@ class RunConfig(Section):
         """
         known = flat_settings()
         whole = {k: v for k, v in values.items() if k in SECTIONS and isinstance(v, Section)}
-        whole |= {k: v for k, v in values.items() if k == "parts"}
+        whole |= {k: v for k, v in values.items() if k == "callbacks"}
         others = sorted(set(values) - set(known) - set(whole))
         if others:
             raise unknown("RunConfig", others, list(known))
@@ -145,24 +147,26 @@ class RunConfig(Section):
             if name in changed:
                 base = fields.get(name, getattr(self, name))
                 fields[name] = dataclasses.replace(base, **changed.pop(name))
-        parts = {type(part).NAME: part for part in fields.get("parts", self.parts)}
+        callbacks = {
+            type(callback).NAME: callback for callback in fields.get("callbacks", self.callbacks)
+        }
         for name, new in changed.items():
-            parts[name] = dataclasses.replace(parts.get(name, PARTS[name]()), **new)
-        return dataclasses.replace(self, **{**fields, "parts": tuple(parts.values())})
+            callbacks[name] = dataclasses.replace(callbacks.get(name, CALLBACKS[name]()), **new)
+        return dataclasses.replace(self, **{**fields, "callbacks": tuple(callbacks.values())})
 
     def flat(self) -> dict[str, Any]:
-        """Every field of every section by its own name; those of absent parts at their defaults."""
-        parts = {name: PARTS[name]() for name in PARTS}
-        parts |= {type(part).NAME: part for part in self.parts}
-        owners: dict[str, Section] = {"": self, **parts}
+        """Every field of every section by its own name; absent callbacks have their defaults."""
+        callbacks = {name: CALLBACKS[name]() for name in CALLBACKS}
+        callbacks |= {type(callback).NAME: callback for callback in self.callbacks}
+        owners: dict[str, Section] = {"": self, **callbacks}
         owners |= {name: getattr(self, name) for name in SECTIONS}
         return {name: getattr(owners[owner], name) for name, (owner, _) in flat_settings().items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values by section, as JSON and checkpoints hold them."""
         sections = {name: getattr(self, name).to_dict() for name in SECTIONS}
-        parts = {type(part).NAME: part.to_dict() for part in self.parts}
-        return {**super().to_dict(), **sections, "parts": parts}
+        callbacks = {type(callback).NAME: callback.to_dict() for callback in self.callbacks}
+        return {**super().to_dict(), **sections, "callbacks": callbacks}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
@@ -171,18 +175,19 @@ class RunConfig(Section):
         Args:
             values: the plain values that were written.
             version: the lpkernels that wrote it, for the error.
-        Raises: ValueError: a field or a part that this version does not know.
+        Raises: ValueError: a field or a callback that this version does not know.
         """
         own = {each.name for each in settings(RunConfig)}
-        others = sorted(set(values) - own - set(SECTIONS) - {"parts"})
+        others = sorted(set(values) - own - set(SECTIONS) - {"callbacks", "parts"})
         if others:
             raise unknown("RunConfig", others, [], version or "another version")
-        parts = values.get("parts", {})
-        for name in parts:
-            if name not in PARTS:
+        # Records and checkpoints of earlier versions call them parts.
+        callbacks = values.get("callbacks", values.get("parts", {}))
+        for name in callbacks:
+            if name not in CALLBACKS:
                 raise ValueError(
-                    f"RunConfig: unknown part {name!r}; import the module that registers it, or "
-                    f"read this with the lpkernels that wrote it ({version or 'another version'})"
+                    f"RunConfig: unknown callback {name!r}; import the module that registers it "
+                    f"or read this with the lpkernels that wrote it: {version or 'another version'}"
                 )
         return RunConfig(
             **{name: values[name] for name in own & set(values)},
@@ -190,13 +195,15 @@ class RunConfig(Section):
                 name: section_from(section, values.get(name, {}), version)
                 for name, section in SECTIONS.items()
             },
-            parts=tuple(section_from(PARTS[name], parts[name], version) for name in parts),
+            callbacks=tuple(
+                section_from(CALLBACKS[name], callbacks[name], version) for name in callbacks
+            ),
         )
 
 
 def sections() -> dict[str, type[Section]]:
-    """All sections by name: "" is the section of the run's own fields, parts come last."""
-    return {"": RunConfig, **SECTIONS, **PARTS}
+    """All sections by name: "" is the section of the run's own fields, callbacks come last."""
+    return {"": RunConfig, **SECTIONS, **CALLBACKS}
 
 
 for _name, _section in sections().items():

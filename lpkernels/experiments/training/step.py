@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.experiments.training.parts import Part
+from lpkernels.experiments.training.callback import Callback
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
@@ -25,9 +25,9 @@ Draws = Callable[[int], AbstractContextManager[None]]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Makes a step of a batch; `parts` are called as `parts.part` says.
+    """Makes a step of a batch; `callbacks` are called as `training.callback` says.
 
-    Nothing in it waits for the device, but for one read where neither a part nor the optimizer
+    Nothing in it waits for the device, but for one read where neither a callback nor the optimizer
     (torch's fused ones on CUDA) can skip an update there.
 
     network: the module called for the forward pass, `model` or its wrapper.
@@ -39,7 +39,7 @@ class Step:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Loss
-    parts: Sequence[Part]
+    callbacks: Sequence[Callback]
     processes: Processes
     device: str = "cpu"
     pieces: int = 1
@@ -86,8 +86,8 @@ class Step:
         """Adds the gradients of a piece's share of the mean loss over the batch: the layers send
         the same gradients backward as in one process with the whole batch."""
         loss = losses.sum() / count
-        for part in self.parts:
-            loss = part.scale_loss(loss)
+        for callback in self.callbacks:
+            loss = callback.scale_loss(loss)
         loss.backward()
 
     def _note(self, outcome: Outcome, tally: Tally) -> None:
@@ -101,18 +101,18 @@ class Step:
         if self.processes.count > 1:
             # The processes' gradients were averaged, and their sum is wanted.
             torch._foreach_mul_(gradients, self.processes.count)
-        for part in reversed(self.parts):
-            part.after_backward()
+        for callback in reversed(self.callbacks):
+            callback.after_backward()
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self.clip)
         ran = self._step(gradients)
-        for part in self.parts:
-            part.after_step(ran)
+        for callback in self.callbacks:
+            callback.after_step(ran)
         return ran
 
     def _step(self, gradients: list[Tensor]) -> Tensor:
-        for part in self.parts:
-            taken = part.step(self.optimizer)
+        for callback in self.callbacks:
+            taken = callback.step(self.optimizer)
             if taken is not None:
                 return taken
         finite = self.processes.everywhere(all_finite([local(g) for g in gradients]))

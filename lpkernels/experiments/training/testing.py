@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.experiments.training.parts import Part
+from lpkernels.experiments.training.callback import Callback
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
 
@@ -17,7 +17,7 @@ from lpkernels.experiments.workloads.workload import Workload
 def evaluate(
     model: nn.Module,
     workload: Workload,
-    parts: Sequence[Part],
+    callbacks: Sequence[Callback],
     *,
     device: str,
     seed: int,
@@ -29,17 +29,17 @@ def evaluate(
 
     They are a function of the weights, the seed and the epoch. Several processes share the test by
     batches: each batch draws from a stream of its own, so that testing more or less often, or with
-    more processes, does not change the training. After the `last` epoch the parts' further tests
-    have fields of their own, <field>_<name of the test>.
+    more processes, does not change the training. After the `last` epoch the callbacks' further
+    tests have fields of their own, <field>_<name of the test>.
     """
     model.eval()
 
     def test(*around: AbstractContextManager[Any]) -> dict[str, float]:
-        contexts = [part.evaluating() for part in parts]
+        contexts = [callback.evaluating() for callback in callbacks]
         return _test(model, workload, [*contexts, *around], device, seed, epoch, processes)
 
     fields = test()
-    further = [part.further_tests() for part in parts] if last else []
+    further = [callback.further_tests() for callback in callbacks] if last else []
     for name, around in ((n, a) for tests in further for n, a in tests.items()):
         fields |= {f"{field}_{name}": value for field, value in test(around).items()}
     return fields

@@ -1,6 +1,6 @@
 """The training loop: records per epoch, checkpoints that go on to the same bits.
 
-It knows workloads and parts by their protocols, and no technique.
+It knows workloads and callbacks by their protocols, and no technique.
 """
 
 import math
@@ -27,6 +27,7 @@ from lpkernels.experiments.processes.replicas import (
 )
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.arithmetic import body_recipe, layer_recipes
+from lpkernels.experiments.training.callback import Context, loss_of
 from lpkernels.experiments.training.checkpoints import (
     CHECKPOINT,
     PREVIOUS,
@@ -38,7 +39,6 @@ from lpkernels.experiments.training.checkpoints import (
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.parts import Context, loss_of
 from lpkernels.experiments.training.progress import progress
 from lpkernels.experiments.training.step import Step, check_sizes
 from lpkernels.experiments.training.tally import Tally
@@ -77,9 +77,9 @@ class Trainer:
     Equal configurations start from the same weights, see the same batches and end, on one machine
     type, with the same bits. A run that was stopped and resumed ends with the bits of one that was
     not: the batches of an epoch depend on (seed, epoch) alone, evaluation draws from a stream of
-    its own, and the checkpoint holds weights, optimizer, parts, the sums of the epoch and the state
-    of torch's CPU generator, which seeds stochastic rounding. On CUDA torch's own layers may choose
-    another algorithm, and then float32 bits may differ.
+    its own, and the checkpoint holds weights, optimizer, callbacks, the sums of the epoch and the
+    state of torch's CPU generator, which seeds stochastic rounding. On CUDA torch's own layers may
+    choose another algorithm, and then float32 bits may differ.
 
     An update whose gradients are not all finite changes no weight and is counted in skipped_steps.
 
@@ -148,34 +148,22 @@ class Trainer:
         optimizer = build_optimizer(
             config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded
         )
-        self.parts = [part.build() for part in config.parts]
+        self.callbacks = [callback.build() for callback in config.callbacks]
         context = Context(
-            self.workload,
-            parameter_names=tuple(name for name, _ in model.named_parameters()),
-            seed=config.seed,
-            batch=config.batch,
-            total_steps=self.total_steps,
-            processes=processes,
-            device=self.device,
-            parts=self.parts,
-        )
+            model, optimizer, self.workload, config.seed, config.batch, self.total_steps,
+            processes, self.device, self.callbacks,
+        )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "train"))
-            for part in self.parts:
-                model, optimizer = part.prepare(model, optimizer, context)
+            for callback in self.callbacks:
+                callback.prepare(context)
             self._rng_state = torch.get_rng_state()
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer = context.model, context.optimizer
         self.step = Step(
-            model,
-            replicated(model, processes),
-            optimizer,
-            loss_of(self.parts, data.loss),
-            self.parts,
-            processes,
-            self.device,
-            config.accumulate,
-            config.clip,
-        )
+            self.model, replicated(self.model, processes), self.optimizer,
+            loss_of(self.callbacks, data.loss), self.callbacks, processes, self.device,
+            config.accumulate, config.clip,
+        )  # fmt: skip
 
     @classmethod
     def resume(
@@ -190,8 +178,8 @@ class Trainer:
 
         Raises:
             FileNotFoundError: there is no checkpoint in `folder`.
-            ValueError: no checkpoint is whole, this version of lpkernels lacks a field or a part of
-                it, or the batch does not divide by the number of processes.
+            ValueError: no checkpoint is whole, this version of lpkernels lacks one of its fields or
+                callbacks, or the batch does not divide by the number of processes.
         """
         path = Path(folder) / CHECKPOINT
         found = processes.on_first(lambda: read_checkpoint(path))
@@ -206,8 +194,10 @@ class Trainer:
     def _load(self, state: dict[str, Any]) -> None:
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
-        for config, part in zip(self.config.parts, self.parts, strict=True):
-            part.load_state_dict(state["parts"][type(config).NAME])
+        # Checkpoints of earlier versions call them parts.
+        states = state["callbacks"] if "callbacks" in state else state["parts"]
+        for config, callback in zip(self.config.callbacks, self.callbacks, strict=True):
+            callback.load_state_dict(states[type(config).NAME])
         self.position = Position(**state["position"])
         # The sums of all processes, as one of them has them from now on.
         self.tally = Tally(
@@ -310,10 +300,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config.optimizer, number, self.total_steps)
         with ExitStack() as around:
-            for part in self.parts:
-                around.enter_context(part.around_step(number))
-            for part in self.parts:
-                part.before_step(number)
+            for callback in self.callbacks:
+                around.enter_context(callback.around_step(number))
+            for callback in self.callbacks:
+                callback.before_step(number)
             self.step(batch, self._draws, self.tally)
         share_buffers(self.model, self.processes)
         self.position.seen += len(batch[0])
@@ -333,7 +323,7 @@ class Trainer:
         return evaluate(
             self.model,
             self.workload,
-            self.parts,
+            self.callbacks,
             device=self.device,
             seed=self.config.seed,
             epoch=self.position.epoch,
@@ -354,15 +344,17 @@ class Trainer:
             "updates": self.steps,
             "skipped_steps": skipped,
         }
-        record |= {name: value for part in self.parts for name, value in part.record().items()}
+        record |= {
+            name: value for callback in self.callbacks for name, value in callback.record().items()
+        }
         record["seconds"] = round(done.seconds, 3)
         path, line = self.folder / records.RECORDS, records.line_of(record)
         self.processes.on_first(lambda: records.append_line(path, line))
         self._lines.append(line)
-        for part in self.parts:
-            part.after_epoch(record)
-            for name, lines in part.files().items():
-                write = partial(records.write_part, self.folder / f"{name}.jsonl", lines)
+        for callback in self.callbacks:
+            callback.after_epoch(record)
+            for name, lines in callback.files().items():
+                write = partial(records.write_callback, self.folder / f"{name}.jsonl", lines)
                 self.processes.on_first(partial(write, self.config, self.processes))
         self.position, self.tally = Position(epoch=done.epoch + 1), Tally()
         self.save()
@@ -384,9 +376,9 @@ class Trainer:
             "config": self.config.to_dict(),
             "model": model_state(self.model),
             "optimizer": optimizer_state(self.optimizer),
-            "parts": {
-                type(config).NAME: part.state_dict()
-                for config, part in zip(self.config.parts, self.parts, strict=True)
+            "callbacks": {
+                type(config).NAME: callback.state_dict()
+                for config, callback in zip(self.config.callbacks, self.callbacks, strict=True)
             },
             "position": asdict(self.position),
             "tally": self.tally.totals(self.processes),

@@ -10,9 +10,9 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.experiments.settings import Section, claim, setting, settings, text_of
 from lpkernels.experiments.training.arithmetic import ArithmeticConfig, body_recipe, layer_recipes
+from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig
+from lpkernels.experiments.training.callbacks.weight_update import WeightUpdateConfig
 from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten, sections
-from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
-from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
 from tests.support.refusals import rejects
 
 # First and last layer have the names of the bundled networks'.
@@ -37,15 +37,15 @@ def test_config_round_trips_through_json_and_flat_fields_and_sections_flatten() 
     assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
 
 
-def test_parts_are_in_their_order_absent_at_defaults_and_replaced_as_fields() -> None:
-    parts = (WeightUpdateConfig("e6m9"), LossScaleConfig(8.0))
-    config = RunConfig(parts=parts)
-    assert config.parts == parts[::-1]
+def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields() -> None:
+    callbacks = (WeightUpdateConfig("e6m9"), LossScaleConfig(8.0))
+    config = RunConfig(callbacks=callbacks)
+    assert config.callbacks == callbacks[::-1]
     assert config == RunConfig.of(loss_scale=8.0, weight_update="e6m9")
-    assert config.replace(weight_update="").parts == (LossScaleConfig(8.0),)
+    assert config.replace(weight_update="").callbacks == (LossScaleConfig(8.0),)
     assert RunConfig.of(loss_scale=1.0) == RunConfig()
-    with pytest.raises(ValueError, match="parts: expected each once, got loss_scale, loss_scale"):
-        RunConfig(parts=(LossScaleConfig(8.0), LossScaleConfig(4.0)))
+    with pytest.raises(ValueError, match="callbacks: expected each once, got loss_scale, loss_"):
+        RunConfig(callbacks=(LossScaleConfig(8.0), LossScaleConfig(4.0)))
     config = EVERYTHING.replace(epochs=3, lr=0.5, width=4)
     assert (config.epochs, config.optimizer.lr, config.workload.width) == (3, 0.5, 4)
     assert config.replace(epochs=10, lr=1, width=0) == EVERYTHING
@@ -58,7 +58,7 @@ test_config_of_another_version_is_refused = rejects(
         ({"colour": 1}, "unknown field colour; written by lpkernels 9.9, this is"),
         ({**RunConfig().to_dict(), "colour": 1}, "unknown field colour; written by lpkernels 9.9"),
         ({"workload": {"colour": 1}}, "WorkloadConfig: unknown field colour; written by lpkern"),
-        ({"workload": {}, "parts": {"x": {}}}, r"unknown part 'x'; import the module .* \(9.9\)"),
+        ({"callbacks": {"x": {}}}, r"unknown callback 'x'; import the module .* 9.9"),
     ],
 )
 test_config_refuses = rejects(

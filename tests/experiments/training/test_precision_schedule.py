@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lpkernels.experiments import records
+from lpkernels.experiments.training.callbacks import precision_schedule
+from lpkernels.experiments.training.callbacks.precision_schedule import PrecisionScheduleConfig
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.parts import precision_schedule
-from lpkernels.experiments.training.parts.precision_schedule import PrecisionScheduleConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.cpt import bitops, bits_at
 from tests.experiments.tiny import Rounded, made, scheduled_layers, trained_with
@@ -42,7 +42,8 @@ def test_every_step_has_the_bits_of_the_plan(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, "cpt:3-8/8,cycles=2")
     run = trainer.fit()
     assert trained_with(trainer) == PLAN
-    assert run.header["config"]["parts"]["precision_schedule"]["schedule"] == "cpt:3-8/8,cycles=2"
+    (used,) = run.header["config"]["callbacks"].values()
+    assert used == {"schedule": "cpt:3-8/8,cycles=2"}
     assert [epoch["bits"] for epoch in run.epochs] == PLAN[3::4]
     costs = [bitops(bits, 8) for bits in PLAN]
     means = [sum(costs[:n]) / n for n in (4, 8, 12)]
@@ -67,7 +68,7 @@ def test_tests_are_at_the_highest_and_the_last_epoch_has_two_more(tmp_path: Path
 def test_further_tests_leave_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tests = trainer_in(tmp_path / "with", "cpt:3-8/8,cycles=2")
     with_tests.fit()
-    monkeypatch.setattr(precision_schedule._Scheduled, "further_tests", lambda part: {})
+    monkeypatch.setattr(precision_schedule._Scheduled, "further_tests", lambda callback: {})
     without = trainer_in(tmp_path / "without", "cpt:3-8/8,cycles=2")
     without.fit()
     assert_same(*(dict(trainer.model.state_dict()) for trainer in (with_tests, without)))
@@ -116,14 +117,14 @@ def test_stages_rise_where_the_mean_loss_is_flat(tmp_path: Path) -> None:
 def test_stages_see_the_means_that_the_record_has(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, "pfq:3-8/8,period=4", loss_scale=64.0)
     losses = [epoch["train_loss"] for epoch in trainer.fit().epochs]
-    state = trainer.parts[0].state_dict()
+    state = trainer.callbacks[0].state_dict()
     # The run ends before the third look.
     assert state["scheduler"]["window"] == pytest.approx(losses[:2])
     assert state["steps"] == 4 and state["loss"] / 4 == pytest.approx(losses[2])
 
 
 def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    two, three = (trainer_in(tmp_path / f"{n}", f"cpt:3-8/8,cycles={n}").parts[0] for n in (2, 3))
+    two, three = (trainer_in(tmp_path / n, f"cpt:3-8/8,cycles={n}").callbacks[0] for n in "23")
     with pytest.raises(ValueError, match="as the saved one was"):
         three.load_state_dict(two.state_dict())
     for schedule, match in (

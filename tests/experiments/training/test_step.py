@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from lpkernels.experiments.processes.torchrun import ALONE
+from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.optimizers import (
     OptimizerConfig,
     build_optimizer,
     cosine_lr,
     learning_rate,
 )
-from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome
@@ -34,8 +34,8 @@ def made(**settings: Any) -> tuple[nn.Module, Step]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    parts = settings.pop("parts", ())
-    return model, Step(model, model, optimizer, squares, parts, ALONE, **settings)
+    callbacks = settings.pop("callbacks", ())
+    return model, Step(model, model, optimizer, squares, callbacks, ALONE, **settings)
 
 
 def alike(piece: int) -> AbstractContextManager[None]:
@@ -61,11 +61,11 @@ def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
 
 
 def scaled(optimizer: Any, **settings: Any) -> ScaledLoss:
-    """A part that scales the loss of this optimizer's steps."""
-    part = LossScaleConfig(**settings).build()
-    assert isinstance(part, ScaledLoss)
-    part._optimizer = optimizer
-    return part
+    """A callback that scales the loss of this optimizer's steps."""
+    callback = LossScaleConfig(**settings).build()
+    assert isinstance(callback, ScaledLoss)
+    callback._optimizer = optimizer
+    return callback
 
 
 def test_clip_bounds_the_norm_after_unscaling() -> None:
@@ -74,7 +74,7 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
     step(batch(), alike, Tally())
     assert (free.weight - before).norm() > 0.1
     model, step = made(clip=0.01)
-    replace(step, parts=(scaled(step.optimizer, loss_scale=64.0),))(batch(), alike, Tally())
+    replace(step, callbacks=(scaled(step.optimizer, loss_scale=64.0),))(batch(), alike, Tally())
     moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
 
@@ -100,16 +100,16 @@ def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None
     assert not hasattr(optimizer, "found_inf") and not hasattr(optimizer, "grad_scale")
 
 
-def test_a_step_reads_once_and_not_at_all_where_a_part_steps() -> None:
+def test_a_step_reads_once_and_not_at_all_where_a_callback_steps() -> None:
     model, step = made()
     with Reads() as reads:
         step(batch(), alike, Tally())
     assert reads.count == 1
     fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
-        parts = (scaled(fused, **values),)
+        callbacks = (scaled(fused, **values),)
         with Reads() as reads:
-            Step(model, model, fused, squares, parts, ALONE)(batch(), alike, Tally())
+            Step(model, model, fused, squares, callbacks, ALONE)(batch(), alike, Tally())
         assert reads.count == 0
 
 

@@ -5,18 +5,17 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.experiments.processes.replicas import like, whole
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.functional import quantize
 
 
 @register
 @dataclass(frozen=True)
-class WeightUpdateConfig(PartConfig):
+class WeightUpdateConfig(CallbackConfig):
     """The settings of rounded weight updates."""
 
     TITLE: ClassVar[str] = "Weight updates"
@@ -29,11 +28,11 @@ class WeightUpdateConfig(PartConfig):
         check=as_quantizer,
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return RoundedWeights(as_quantizer(self.weight_update))
 
 
-class RoundedWeights(Part):
+class RoundedWeights(Callback):
     """Rounds every parameter at the start and after every update, in its own element's draw.
 
     After a skipped update it rounds nothing and draws nothing, which it has to wait for on a GPU.
@@ -43,10 +42,9 @@ class RoundedWeights(Part):
         self.quantizer = quantizer
         self._parameters: list[nn.Parameter] = []
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        self._parameters = list(model.parameters())
+    def prepare(self, context: Context) -> None:
+        self._parameters = list(context.model.parameters())
         self._round()
-        return model, optimizer
 
     def after_step(self, ran: Tensor) -> None:
         if bool(ran):

@@ -1,4 +1,4 @@
-"""Training under a precision assignment, whoever makes it: the code that such parts share."""
+"""Training under a precision assignment, whoever makes it: the code that such callbacks share."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from lpkernels.experiments.training.parts.part import Context, Part, Prepared
+from lpkernels.experiments.training.callback import Callback, Context
 from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome
 from lpkernels.techniques.assignment import Assignment, assign
@@ -18,7 +17,7 @@ from lpkernels.techniques.assignment.running.assigned import FanOut
 LossOf = Callable[[Any, Batch], Tensor]
 
 
-class UnderAssignment(Part):
+class UnderAssignment(Callback):
     """Computes the loss of every step under an assignment; tests run in the formats of the moment.
 
     promote, fan_out: as for `assign`; nothing is counted where nothing is promoted.
@@ -35,25 +34,24 @@ class UnderAssignment(Part):
     def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
         """The assignment of this model, loss and batch."""
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
+    def prepare(self, context: Context) -> None:
         if context.processes.count > 1:
             raise ValueError(
                 f"{self.OPTION}: trains in one process, got {context.processes.count}; start it "
                 "without torchrun"
             )
-        self._model, sample = model, context.sample
+        self._model, sample = context.model, context.sample
         try:
             self._losses = output_loss(context.workload, sample)
-            made = self.made(model, self._mean, (sample[0], sample))
+            made = self.made(self._model, self._mean, (sample[0], sample))
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self.OPTION}: {error}") from error
         self.assigned = assign(
-            model, self._mean, made, promote=self._promote, fan_out=self._fan_out,
+            self._model, self._mean, made, promote=self._promote, fan_out=self._fan_out,
             counts=self._promote is not None,
         )  # fmt: skip
         # A resumed run may begin with a shorter batch than the one it is made of.
         self.assigned.check_batch(sample[0], sample)
-        return model, optimizer
 
     def losses(self, loss: Loss) -> Loss:
         return self._outcome

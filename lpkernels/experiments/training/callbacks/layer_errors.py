@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lpkernels import quantize
 from lpkernels.arithmetic import Quantizer
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.formats import BlockFormat
 from lpkernels.nn import Linear
 from lpkernels.nn.scaling import KeptScales
@@ -23,7 +22,7 @@ _ROLES = ("input", "weight", "grad_output")
 
 @register
 @dataclass(frozen=True)
-class LayerErrorsConfig(PartConfig):
+class LayerErrorsConfig(CallbackConfig):
     """The setting of errors of layers."""
 
     TITLE: ClassVar[str] = "Errors of layers"
@@ -36,11 +35,11 @@ class LayerErrorsConfig(PartConfig):
         "the shares of operands that were clipped and that became zero.",
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return LayerErrors()
 
 
-class LayerErrors(Part):
+class LayerErrors(Callback):
     """Measures the linear layers that do not have torch's own arithmetic, on the run's first batch.
 
     dw_error is the norm of the difference between the gradient of a weight and the exact product of
@@ -52,11 +51,10 @@ class LayerErrors(Part):
     evaluation meanwhile, and nothing is drawn from the run's random numbers.
     """
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
+    def prepare(self, context: Context) -> None:
         if context.processes.sharded:
             raise ValueError("layer_errors: expected whole weights, got sharded ones (--fsdp)")
-        self._model, self._context = model, context
-        return model, optimizer
+        self._model, self._context = context.model, context
 
     def record(self) -> dict[str, Any]:
         layers = {

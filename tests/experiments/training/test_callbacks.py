@@ -1,4 +1,4 @@
-"""Parts: a toy one goes through training, checkpoints and tables; two are called in their order."""
+"""A toy callback goes through training, checkpoints and tables; two are called in their order."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,22 +17,22 @@ from typer.testing import CliRunner
 from lpkernels.cli._settings import with_settings
 from lpkernels.experiments import records
 from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
+from lpkernels.experiments.training.callbacks import CALLBACKS
 from lpkernels.experiments.training.config import RunConfig, sections
-from lpkernels.experiments.training.parts import PARTS, Context, Part, PartConfig, register
 from lpkernels.report.tables import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 
-# A user writes such a part: ten lines, and no file of the trainer knows of them.
-class Shrinking(Part):
+# A user writes such a callback: ten lines, and no file of the trainer knows of them.
+class Shrinking(Callback):
     """Multiplies the weights by a factor after each update that ran."""
 
     def __init__(self, factor: float) -> None:
         self.factor, self.ran = factor, torch.zeros(())
 
-    def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
-        self.parameters = list(model.parameters())
-        return model, optimizer
+    def prepare(self, context: Context) -> None:
+        self.parameters = list(context.model.parameters())
 
     def after_step(self, ran: Tensor) -> None:
         self.ran = self.ran + ran
@@ -50,7 +50,7 @@ class Shrinking(Part):
 
 
 @dataclass(frozen=True)
-class ShrinkingConfig(PartConfig):
+class ShrinkingConfig(CallbackConfig):
     """The settings of the toy."""
 
     TITLE: ClassVar[str] = "Shrinking"
@@ -59,14 +59,14 @@ class ShrinkingConfig(PartConfig):
 
     shrink: float = setting(1.0, "Factor of all weights after each update.")
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return Shrinking(self.shrink)
 
 
 CALLS: list[str] = []
 
 
-class Noting(Part):
+class Noting(Callback):
     """Writes down every hook that is called, with its own name."""
 
     def __init__(self, name: str, takes: bool) -> None:
@@ -75,13 +75,10 @@ class Noting(Part):
     def note(self, what: str) -> None:
         CALLS.append(f"{what} {self.name}")
 
-    def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
+    def prepare(self, context: Context) -> None:
         self.note("prepare")
         assert len(context.sample[0]) == SMALL.batch and context.total_steps == 8
-        assert context.parameter_names[0] == "stem.weight"
-        assert len(context.parameter_names) == len(optimizer.param_groups[0]["params"])
-        assert context.loss(model, context.sample).shape == ()
-        return model, optimizer
+        assert context.loss(context.model, context.sample).shape == ()
 
     def before_step(self, step: int) -> None:
         self.note(f"before {step}")
@@ -107,15 +104,15 @@ class Noting(Part):
         self.note("leave")
 
 
-def noted(field: str, name: str, order: int, takes: bool) -> type[PartConfig]:
-    """The settings of a part whose calls are noted; it takes the step if `takes`."""
+def noted(field: str, name: str, order: int, takes: bool) -> type[CallbackConfig]:
+    """The settings of a callback whose calls are noted; it takes the step if `takes`."""
 
-    def build(config: PartConfig) -> Part:
+    def build(config: CallbackConfig) -> Callback:
         return Noting(field, takes)
 
     own = {"TITLE": field, "NAME": name, "ORDER": order, "build": build, "__doc__": "Toys."}
     fields = [(field, int, setting(0, "On or off."))]
-    return make_dataclass(field, fields, bases=(PartConfig,), namespace=own, frozen=True)
+    return make_dataclass(field, fields, bases=(CallbackConfig,), namespace=own, frozen=True)
 
 
 NOTED = (noted("first", "zfirst", 1, takes=False), noted("second", "asecond", 2, takes=True))
@@ -124,26 +121,26 @@ NOTED = (noted("first", "zfirst", 1, takes=False), noted("second", "asecond", 2,
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """The toys are registered only while a test runs."""
-    before = dict(PARTS)
+    before = dict(CALLBACKS)
     for kind in (ShrinkingConfig, *NOTED):
         register(kind)
     yield
-    PARTS.clear()
-    PARTS.update(before)
+    CALLBACKS.clear()
+    CALLBACKS.update(before)
 
 
 trainer_in = partial(tiny_trainer, SMALL)
 
 
-def test_a_toy_part_trains_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toy_callback_trains_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = trainer_in(tmp_path / "toy", shrink=0.5)
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(toy.parts[0], "after_epoch", seen.append)
+    monkeypatch.setattr(toy.callbacks[0], "after_epoch", seen.append)
     run = toy.fit()
     assert run.epochs == seen
     trainer_in(tmp_path / "plain").fit()
     assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
-    assert run.header["config"]["parts"] == {"shrinking": {"shrink": 0.5}}
+    assert run.header["config"]["callbacks"] == {"shrinking": {"shrink": 0.5}}
     assert run.config == toy.config
     assert float(toy.model.head.weight.detach().abs().max()) < 0.1
     console = Console(record=True, width=120)
@@ -152,11 +149,11 @@ def test_a_toy_part_trains_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "shrunk" in text and " 8 " in text and " - " in text
 
 
-def test_a_toy_part_resumes_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_toy_callback_resumes_to_the_same_bits(tmp_path: Path) -> None:
     goes_on_alike(partial(trainer_in, shrink=0.5), tmp_path, 6)
 
 
-def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
+def test_two_callbacks_are_called_in_their_order(tmp_path: Path) -> None:
     CALLS.clear()
     trainer = trainer_in(tmp_path, first=1, second=1, epochs=2, accumulate=2)
     before = [p.detach().clone() for p in trainer.model.parameters()]
@@ -170,13 +167,13 @@ def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
     start = CALLS.index("enter first")
     tested = ["enter first", "enter second", "leave second", "leave first"]
     assert CALLS[start : start + 4] == tested
-    # The second part took every step and said that none ran.
+    # The second callback took every step and said that none ran.
     assert run.epochs[0]["skipped_steps"] == run.epochs[0]["updates"] == 4
     assert run.diverged
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
-def test_a_part_brings_its_options() -> None:
+def test_a_callback_brings_its_options() -> None:
     app = typer.Typer()
     seen: dict[str, Any] = {}
 
@@ -187,25 +184,25 @@ def test_a_part_brings_its_options() -> None:
 
     result = CliRunner().invoke(app, ["--shrink", "0.5"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert seen["shrink"] == 0.5 and RunConfig.of(**seen).parts == (ShrinkingConfig(0.5),)
+    assert seen["shrink"] == 0.5 and RunConfig.of(**seen).callbacks == (ShrinkingConfig(0.5),)
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert "Shrinking" in shown and "Factor of all weights after each update." in shown
 
 
-def test_parts_have_names_of_their_own_and_build() -> None:
-    def part(title: str, name: str, field: str = "nothing") -> type[PartConfig]:
+def test_callbacks_have_names_of_their_own_and_build() -> None:
+    def callback(title: str, name: str, field: str = "nothing") -> type[CallbackConfig]:
         fields = [(field, float, setting(0.0, "Something else."))]
         named = {"NAME": name} if name else {}
-        return make_dataclass(title, fields, bases=(PartConfig,), namespace=named, frozen=True)
+        return make_dataclass(title, fields, bases=(CallbackConfig,), namespace=named, frozen=True)
 
-    taken = part("Taken", "taken", "lr")
+    taken = callback("Taken", "taken", "lr")
     for kind, message in (
         (taken, r"Taken.lr: section 'optimizer' has a field of that name"),
-        (part("Same", "shrinking"), "a part called 'shrinking' exists already"),
-        (part("Nameless", ""), "Nameless must be a PartConfig with a NAME of its own"),
+        (callback("Same", "shrinking"), "a callback called 'shrinking' exists already"),
+        (callback("Nameless", ""), "Nameless must be a CallbackConfig with a NAME of its own"),
     ):
         with pytest.raises(ValueError, match=message):
             register(kind)
-    assert "taken" not in PARTS
+    assert "taken" not in CALLBACKS
     with pytest.raises(NotImplementedError, match=r"Taken must define build\(\)"):
         taken().build()

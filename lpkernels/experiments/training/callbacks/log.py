@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import nn
-from torch.optim import Optimizer
-
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 
 _KIND = "tensorboard"
 
@@ -25,7 +22,7 @@ def parse_log(text: str) -> str:
 
 @register
 @dataclass(frozen=True)
-class LogConfig(PartConfig):
+class LogConfig(CallbackConfig):
     """The settings of a log."""
 
     TITLE: ClassVar[str] = "Log"
@@ -39,11 +36,11 @@ class LogConfig(PartConfig):
         option="--log-to",
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return TensorBoard(parse_log(self.log))
 
 
-class TensorBoard(Part):
+class TensorBoard(Callback):
     """Writes each number in the record of an epoch as a scalar, with the epoch as its step.
 
     Raises: ModuleNotFoundError: TensorBoard is not installed.
@@ -61,9 +58,8 @@ class TensorBoard(Part):
         self._writer: Any = None
         self._first = True
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
+    def prepare(self, context: Context) -> None:
         self._first = context.processes.first
-        return model, optimizer
 
     def after_epoch(self, record: dict[str, Any]) -> None:
         if not self._first:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments import records
+from lpkernels.experiments.training.callbacks.assignment import AssignedTraining, AssignmentConfig
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.parts.assignment import AssignedTraining, AssignmentConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import assign, demote, group, trace, train_with_assignment
 from lpkernels.techniques.loss_scaling import LossScaler
@@ -28,10 +28,10 @@ NARROW = "ratio=1,low=e2m2none_b3_sat"
 trainer_in = partial(tiny_trainer, BASE)
 
 
-def part_of(trainer: Trainer) -> AssignedTraining:
-    part = trainer.parts[0]
-    assert isinstance(part, AssignedTraining)
-    return part
+def callback_of(trainer: Trainer) -> AssignedTraining:
+    callback = trainer.callbacks[0]
+    assert isinstance(callback, AssignedTraining)
+    return callback
 
 
 def mean_of_losses(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
@@ -64,14 +64,14 @@ def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
 def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, assignment=NARROW, epochs=3)
     epochs = trainer.fit().epochs
-    assigned = part_of(trainer).assigned
+    assigned = callback_of(trainer).assigned
     assert epochs[-1]["promotions"] == len(assigned.promotions) > 0
     assert epochs[-1]["low_ratio"] == pytest.approx(assigned.assignment.ratio, abs=1e-6)
     assert 1 > epochs[0]["low_ratio"] >= epochs[-1]["low_ratio"]
     assert epochs[0]["bit_ratio"] > epochs[-1]["bit_ratio"] > assigned.assignment.bit_ratio
     lines = [json.loads(x) for x in (tmp_path / "promotions.jsonl").read_text().splitlines()]
     assert lines[0]["assignment"] == "ratio=1.0,low=e2m2none_b3_sat"
-    assert lines[0]["config"]["parts"]["assignment"]["assignment"] == NARROW
+    assert lines[0]["config"]["callbacks"]["assignment"]["assignment"] == NARROW
     told = [(x["step"], x["key"], x["trigger"], x["value"]) for x in lines[1:]]
     assert told == [(p.step, p.key, p.trigger, p.value) for p in assigned.promotions]
 
@@ -85,7 +85,7 @@ def test_a_dynamic_loss_scale_grows_beyond_what_8_bits_hold(tmp_path: Path) -> N
 def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, assignment=f"{NARROW},promote=none")
     first, last = trainer.fit().epochs
-    assigned = part_of(trainer).assigned
+    assigned = callback_of(trainer).assigned
     assert (last["promotions"], last["low_ratio"]) == (0, 1.0)
     assert last["bit_ratio"] == pytest.approx(assigned.assignment.bit_ratio, abs=1e-6)
     assert "test_loss_float32" not in first
@@ -101,8 +101,8 @@ def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     make = partial(trainer_in, assignment=f"{NARROW},order=increasing")
     whole, _, resumed = goes_on_alike(make, tmp_path, 3, 5, 6)
-    promotions = part_of(resumed).assigned.promotions
-    assert promotions == part_of(whole).assigned.promotions != []
+    promotions = callback_of(resumed).assigned.promotions
+    assert promotions == callback_of(whole).assigned.promotions != []
 
 
 def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="assignment: ratio: expected a finite number"):
         RunConfig.of(assignment="ratio=2")
-    assert RunConfig.of(assignment="").parts == ()
-    assert isinstance(RunConfig.of(assignment="uniform").parts[0], AssignmentConfig)
+    assert RunConfig.of(assignment="").callbacks == ()
+    assert isinstance(RunConfig.of(assignment="uniform").callbacks[0], AssignmentConfig)
     demoted = "demote: bits=5 cannot be met"
     for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
         with pytest.raises(ValueError, match=f"assignment: {message}"):
             trainer_in(tmp_path / "a", assignment=text)
-    part: Any = AssignmentConfig("ratio=0.5").build()
+    callback: Any = AssignmentConfig("ratio=0.5").build()
     several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
-        part.prepare(strange(), None, several)
+        callback.prepare(several)
     config = BASE.replace(assignment="ratio=0.5")
     workload = replace(tiny_workload(config.workload), model=strange)
     with pytest.raises(ValueError, match=r"assignment: trace: .*reads a value"):

@@ -1,4 +1,4 @@
-"""A precision assignment that the user asks for: the part that trains under it."""
+"""A precision assignment that the user asks for: the callback that trains under it."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lpkernels import schemas
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
-from lpkernels.experiments.training.parts.part import Part, PartConfig, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, register
+from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.assignment import Assignment, trace
 from lpkernels.techniques.assignment.asking import Request, parse_assignment, requested
@@ -21,7 +21,7 @@ PROMOTIONS = "promotions"
 
 @register
 @dataclass(frozen=True)
-class AssignmentConfig(PartConfig):
+class AssignmentConfig(CallbackConfig):
     """The settings of training under a precision assignment."""
 
     TITLE: ClassVar[str] = "Precision assignment"
@@ -37,7 +37,7 @@ class AssignmentConfig(PartConfig):
         check=parse_assignment,
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return AssignedTraining(parse_assignment(self.assignment))
 
 

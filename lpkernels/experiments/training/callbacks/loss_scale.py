@@ -1,21 +1,21 @@
-"""A loss scale, constant or dynamic: the part that hands a LossScaler to the trainer."""
+"""A loss scale, constant or dynamic: the callback that hands a LossScaler to the trainer."""
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import one_of, positive, setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.techniques.loss_scaling import LossScaler
 
 
 @register
 @dataclass(frozen=True)
-class LossScaleConfig(PartConfig):
+class LossScaleConfig(CallbackConfig):
     """The settings of a loss scale.
 
     Raises: ValueError: settings of the constant scale and of the dynamic one together; first scale,
@@ -24,7 +24,7 @@ class LossScaleConfig(PartConfig):
 
     TITLE: ClassVar[str] = "Loss scale"
     NAME: ClassVar[str] = "loss_scale"
-    # It comes after parts that replace the optimizer, which it unscales and steps.
+    # It comes after callbacks that replace the optimizer, which it unscales and steps.
     ORDER: ClassVar[int] = 75
 
     loss_scale: float = setting(
@@ -101,21 +101,20 @@ class LossScaleConfig(PartConfig):
             named_parameters=named_parameters,
         )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return ScaledLoss(self)
 
 
-class ScaledLoss(Part):
+class ScaledLoss(Callback):
     """Scales the loss, unscales the gradients, and takes the step unless one is not finite."""
 
     def __init__(self, config: LossScaleConfig) -> None:
         self._config, self.scaler = config, config.scaler()
         self._optimizer: Optimizer | None = None
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        self._optimizer = optimizer
-        self.scaler = self._config.scaler(model.named_parameters())
-        return model, optimizer
+    def prepare(self, context: Context) -> None:
+        self._optimizer = context.optimizer
+        self.scaler = self._config.scaler(context.model.named_parameters())
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss)

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import nn
-from torch.optim import Optimizer
-
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments.settings import one_of, setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.techniques.loss_scaling import MasterWeights
 
 
@@ -31,7 +28,7 @@ def _states(text: str) -> str | dict[str, str]:
 
 @register
 @dataclass(frozen=True)
-class MasterWeightsConfig(PartConfig):
+class MasterWeightsConfig(CallbackConfig):
     """The settings of masters; "" is fp32, of gradients none."""
 
     TITLE: ClassVar[str] = "Master weights"
@@ -64,7 +61,7 @@ class MasterWeightsConfig(PartConfig):
         check=one_of("fused", "general"),
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return Masters(
             fused=None if self.opt_pass == "fused" else False,
             weight=self.working or "fp32",
@@ -74,7 +71,7 @@ class MasterWeightsConfig(PartConfig):
         )
 
 
-class Masters(Part):
+class Masters(Callback):
     """Wraps the optimizer. Masters and states belong to the new optimizer and are saved with it.
 
     Its record is the share of the updates since the last one that changed nothing.
@@ -84,9 +81,9 @@ class Masters(Part):
         self._arguments: dict[str, Any] = arguments
         self._optimizer: MasterWeights | None = None
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        self._optimizer = MasterWeights(optimizer, **self._arguments)
-        return model, self._optimizer
+    def prepare(self, context: Context) -> None:
+        self._optimizer = MasterWeights(context.optimizer, **self._arguments)
+        context.optimizer = self._optimizer
 
     def record(self) -> dict[str, Any]:
         assert self._optimizer is not None

@@ -1,6 +1,6 @@
-"""A part, by which a technique takes part in training, and the settings that it is made from.
+"""A callback, by which a technique takes part in training, and the settings that it is made from.
 
-The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
+The trainer calls the hooks of a run's callbacks and knows nothing else of them. Within one step:
 
     around_step(step)        in order, around all that follows
     before_step(step)        in order
@@ -28,36 +28,27 @@ from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.settings import Section, claim
 from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
 
-#: A model and its optimizer.
-Prepared = tuple[nn.Module, Optimizer]
 
-
+@dataclass
 class Context:
-    """The facts that a part may want to know about its run.
+    """A run as its callbacks see it.
 
-    workload: data, model, loss and metric.
-    parameter_names: of the model's parameters, in the order in which the optimizer has them.
-    seed, batch, total_steps: of the run.  processes: the processes that train it.  device: of the
-        model.
-    parts: of the run, in the order in which they are called.
+    model, optimizer: to train with. `Callback.prepare` may change or replace them; later they are
+        what the last callback left.
+    workload: data, model, loss and metric.  seed, batch, total_steps: of the run.
+    processes: the processes that train it.  device: of the model.
+    callbacks: of the run, in the order in which they are called.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        *,
-        parameter_names: tuple[str, ...],
-        seed: int,
-        batch: int,
-        total_steps: int,
-        processes: Processes,
-        device: str,
-        parts: "Sequence[Part]" = (),
-    ) -> None:
-        self.workload, self.parameter_names = workload, parameter_names
-        self.seed, self.batch = seed, batch
-        self.total_steps, self.processes, self.device = total_steps, processes, device
-        self.parts = parts
+    model: nn.Module
+    optimizer: Optimizer
+    workload: Workload
+    seed: int
+    batch: int
+    total_steps: int
+    processes: Processes
+    device: str
+    callbacks: "Sequence[Callback]" = ()
 
     @cached_property
     def sample(self) -> Batch:
@@ -70,23 +61,22 @@ class Context:
         return self.workload.loss(model, batch).losses.mean()
 
 
-class Part:
+class Callback:
     """A technique as the trainer sees it. Every hook here does nothing: override what you need.
 
-    `state_dict` returns a part's own state: tensors and plain values, saved with the run's
+    `state_dict` returns a callback's own state: tensors and plain values, saved with the run's
     checkpoint. State in the model and in the optimizer is saved with these.
     """
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        """The model and the optimizer to train with: those given, changed, wrapped or replaced.
+    def prepare(self, context: Context) -> None:
+        """Changes, wraps or replaces `context.model` and `context.optimizer`.
 
         Called once, before a checkpoint is loaded; sharded parameters (FSDP2) are sharded already,
-        DDP wraps what is returned. Its draws come from torch's generator.
+        DDP wraps the model afterwards. Its draws come from torch's generator.
         """
-        return model, optimizer
 
     def losses(self, loss: Loss) -> Loss:
-        """The loss of a step as this part computes it. Called after `prepare`."""
+        """The loss of a step as this callback computes it. Called after `prepare`."""
         return loss
 
     def around_step(self, step: int) -> AbstractContextManager[Any]:
@@ -104,10 +94,10 @@ class Part:
         """Called with the gradients of an update in place; undoes `scale_loss`."""
 
     def step(self, optimizer: Optimizer) -> Tensor | None:
-        """The update, if this part makes it: a 0-d tensor on the device that says whether it ran.
+        """The update, if this callback makes it: a 0-d tensor on the device, true if it ran.
 
-        None leaves it to the next part or to the trainer, which skips an update whose gradients are
-        not all finite.
+        None leaves it to the next callback or to the trainer, which skips an update whose
+        gradients are not all finite.
         """
         return None
 
@@ -126,14 +116,14 @@ class Part:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The part's own state, from which `load_state_dict` goes on."""
+        """The callback's own state, from which `load_state_dict` goes on."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` returned."""
 
     def record(self) -> dict[str, Any]:
-        """Plain values for the record of the epoch that ends; the names are the part's own."""
+        """Plain values for the record of the epoch that ends; the names are the callback's own."""
         return {}
 
     def after_epoch(self, record: dict[str, Any]) -> None:
@@ -146,52 +136,54 @@ class Part:
         return {}
 
 
-def loss_of(parts: Sequence[Part], loss: Loss) -> Loss:
-    """The `loss` of a workload, changed by the run's `parts` in their order."""
-    for part in parts:
-        loss = part.losses(loss)
+def loss_of(callbacks: Sequence[Callback], loss: Loss) -> Loss:
+    """The `loss` of a workload, changed by the run's `callbacks` in their order."""
+    for callback in callbacks:
+        loss = callback.losses(loss)
     return loss
 
 
 @dataclass(frozen=True)
-class PartConfig(Section):
-    """The settings of one kind of part. Its defaults mean that the run has no such part.
+class CallbackConfig(Section):
+    """The settings of one kind of callback. Its defaults mean that the run has no such callback.
 
     A subclass is a frozen dataclass of settings, whose names no other section uses; `register`
     makes it known to configurations, records, checkpoints and the command line.
     """
 
-    #: The part's name in records, checkpoints and specifications.
+    #: The callback's name in records, checkpoints and specifications.
     NAME: ClassVar[str] = ""
-    #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
-    #: 10, parts that change the model 30, parts that replace the optimizer 70, loss scaling 75,
-    #: parts that change the updated weights 90, parts that look on 95.
+    #: Callbacks of a run are called in this order, smaller numbers first. A schedule of precisions
+    #: has 10, callbacks that change the model 30, callbacks that replace the optimizer 70, loss
+    #: scaling 75, callbacks that change the updated weights 90, callbacks that look on 95.
     ORDER: ClassVar[int] = 50
 
-    def build(self) -> Part:
-        """The part of a run with these settings."""
+    def build(self) -> Callback:
+        """The callback of a run with these settings."""
         raise NotImplementedError(f"{type(self).__name__} must define build()")
 
 
-#: By name, in the order in which the parts of a run are called.
-PARTS: dict[str, type[PartConfig]] = {}
+#: By name, in the order in which the callbacks of a run are called.
+CALLBACKS: dict[str, type[CallbackConfig]] = {}
 
-P = TypeVar("P", bound=type[PartConfig])
+P = TypeVar("P", bound=type[CallbackConfig])
 
 
 def register(config: P) -> P:
-    """Makes the PartConfig `config` known, as a class decorator; it stands in PARTS by ORDER, then
-    name.
+    """Makes the CallbackConfig `config` known, as a class decorator; CALLBACKS is sorted by ORDER,
+    then by name.
 
     Raises: ValueError: its name or the name of one of its settings is taken.
     """
-    if not config.NAME or not issubclass(config, PartConfig):
-        raise ValueError(f"register: {config.__name__} must be a PartConfig with a NAME of its own")
-    known = PARTS.get(config.NAME)
+    if not config.NAME or not issubclass(config, CallbackConfig):
+        raise ValueError(
+            f"register: {config.__name__} must be a CallbackConfig with a NAME of its own"
+        )
+    known = CALLBACKS.get(config.NAME)
     if known is not None and known.__qualname__ != config.__qualname__:
-        raise ValueError(f"register: a part called {config.NAME!r} exists already")
+        raise ValueError(f"register: a callback called {config.NAME!r} exists already")
     claim(config.NAME, config)
-    PARTS[config.NAME] = config
-    for name in sorted(PARTS, key=lambda name: (PARTS[name].ORDER, name)):
-        PARTS[name] = PARTS.pop(name)
+    CALLBACKS[config.NAME] = config
+    for name in sorted(CALLBACKS, key=lambda name: (CALLBACKS[name].ORDER, name)):
+        CALLBACKS[name] = CALLBACKS.pop(name)
     return config

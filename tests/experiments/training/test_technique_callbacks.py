@@ -1,4 +1,4 @@
-"""Techniques as parts of a run: diagnosis, all tensors rounded, loss scales, and masters."""
+"""Techniques as callbacks of a run: diagnosis, all tensors rounded, loss scales, and masters."""
 
 from functools import partial
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lpkernels as lp
+from lpkernels.experiments.training.callback import Callback, Context
+from lpkernels.experiments.training.callbacks.diagnosis import DiagnosisConfig
+from lpkernels.experiments.training.callbacks.every_tensor import EveryTensor, EveryTensorConfig
+from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig
+from lpkernels.experiments.training.callbacks.master_weights import MasterWeightsConfig
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.parts import Part
-from lpkernels.experiments.training.parts.diagnosis import DiagnosisConfig
-from lpkernels.experiments.training.parts.every_tensor import EveryTensor, EveryTensorConfig
-from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
-from lpkernels.experiments.training.parts.master_weights import MasterWeightsConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights, Report
 from lpkernels.techniques.pareto import TrainingRecipe
@@ -77,12 +77,12 @@ tensors_in = partial(tiny_trainer, SMALL)
 
 def test_every_tensor_of_a_step_is_rounded_as_the_configuration_says(tmp_path: Path) -> None:
     trainer = tensors_in(tmp_path, tensors=LOW, ends=HIGH)
-    (part,) = trainer.parts
-    assert isinstance(part, EveryTensor)
+    (callback,) = trainer.callbacks
+    assert isinstance(callback, EveryTensor)
     batch = trainer.workload.train.plan(0, 0).batch(0, 8)
-    found = audit(part.assigned, (batch[0], batch))
+    found = audit(callback.assigned, (batch[0], batch))
     assert found.departures == ()
-    formats = {str(part.assigned.assignment.format_of(key)) for key in found.rounded}
+    formats = {str(callback.assigned.assignment.format_of(key)) for key in found.rounded}
     # The gradients of weights are rounded as they enter the optimizer.
     assert formats == {LOW, HIGH, "e8m23"}
 
@@ -140,15 +140,14 @@ def test_runs_of_all_configurations_start_alike(tmp_path: Path) -> None:
 scaled_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
 
 
-class Dividing(Part):
+class Dividing(Callback):
     """Multiplies the loss by a number and divides the gradients by it, each rounded once."""
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
-    def prepare(self, model: nn.Module, optimizer: Any, context: Any) -> tuple[nn.Module, Any]:
-        self.parameters = list(model.parameters())
-        return model, optimizer
+    def prepare(self, context: Context) -> None:
+        self.parameters = list(context.model.parameters())
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return loss * self.scale
@@ -179,7 +178,7 @@ def test_dynamic_scale_finds_its_level_and_resumes_to_the_same_bits(tmp_path: Pa
     run = scaled_in(tmp_path / "run", **DYNAMIC).fit()
     assert run.epochs[0]["skipped_steps"] > 0
     assert run.epochs[0]["loss_scale"] < 2.0**40
-    assert run.header["config"]["parts"]["loss_scale"]["dynamic_scale"] is True
+    assert run.header["config"]["callbacks"]["loss_scale"]["dynamic_scale"] is True
     limits = {"scale_start": 2.0**24, "scale_floor": 2.0, "scale_ceiling": 2.0**30}
     delayed = {"scale_hysteresis": 3, "scale_interval": 4}
     goes_on_alike(partial(scaled_in, **{**DYNAMIC, **limits, **delayed}), tmp_path, 6)
@@ -191,12 +190,12 @@ def test_a_scale_at_its_floor_ends_the_run_with_the_parameter(tmp_path: Path) ->
         scaled_in(tmp_path, **{**DYNAMIC, **floor}).fit()
 
 
-def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
-    part = LossScaleConfig(loss_scale=8.0).build()
-    part.load_state_dict({})
-    part.load_state_dict(part.state_dict())
+def test_checkpoint_of_a_callback_without_state_is_taken(tmp_path: Path) -> None:
+    callback = LossScaleConfig(loss_scale=8.0).build()
+    callback.load_state_dict({})
+    callback.load_state_dict(callback.state_dict())
     with pytest.raises(ValueError, match=r"a static scale of 8\.0, got .* one of 4\.0"):
-        part.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
+        callback.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
 
 
 test_settings_that_contradict_are_refused = rejects(
@@ -233,9 +232,9 @@ NARROW = {
 masters_in = partial(tiny_trainer, BASE)
 
 
-def test_float32_masters_train_to_the_bits_of_no_part(tmp_path: Path) -> None:
-    """The part is made by asking for the optimizer's own step; it rounds nothing."""
-    one, two = masters_in(tmp_path / "plain"), masters_in(tmp_path / "part", opt_pass="general")
+def test_float32_masters_train_to_the_bits_of_no_callback(tmp_path: Path) -> None:
+    """The callback is made by asking for the optimizer's own step; it rounds nothing."""
+    one, two = masters_in(tmp_path / "plain"), masters_in(tmp_path / "callback", opt_pass="general")
     one.fit()
     two.fit()
     assert isinstance(two.optimizer, MasterWeights)
@@ -250,7 +249,7 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
         assert torch.equal(values, lp.quantize(values, "fp8_e4m3"))
     shares = [epoch["stagnation"] for epoch in run.epochs]
     assert all(0 < share < 1 for share in shares)
-    assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
+    assert run.header["config"]["callbacks"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
     # A master too narrow stagnates.
     narrow = masters_in(tmp_path / "narrow", master="e5m2", working="e5m2", lr=1e-6, epochs=1)
     assert narrow.fit().epochs[-1]["stagnation"] > 0.9
@@ -258,9 +257,9 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
 
 def test_records_without_a_pass_are_read() -> None:
     values = BASE.replace(**NARROW).to_dict()
-    del values["parts"]["master_weights"]["opt_pass"]
+    del values["callbacks"]["master_weights"]["opt_pass"]
     assert RunConfig.from_dict(values) == BASE.replace(**NARROW)
-    assert BASE.replace(master="").parts == ()
+    assert BASE.replace(master="").callbacks == ()
 
 
 @pytest.mark.parametrize(("opt_pass", "fused"), [("fused", None), ("general", False)])

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import nn
-from torch.optim import Optimizer
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
+from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.nn import set_recipe
 from lpkernels.techniques.assignment import Assignment, trace
@@ -18,7 +17,7 @@ from lpkernels.techniques.pareto import TrainingRecipe
 
 @register
 @dataclass(frozen=True)
-class EveryTensorConfig(PartConfig):
+class EveryTensorConfig(CallbackConfig):
     """The settings of two formats for all tensors.
 
     Raises: ValueError: ends or tensor_sums without tensors.
@@ -53,7 +52,7 @@ class EveryTensorConfig(PartConfig):
                 "tensors a format such as 'e4m3_sat:stochastic'"
             )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         low = as_quantizer(self.tensors)
         high = as_quantizer(self.ends) if self.ends else low
         return EveryTensor(TrainingRecipe(low, high, self.tensor_sums or NATIVE))
@@ -68,10 +67,10 @@ class EveryTensor(UnderAssignment):
         super().__init__(promote=None)
         self.recipe = recipe
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
+    def prepare(self, context: Context) -> None:
         if self.recipe.accumulator != NATIVE:
-            set_recipe(model, self.recipe.sums)
-        return super().prepare(model, optimizer, context)
+            set_recipe(context.model, self.recipe.sums)
+        super().prepare(context)
 
     def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
         return self.recipe.assignment(trace(model, loss, batch))

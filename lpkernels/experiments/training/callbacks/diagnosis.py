@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
-from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.loss_scale import ScaledLoss
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
+from lpkernels.experiments.training.callbacks.loss_scale import ScaledLoss
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, diagnose, formats_by_kind
 
 #: The name of the file without its ending.
@@ -20,7 +18,7 @@ DIAGNOSIS = "diagnosis"
 
 @register
 @dataclass(frozen=True)
-class DiagnosisConfig(PartConfig):
+class DiagnosisConfig(CallbackConfig):
     """The settings of a diagnosis.
 
     Raises: ValueError: diagnose_every without diagnose.
@@ -28,7 +26,7 @@ class DiagnosisConfig(PartConfig):
 
     TITLE: ClassVar[str] = "Diagnosis"
     NAME: ClassVar[str] = DIAGNOSIS
-    # Parts that change the model come first: the diagnosis sees the model that is trained.
+    # Callbacks that change the model come first: the diagnosis sees the model that is trained.
     ORDER: ClassVar[int] = 95
 
     diagnose: str = setting(
@@ -46,11 +44,11 @@ class DiagnosisConfig(PartConfig):
                 "without; give diagnose a format, or 'recipe'"
             )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         return Diagnosing(self.diagnose, self.diagnose_every)
 
 
-class Diagnosing(Part):
+class Diagnosing(Callback):
     """Counts the tensors of training steps; its file is the report of all steps and processes, then
     a line for each epoch: [layer, tensor, elements, overflow, underflow] of the steps counted."""
 
@@ -66,11 +64,10 @@ class Diagnosing(Part):
         assert self._report is not None
         return self._report
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        scaler = next((p.scaler for p in context.parts if isinstance(p, ScaledLoss)), None)
-        self._report = diagnose(model, self._fmt, scaler=scaler)
+    def prepare(self, context: Context) -> None:
+        scaler = next((p.scaler for p in context.callbacks if isinstance(p, ScaledLoss)), None)
+        self._report = diagnose(context.model, self._fmt, scaler=scaler)
         self._first = context.processes.first
-        return model, optimizer
 
     def around_step(self, step: int) -> AbstractContextManager[Any]:
         return nullcontext() if step % self._every else self.report

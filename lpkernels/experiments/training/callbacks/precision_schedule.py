@@ -1,4 +1,4 @@
-"""Precision as a schedule: the part that hands a PrecisionScheduler to the trainer."""
+"""Precision as a schedule: the callback that hands a PrecisionScheduler to the trainer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
+from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import (
     PFQ,
@@ -25,7 +24,7 @@ from lpkernels.techniques.cpt.setter import PrecisionSetter
 
 @register
 @dataclass(frozen=True)
-class PrecisionScheduleConfig(PartConfig):
+class PrecisionScheduleConfig(CallbackConfig):
     """The settings of a schedule of precisions."""
 
     TITLE: ClassVar[str] = "Precision schedule"
@@ -40,12 +39,12 @@ class PrecisionScheduleConfig(PartConfig):
         check=parse_schedule,
     )
 
-    def build(self) -> Part:
+    def build(self) -> Callback:
         plan = parse_schedule(self.schedule)
         return OpenSchedule(plan) if isinstance(plan, OpenLoop) else ClosedSchedule(plan)
 
 
-class _Scheduled(Part):
+class _Scheduled(Callback):
     """The tests of both kinds: tests at the highest bits, and two further tests in the end."""
 
     setter: PrecisionSetter
@@ -53,13 +52,12 @@ class _Scheduled(Part):
     def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
         raise NotImplementedError
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        self._model, self._context = model, context
+    def prepare(self, context: Context) -> None:
+        self._model, self._context = context.model, context
         try:
-            self.setter = self._begin(model, context)
+            self.setter = self._begin(context.model, context)
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
-        return model, optimizer
 
     def evaluating(self) -> AbstractContextManager[Any]:
         return self.setter.at()
