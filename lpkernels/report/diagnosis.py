@@ -12,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lpkernels.report.figures import new_figure, save_figure
-from lpkernels.techniques.loss_scaling.diagnosis import Report, TensorRow
+from lpkernels.techniques.loss_scaling import Report
+from lpkernels.techniques.loss_scaling.rows import TensorRow
 
 __all__ = ["diagnosis_table", "plot_exponents"]
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import lpkernels as lp
 from lpkernels.experiments.records import read_run
 from lpkernels.techniques.loss_scaling import Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
+from lpkernels.techniques.loss_scaling.rows import TensorRow
 from tests.compare import assert_bit_equal
 from tests.distributed import delayed
 from tests.distributed.masters import RUNS
@@ -136,8 +136,8 @@ def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Seen, way: str) -> 
         assert row["calls"] == 2
         assert row["elements"] == one["elements"] + two["elements"]
         parts = Report(map(TensorRow.from_dict, (one, two))).rows
-        whole = TensorRow.from_dict(row).histogram.counts
-        assert (whole == sum(part.histogram.counts for part in parts)).all()
+        whole = TensorRow.from_dict(row).histogram.bins
+        assert (whole == sum(part.histogram.bins for part in parts)).all()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from lpkernels.report.schedules import drawing, plot_precision_range, plot_sched
 from lpkernels.techniques.assignment import Formats, Pins, demote, group
 from lpkernels.techniques.cpt import OpenLoop, Schedule, parse_schedule, precision_range_test
 from lpkernels.techniques.loss_scaling import Report
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
+from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
 from tests.loops import each
 from tests.report.shown import same_each_time, text
 from tests.support.commands import call

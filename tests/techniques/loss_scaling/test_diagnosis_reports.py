@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.loss_scaling import Diagnosis, LossScaler, Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice, TensorRow
+from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
+from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
+from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
 from tests.loops import each
 from tests.support.refusals import refused
-from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
+from tests.techniques.loss_scaling.diagnosed import batch, net, row_of, train
 
 
 def advice(rows: list[TensorRow]) -> ScaleAdvice:
@@ -34,8 +35,8 @@ def test_a_scale_that_fits() -> None:
     assert scale is not None and scale.fits
     # 2**-20 may become 2**13, below the 2**14 that is a binade away from 65504.
     assert (scale.scale, scale.least) == (2.0**33, 2.0**2)
-    assert (scale.underflow, scale.underflow_unscaled) == (0, 2 / 3)
-    assert (scale.worst, scale.worst_unscaled) == (0, 1)
+    assert (scale.scaled.underflow, scale.unscaled.underflow) == (0, 2 / 3)
+    assert (scale.scaled.worst, scale.unscaled.worst) == (0, 1)
     assert (scale.lost, scale.left) == ((), ())
     assert str(found).startswith(
         "loss scale for gradients in e5m10: 8589934592 is the largest safe one, 4 the smallest "
@@ -64,7 +65,7 @@ def test_another_format_and_gradients_that_overflow_unscaled() -> None:
     assert [str(scale.formats[0]) for scale in found if scale] == ["e4m3fn"] * 3
     assert [scale.scale for scale in found if scale] == [2.0**27, 2.0**26, 2.0**24]
     scale = advice([row("a", "grad_output", 20, 0)])
-    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
+    assert (scale.scale, scale.unscaled.overflow) == (2.0**-7, 0.5)
     assert "; 50.00% overflow" in str(scale)
     nothing = Report([row("a", "input", 0)]).recommend()
     assert str(nothing).startswith("no loss scale: no gradient with a format holds a number")
@@ -181,7 +182,7 @@ def test_reports_are_saved_read_again_gone_on_with_and_reduced(tmp_path: Path) -
         train(model)
     again = Report.load(report.save(tmp_path / "a" / "report.jsonl"))
     alone = report.reduce()
-    assert not isinstance(alone, Diagnosis)
+    assert type(alone) is Report
     for other in (again, alone):
         assert other.to_dicts() == report.to_dicts() and str(other) == str(report)
         assert str(other.recommend()) == str(report.recommend())

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lpkernels.formats import FloatFormat, parse_format
-from lpkernels.techniques.loss_scaling.diagnosis import histograms
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
+from lpkernels.techniques.loss_scaling import advice
+from lpkernels.techniques.loss_scaling.rows import Histogram
 from tests.loops import each, rows
-from tests.techniques.loss_scaling.diagnosis.network import histogram
+from tests.techniques.loss_scaling.diagnosed import histogram
 
 TINY = np.float32(2.0**-149)
 SPECIAL = (np.inf, -np.inf, np.nan)
@@ -36,10 +36,9 @@ def test_parts_of_a_histogram() -> None:
     assert histogram([0.0, math.inf]).exponents is None
     assert [-127, 1] in of.to_pairs()
     again = Histogram.from_pairs(of.to_pairs(), of.zeros, of.nonfinite)
-    assert np.array_equal(again.counts, of.counts)
-    both = Histogram.sum([of, histogram([0.0, 7.0])])
-    assert np.array_equal(both.counts, histogram([*VALUES, 0.0, 7.0]).counts) and both.zeros == 3
-    assert Histogram.sum([]).elements == 0
+    assert np.array_equal(again.bins, of.bins)
+    both = of + histogram([0.0, 7.0])
+    assert np.array_equal(both.bins, histogram([*VALUES, 0.0, 7.0]).bins) and both.zeros == 3
     # A magnitude is the middle of its bin.
     of = histogram([1, 1.9, -4, 0, 2.0**-140])
     assert of.magnitude() == 1.5 * (1 + 1 + 4)
@@ -61,30 +60,30 @@ def powers(**counts: int) -> Histogram:
 
 def test_lost_counts_what_lies_outside_of_the_format_at_a_scale() -> None:
     of = histogram([2.0**-25, 2.0**-24, 1.0, 65504.0, 65536.0, 0.0, 0.0, math.inf])
-    found = histograms.lost(of, fmt("fp16"))
+    found = advice.losses([(of, fmt("fp16"))])
     assert found == pytest.approx((1 / 5, 1 / 5, 65536 / (65536 + 32768 + 1)))
     of = powers(e_15=1, e_14=1)
-    assert histograms.lost(of, fmt("e5m10_nosub"))[0] == 0.5
-    assert histograms.lost(of, fmt("e5m10"))[0] == 0
-    assert histograms.lost(histogram([0.0, math.nan]), fmt("fp16")) == (0, 0, 0)
+    assert advice.losses([(of, fmt("e5m10_nosub"))])[0] == 0.5
+    assert advice.losses([(of, fmt("e5m10"))])[0] == 0
+    assert advice.losses([(histogram([0.0, math.nan]), fmt("fp16"))]) == (0, 0, 0)
     of = powers(e_30=1, e_20=1, e10=2)
-    at = [histograms.lost(of, fmt("fp16"), k) for k in (-10, 0, 5, 6)]
+    at = [advice.losses([(of, fmt("fp16"))], k) for k in (-10, 0, 5, 6)]
     assert [found[0] for found in at] == [0.5, 0.25, 0.25, 0]
     assert [found[1] for found in at] == [0, 0, 0, 0.5]
     held = [(powers(e_30=3), fmt("fp16")), (powers(e0=8, e20=1), fmt("fp16"))]
-    assert histograms.together(held) == pytest.approx((3 / 12, 1 / 12))
-    assert histograms.worst(held) == 1
-    assert histograms.together([]) == (0, 0)
+    assert advice.losses(held)[:2] == pytest.approx((3 / 12, 1 / 12))
+    assert advice.losses(held).worst == 1
+    assert advice.losses([])[:2] == (0, 0)
 
 
 @each("exponent, name", [-24, -3, 0, 8, 15], ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
 def test_fitting_exponent_is_the_largest_that_stays_below_max(exponent: int, name: str) -> None:
     """The scale is 2**floor(log2(max / largest)) for the top of the binade, in exact arithmetic."""
     held = [(powers(**{f"e{exponent}".replace("-", "_"): 1}), fmt(name))]
-    found = histograms.fitting_exponent(held, margin=0)
+    found = advice.fitting_exponent(held, margin=0)
     top, most = Fraction(2 - 2.0**-23) * Fraction(2) ** exponent, Fraction(fmt(name).max)
     assert top * Fraction(2) ** found <= most < top * Fraction(2) ** (found + 1)
-    assert histograms.fitting_exponent(held) == found - 1
+    assert advice.fitting_exponent(held) == found - 1
 
 
 @rows(
@@ -99,19 +98,19 @@ def test_fitting_exponent_is_the_largest_that_stays_below_max(exponent: int, nam
     ([(powers(e127=1), "fp32")], 0, 0),
 )
 def test_fitting_exponent_of(held: list, margin: int, wanted: int) -> None:
-    found = histograms.fitting_exponent([(of, fmt(name)) for of, name in held], margin=margin)
+    found = advice.fitting_exponent([(of, fmt(name)) for of, name in held], margin=margin)
     assert found == wanted
 
 
 def test_enough_is_the_smallest_scale_that_loses_little() -> None:
     of = powers(e_30=600, e_20=1)
     held = [(of, fmt("fp16"))]
-    lost = [histograms.worst(held, k) for k in (5, 6)]
+    lost = [advice.losses(held, k).worst for k in (5, 6)]
     assert lost[0] > 0.3 and lost[1] == 0
-    assert histograms.enough(held, 20) == 6
-    assert histograms.enough(held, 5) is None
-    assert histograms.enough(held, 20, threshold=0.5) == 0
-    assert histograms.enough([(powers(e20=1), fmt("fp16"))], -6) == -6
+    assert advice.enough(held, 20) == 6
+    assert advice.enough(held, 5) is None
+    assert advice.enough(held, 20, threshold=0.5) == 0
+    assert advice.enough([(powers(e20=1), fmt("fp16"))], -6) == -6
 
 
 @rows(
@@ -126,17 +125,13 @@ def test_enough_is_the_smallest_scale_that_loses_little() -> None:
 )
 def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything(of, scaled, wanted) -> None:
     candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
-    found = histograms.narrowest([of], candidates, scaled=scaled)
-    assert found is not None and (str(found[0]), found[1]) == wanted
+    found = advice.narrowest("grad_input" if scaled else "input", [of], candidates)
+    assert (str(found.format), math.log2(found.scale)) == wanted
 
 
 def test_narrowest_may_saturate_but_not_overflow() -> None:
     """One of a million elements is beyond the range."""
     of, fn, sat = powers(e0=1_000_000, e9=1), fmt("e4m3fn"), fmt("e4m3fn_sat")
-    assert histograms.narrowest([of], [fn], scaled=False) is None
-    found = histograms.narrowest([of], [fn, sat], scaled=False)
-    assert (
-        found is not None
-        and found[0] == sat
-        and found[2] == pytest.approx(2.0**9 / (10**6 + 2.0**9))
-    )
+    assert advice.narrowest("input", [of], [fn]).format is None
+    found = advice.narrowest("input", [of], [fn, sat])
+    assert found.format == sat and found.lost == pytest.approx(2.0**9 / (10**6 + 2.0**9))

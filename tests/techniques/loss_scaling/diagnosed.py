@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.loss_scaling import Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
+from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
 
 
 class Net(nn.Module):
@@ -52,7 +52,8 @@ def histogram(values: Any) -> Histogram:
     with np.errstate(over="ignore"):
         plain = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
     exponents = (plain.view(np.uint32) >> 23) & 255
-    return Histogram(np.bincount(exponents, minlength=256), int((plain == 0).sum()))
+    bins = np.bincount(exponents[plain != 0], minlength=256)
+    return Histogram(bins[:255], int((plain == 0).sum()), int(bins[255]))
 
 
 def row_of(report: Report, layer: str, kind: str) -> TensorRow:

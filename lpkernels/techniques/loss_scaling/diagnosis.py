@@ -1,5 +1,8 @@
-"""`diagnose`: a report while a model runs. The report: its rows, the advice that follows from them,
-and the file that holds it."""
+"""`diagnose`: counts of underflow and overflow in a model, tensor by tensor, and the scale and the
+formats that follow.
+
+Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +20,69 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
+from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FloatFormat, Format
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.reporting import Runs
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
-from lpkernels.techniques.loss_scaling.diagnosis._watching import EVENTS, RowKey, Watcher
-from lpkernels.techniques.loss_scaling.diagnosis.advice import (
+from lpkernels.techniques.loss_scaling.advice import (
+    MARGIN,
+    THRESHOLD,
     Recommendation,
     format_advice,
     scale_advice,
 )
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
-    MARGIN,
-    THRESHOLD,
-    Counts,
-    Histogram,
-)
-from lpkernels.techniques.loss_scaling.diagnosis.rows import (
-    BACKWARD,
-    HEAD,
-    RECIPE,
-    AskedFormats,
-    TensorRow,
-    cells,
-    float_format,
-    formats_by_kind,
-    merged,
-    table,
-)
+from lpkernels.techniques.loss_scaling.counting import CountingVisitor
+from lpkernels.techniques.loss_scaling.rows import COLUMNS, TensorRow, merged
 from lpkernels.techniques.loss_scaling.scaler import LossScaler, scale
 
-KIND = "diagnosis"
+# The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
+_ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
+_RECIPE = "recipe"
+_KIND = "diagnosis"
 #: Formats that hardware has, and some between, by width.
-CANDIDATES = (
+_CANDIDATES = (
     "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
     "fp32",
 )  # fmt: skip
+
+
+def _float_format(label: str, value: Any) -> FloatFormat:
+    try:
+        fmt = as_quantizer(value).fmt
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{label}: {error}") from error
+    if not isinstance(fmt, FloatFormat):
+        raise ValueError(
+            f"{label}: expected a format with an exponent, whose range is the same for all "
+            f"tensors, got {fmt}; a FloatFormat such as fp16 or e5m2, or {_RECIPE!r}"
+        )
+    return fmt
+
+
+def formats_by_kind(
+    fmt: Format | Quantizer | str | Mapping[str, Any],
+) -> dict[str, FloatFormat] | None:
+    """The formats by kind that `diagnose` counts in; None: those of the layers' recipes.
+
+    Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
+    """
+    if isinstance(fmt, Mapping):
+        unknown = [kind for kind in fmt if kind not in _ASKED]
+        if unknown or not fmt:
+            listed = nearest(unknown[:1], _ASKED, "help(diagnose) lists all")
+            raise ValueError(
+                f"diagnose: fmt: expected formats by {listed}; got "
+                f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
+            )
+        formats = {kind: value for kind, value in fmt.items() if value is not None}
+        return {kind: _float_format(f"diagnose: fmt: {kind}", x) for kind, x in formats.items()}
+    if fmt == _RECIPE:
+        return None
+    return dict.fromkeys(_ASKED, _float_format("diagnose: fmt", fmt))
 
 
 class Report(Tabular):
@@ -62,7 +90,7 @@ class Report(Tabular):
 
     Args:
         rows: layers in the order of their first calls; input, weight, output, then the gradients.
-        uncovered: the sentence of that property.
+        uncovered: a sentence that names the products without a row.
     """
 
     def __init__(self, rows: Iterable[TensorRow], uncovered: str = "") -> None:
@@ -79,7 +107,7 @@ class Report(Tabular):
         are none."""
         return self._uncovered
 
-    def _found(self) -> tuple[TensorRow, ...]:
+    def _counted(self) -> tuple[TensorRow, ...]:
         rows = self.rows
         if not rows:
             raise RuntimeError(
@@ -93,7 +121,7 @@ class Report(Tabular):
         self,
         fmt: Format | str | None = None,
         *,
-        candidates: Sequence[Format | str] = CANDIDATES,
+        candidates: Sequence[Format | str] = _CANDIDATES,
         margin: int = MARGIN,
         threshold: float = THRESHOLD,
     ) -> Recommendation:
@@ -118,19 +146,19 @@ class Report(Tabular):
         """
         checks.whole("recommend: margin", margin, 0)
         checks.number("recommend: threshold", threshold, least=0, below=1)
-        formats = [float_format("recommend: candidates", each) for each in candidates]
+        formats = [_float_format("recommend: candidates", value) for value in candidates]
         if not formats:
             raise ValueError("recommend: candidates: expected at least one format, got none")
-        rows = self._found()
-        of = None if fmt is None else float_format("recommend: fmt", fmt)
-        scale = scale_advice(rows, of, margin, threshold)
+        rows = self._counted()
+        gradient_format = None if fmt is None else _float_format("recommend: fmt", fmt)
+        scale = scale_advice(rows, gradient_format, margin, threshold)
         seen = scale is None or not scale.unseen
         narrow = format_advice(rows, formats, margin, threshold, gradients=seen)
         return Recommendation(scale, narrow)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as plain values."""
-        return [{"type": "tensor", **row.to_dict()} for row in self._found()]
+        return [{"type": "tensor", **row.to_dict()} for row in self._counted()]
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""
@@ -139,14 +167,14 @@ class Report(Tabular):
     def records(self) -> list[dict[str, Any]]:
         """The lines of `save`."""
         uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
-        return [{**schemas.header(KIND), **uncovered}, *self.to_dicts()]
+        return [{**schemas.header(_KIND), **uncovered}, *self.to_dicts()]
 
     def save(self, path: str | Path) -> Path:
         """Writes JSON lines: a header, then a line for every row.
 
         Raises: RuntimeError: nothing was counted yet.
         """
-        lines = [json.dumps(each, allow_nan=False) for each in self.records()]
+        lines = [json.dumps(record, allow_nan=False) for record in self.records()]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -158,10 +186,10 @@ class Report(Tabular):
 
         Raises: ValueError: another file, or another schema.
         """
-        found = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
-        lines = schemas.check_all(found, path)
+        records = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+        lines = schemas.check_all(records, path)
         kind = lines[0].get("kind") if lines else None
-        if kind != KIND:
+        if kind != _KIND:
             raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
         # A run's file has its epochs below.
         rows = (TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
@@ -169,15 +197,20 @@ class Report(Tabular):
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table as texts, its head first."""
-        return [HEAD, *map(cells, self._found())]
+        rows = self._counted()
+        return [tuple(COLUMNS), *(tuple(cell(row) for cell in COLUMNS.values()) for row in rows)]
 
     def _table(self) -> TextTable:
-        return table(self.rows, *filter(None, [self.uncovered]))
+        notes = [self.uncovered] if self.uncovered else []
+        if not self.rows:
+            return TextTable([], notes=["nothing was counted yet", *notes])
+        # The first three columns are words.
+        return TextTable(self.cells(), range(3), notes, rule=True)
 
 
 def diagnose(
     model: Module,
-    fmt: AskedFormats = RECIPE,
+    fmt: Format | Quantizer | str | Mapping[str, Any] = _RECIPE,
     *,
     scaler: LossScaler | torch.amp.GradScaler | float | None = None,
 ) -> Diagnosis:
@@ -226,7 +259,8 @@ def diagnose(
     >>> [(row.kind, row.underflow) for row in report.rows]
     [('input', 4), ('weight', 0), ('output', 0), ('grad_output', 0), ('grad_weight', 8)]
     """
-    return Diagnosis(model, fmt, scaler)
+    check_model("diagnose", model)
+    return Diagnosis(model, CountingVisitor(formats_by_kind(fmt), _multiplication(scaler)))
 
 
 def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
@@ -241,39 +275,32 @@ def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
 
 class Diagnosis(Report):
     """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
-    it waits for the device.
+    it waits for the device."""
 
-    Args:
-        model, fmt, scaler: as for `diagnose`.
-    """
-
-    def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
-        check_model("diagnose", model)
+    def __init__(self, model: Module, visitor: CountingVisitor) -> None:
         super().__init__(())
         # Layers have the names that they have without the wrapper.
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
-        self._is_scaled = (scaled := _multiplication(scaler)) is not None
-        self._watcher = Watcher(formats_by_kind(fmt), scaled)
+        self._visitor = visitor
         self._open: ExitStack | None = None
         self._operators = Operators(Runs())
 
     @property
     def uncovered(self) -> str:
-        """A sentence that names the products of the first forward pass without a row; "" if there
-        are none."""
-        by_recipe = self._watcher.formats is None
+        by_recipe = self._visitor.formats is None
         return self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     def __enter__(self) -> Diagnosis:
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
+        operators = None if self._operators.counts else self._operators
         with ExitStack() as stack:
-            below = None if self._operators.counts else self._operators
-            seen = observe(
-                self._model, self._watcher, operations=LAYERS, around=False, operators=below
+            stack.enter_context(
+                observe(
+                    self._model, self._visitor, operations=LAYERS, around=False, operators=operators
+                )
             )
-            stack.enter_context(seen)
             self._open = stack.pop_all()
         return self
 
@@ -285,29 +312,17 @@ class Diagnosis(Report):
     @property
     def rows(self) -> tuple[TensorRow, ...]:
         """The rows as counted so far; waits for the device."""
-        fresh = [self._row(key, *taken) for key, taken in self._watcher.take().items()]
-        if fresh:
-            self._rows = merged([*self._rows, *fresh])
-        return self._rows
-
-    def _row(self, key: RowKey, calls: int, counts: Counts) -> TensorRow:
-        overflow, underflow, zeros, _ = (int(n) for n in counts[0, :EVENTS])
-        if not isinstance(key.format, FloatFormat):
-            overflow = underflow = 0
-        seen = own = Histogram(counts[0, EVENTS:], zeros)
-        if self._is_scaled and key.kind in BACKWARD:
-            own = Histogram(counts[1, EVENTS:], zeros)
-        return TensorRow(*key[:4], calls, seen, own, overflow, underflow, key.rounded)
+        return merged([*self._rows, *self._visitor.rows()])
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
         """The report of all ranks together, on each of them; all ranks must make this call. Without
         torch.distributed it is the report of this process."""
         if not (dist.is_available() and dist.is_initialized()):
             return Report(self.rows, self.uncovered)
-        every: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(every, list(self.rows), group=group)
-        return Report(merged(row for rows in every for row in rows), self.uncovered)
+        rows: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(rows, list(self.rows), group=group)
+        return Report(merged(row for part in rows for row in part), self.uncovered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
-        self._rows = merged([*map(TensorRow.from_dict, state["rows"]), *self.rows])
+        self._rows = merged([*self._rows, *map(TensorRow.from_dict, state["rows"])])

@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import ScaleAdvice
+from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
 from tests.loops import each
 from tests.nn import layer_cases
-from tests.techniques.loss_scaling.diagnosis.network import (
+from tests.techniques.loss_scaling.diagnosed import (
     deep,
     gpt,
     gpt_loss,
@@ -80,7 +80,7 @@ def test_results_are_counted_before_they_are_rounded(kind: str, acc: Any) -> Non
         # The gradient of the result is the same, whatever rounds the result.
         (z * y.detach() * 2).sum().backward()
     (row,) = report.rows
-    assert np.array_equal(row.histogram.counts, histogram(exact.numpy()).counts)
+    assert np.array_equal(row.histogram.bins, histogram(exact.numpy()).bins)
     assert row.overflow + row.underflow
 
 

@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from lpkernels.nn.observing import observe
-from lpkernels.techniques.loss_scaling import diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Report, TensorRow, _watching
+from lpkernels.techniques.loss_scaling import counting, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import Report
+from lpkernels.techniques.loss_scaling.rows import TensorRow
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
 from tests.support.computes import Computes
 from tests.support.operators import Reads
-from tests.techniques.loss_scaling.diagnosis.network import (
+from tests.techniques.loss_scaling.diagnosed import (
     batch,
     histogram,
     net,
@@ -33,7 +34,7 @@ def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
     array = torch.cat([v.reshape(-1).float() for v in values])
     rounded = lp.quantize(array, fmt, backend="reference").double()
     expected = histogram(array.numpy())
-    assert np.array_equal(row.histogram.counts, expected.counts)
+    assert np.array_equal(row.histogram.bins, expected.bins)
     assert row.histogram.zeros == expected.zeros
     assert row.calls == len(values)
     finite = array.isfinite()
@@ -193,19 +194,19 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
 
 
 def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, counted = _watching.counting_to_nearest, []
+    real, counted = counting._counting, []
 
-    def counting(fmt: lp.FloatFormat) -> Callable[[Tensor, Tensor], None]:
+    def counting_shapes(fmt: lp.FloatFormat) -> Callable[[Tensor, Tensor], None]:
         return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
-    monkeypatch.setattr(_watching, "counting_to_nearest", counting)
+    monkeypatch.setattr(counting, "_counting", counting_shapes)
     report = one_pass(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4))
     # Forward reads an input, two weights and two results; backward reads the gradients of all but
     # the input.
     assert len(counted) == 5 + 4
     assert sum(row.calls for row in report.rows) == 11
     first, second = row_of(report, "0", "grad_output"), row_of(report, "1", "grad_input")
-    assert np.array_equal(first.histogram.counts, second.histogram.counts)
+    assert np.array_equal(first.histogram.bins, second.histogram.bins)
 
 
 def test_a_tensor_that_changes_in_place_is_read_again() -> None:
