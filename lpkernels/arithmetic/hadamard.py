@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from lpkernels.formats.checks import checked_int
-from lpkernels.rng import SITE_QUANTIZE, Role, derive_seed, fast_word
+from lpkernels.rng import SITE_QUANTIZE, Role, derive_seed, draw
 
 HADAMARD_SIZES = (16, 32, 64, 128)
 TE = "te"
@@ -46,7 +46,7 @@ def signs_of(size: int, signs: str | int) -> tuple[int, ...]:
     if isinstance(signs, str):
         return TE_SIGNS
     seed = derive_seed(signs, Role.SIGNS)
-    words = [fast_word(seed, SITE_QUANTIZE, 0, 0, word) for word in range((size + 31) // 32)]
+    words = [draw(seed, SITE_QUANTIZE, 0, 0, word, 32) for word in range((size + 31) // 32)]
     return tuple(-1 if words[i // 32] >> i % 32 & 1 else 1 for i in range(size))
 
 

@@ -8,7 +8,7 @@ Constants are upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"`
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,19 +16,7 @@ from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
     BF16,
-    BINARY8P1,
-    BINARY8P2,
-    BINARY8P3,
-    BINARY8P4,
-    BINARY8P5,
-    BINARY8P6,
-    BINARY8P7,
-    DLFLOAT16,
-    E2M1,
-    E2M3,
-    E3M2,
     E4M3,
-    E4M3B11FNUZ,
     E4M3FN,
     E4M3FNUZ,
     E5M2,
@@ -40,12 +28,6 @@ from lpkernels.formats._named import (
     FP8_E5M2,
     FP16,
     FP32,
-    FP_4_3_4,
-    FP_4_3_4_BACKWARD,
-    FP_5_2_0,
-    FP_5_2_0_BACKWARD,
-    FP_6_9_0,
-    FP_6_9_0_BACKWARD,
     NAMED,
     TF32,
     parse_float_name,
@@ -80,8 +62,6 @@ from lpkernels.formats.integers import (
     TENSOR_SCALE,
     InAffine,
     InBlock,
-    InFixed,
-    InFloat,
     InTable,
     axis,
     element,
@@ -90,19 +70,7 @@ from lpkernels.formats.integers import (
 __all__ = [
     "ALIASES",
     "BF16",
-    "BINARY8P1",
-    "BINARY8P2",
-    "BINARY8P3",
-    "BINARY8P4",
-    "BINARY8P5",
-    "BINARY8P6",
-    "BINARY8P7",
-    "DLFLOAT16",
-    "E2M1",
-    "E2M3",
-    "E3M2",
     "E4M3",
-    "E4M3B11FNUZ",
     "E4M3FN",
     "E4M3FNUZ",
     "E5M2",
@@ -114,12 +82,6 @@ __all__ = [
     "FP8_E5M2",
     "FP16",
     "FP32",
-    "FP_4_3_4",
-    "FP_4_3_4_BACKWARD",
-    "FP_5_2_0",
-    "FP_5_2_0_BACKWARD",
-    "FP_6_9_0",
-    "FP_6_9_0_BACKWARD",
     "NAMED",
     "TF32",
     "AffineFormat",
@@ -128,7 +90,6 @@ __all__ = [
     "FloatFormat",
     "Format",
     "FormatLike",
-    "FormatRow",
     "Number",
     "TableFormat",
     "as_format",
@@ -136,7 +97,6 @@ __all__ = [
     "format_from_ints",
     "known_tables",
     "parse_format",
-    "table",
     "table_of_parts",
 ]
 
@@ -301,22 +261,14 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
     """
     kind, length = (ints or (None,))[KIND], len(ints)
     if kind == FLOAT and length == 8:
+        _, exp_bits, man_bits, bias, specials, subnormals, overflow, unsigned = ints
         return FloatFormat(
-            ints[InFloat.EXP_BITS],
-            ints[InFloat.MAN_BITS],
-            bias=ints[InFloat.BIAS],
-            specials=SPECIALS[ints[InFloat.SPECIALS]],
-            subnormals=bool(ints[InFloat.SUBNORMALS]),
-            overflow=OVERFLOWS[ints[InFloat.OVERFLOW]],
-            signed=not ints[InFloat.UNSIGNED],
-        )
+            exp_bits, man_bits, bias=bias, specials=SPECIALS[specials],
+            subnormals=bool(subnormals), overflow=OVERFLOWS[overflow], signed=not unsigned,
+        )  # fmt: skip
     if kind == FIXED and length == 8:
-        return FixedFormat(
-            ints[InFixed.WORD_BITS],
-            ints[InFixed.FRAC_BITS],
-            signed=bool(ints[InFixed.SIGNED]),
-            overflow=FIXED_OVERFLOWS[ints[InFixed.OVERFLOW]],
-        )
+        _, word, frac, signed, overflow, *_ = ints
+        return FixedFormat(word, frac, signed=bool(signed), overflow=FIXED_OVERFLOWS[overflow])
     if kind == AFFINE and length == 8:
         symmetric = bool(ints[InAffine.SYMMETRIC])
         return AffineFormat(ints[InAffine.BITS], symmetric=symmetric, axis=axis(ints))
@@ -348,48 +300,3 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
         target=target or None,
         steps=STEPS[ints[InBlock.STEPS]],
     )
-
-
-class FormatRow(NamedTuple):
-    """One row of the table of named formats; a number is exact as a float.
-
-    Attributes:
-        name: the name that `parse_format` reads.
-        bits: of a code, the sign included.
-        exp, man: bits of exponent and mantissa, the hidden one apart.
-        bias, specials, overflow: as in :class:`FloatFormat`.
-        max, min_normal, min_subnormal: the largest value, and the least positive ones.
-        epsilon: the distance from 1 to the next larger value.
-    """
-
-    name: str
-    bits: int
-    exp: int
-    man: int
-    bias: int
-    max: float
-    min_normal: float
-    min_subnormal: float
-    epsilon: float
-    specials: str
-    overflow: str
-
-
-def table() -> list[FormatRow]:
-    """A row for every named format, in the order of :data:`NAMED`."""
-    return [
-        FormatRow(
-            name,
-            fmt.bits,
-            fmt.exp_bits,
-            fmt.man_bits,
-            fmt.bias,
-            fmt.max,
-            fmt.min_normal,
-            fmt.min_subnormal,
-            fmt.epsilon,
-            fmt.specials,
-            fmt.overflow,
-        )
-        for name, fmt in NAMED.items()
-    ]

@@ -16,7 +16,8 @@ FLOAT32_LSB = -149
 # Formats with one zero: their NaN has the code that would be -0's, and they may lack the sign.
 ONE_ZERO = ("fnuz", "p3109")
 
-_OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
+#: The ending of a name that gives a format's overflow.
+OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
 
 
 @dataclass(frozen=True, init=False)
@@ -210,7 +211,7 @@ class FloatFormat:
         if not self.subnormals:
             name += "_nosub"
         if self.overflow != default_overflow(self.specials):
-            name += f"_{_OVERFLOW_SUFFIX[self.overflow]}"
+            name += f"_{OVERFLOW_SUFFIX[self.overflow]}"
         return name
 
     def __str__(self) -> str:

@@ -9,21 +9,18 @@ expression of it and lacks only that lowest binade.
 """
 
 import re
+from typing import Any
 
-from lpkernels.formats._float import FloatFormat
+from lpkernels.formats._float import OVERFLOW_SUFFIX, FloatFormat
 
 FP32 = FloatFormat(8, 23)
 TF32 = FloatFormat(8, 10)
 BF16 = FloatFormat(8, 7)
 FP16 = FloatFormat(5, 10)
-DLFLOAT16 = FloatFormat(6, 9)
 
 E5M2 = FloatFormat(5, 2)
 E4M3 = FloatFormat(4, 3)
 E4M3FN = FloatFormat(4, 3, specials="fn")
-E3M2 = FloatFormat(3, 2)
-E2M3 = FloatFormat(2, 3)
-E2M1 = FloatFormat(2, 1)
 
 # OCP 8-bit Floating Point Specification (OFP8) v1.0; OCP Microscaling Formats (MX) v1.0, 5.3.
 FP8_E5M2 = E5M2
@@ -32,24 +29,20 @@ FP6_E3M2 = FloatFormat(3, 2, specials="none", overflow="saturate")
 FP6_E2M3 = FloatFormat(2, 3, specials="none", overflow="saturate")
 FP4_E2M1 = FloatFormat(2, 1, specials="none", overflow="saturate")
 
-# FP(e, m, b) of Lee, Sharma, Aiken 2023 (arXiv 2301.13464): no code is reserved and every value is
-# divided by 2^b, so bias = 2^(e-1) - 1 + b. Forward tensors saturate, backward ones overflow to
-# infinity for the loss scaler to see. FP_4_3_4 and FP_5_2_0 are those of Sun et al. 2019 (HFP8).
-FP_4_3_4 = FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")
-FP_5_2_0 = FloatFormat(5, 2, specials="none", overflow="saturate")
-FP_6_9_0 = FloatFormat(6, 9, specials="none", overflow="saturate")
-FP_4_3_4_BACKWARD = FloatFormat(4, 3, bias=11, specials="none", overflow="infinity")
-FP_5_2_0_BACKWARD = FloatFormat(5, 2, specials="none", overflow="infinity")
-FP_6_9_0_BACKWARD = FloatFormat(6, 9, specials="none", overflow="infinity")
-
-# AMD's formats of the MI300 and the third finite one of ml_dtypes (torch's and its dtypes are
-# float8_e4m3fnuz and so on), and the formats of 8 bits of IEEE's working group P3109 by precision.
+# AMD's formats of the MI300: torch.float8_e4m3fnuz and torch.float8_e5m2fnuz.
 E4M3FNUZ = FloatFormat(4, 3, specials="fnuz")
 E5M2FNUZ = FloatFormat(5, 2, specials="fnuz")
-E4M3B11FNUZ = FloatFormat(4, 3, specials="fnuz", bias=11)
-BINARY8P1, BINARY8P2, BINARY8P3, BINARY8P4, BINARY8P5, BINARY8P6, BINARY8P7 = (
-    FloatFormat(8 - p, p - 1, specials="p3109") for p in range(1, 8)
-)
+
+# FP(e, m, b) of Lee, Sharma, Aiken 2023 (arXiv 2301.13464): no code is reserved and every value is
+# divided by 2^b, so bias = 2^(e-1) - 1 + b. Forward tensors saturate, backward ones overflow to
+# infinity for the loss scaler to see. fp_4_3_4 and fp_5_2_0 are those of Sun et al. 2019 (HFP8).
+_LEE = {
+    f"fp_{exp}_{man}_{shift}{suffix}": FloatFormat(
+        exp, man, bias=2 ** (exp - 1) - 1 + shift, specials="none", overflow=overflow
+    )
+    for suffix, overflow in (("", "saturate"), ("_backward", "infinity"))
+    for exp, man, shift in ((4, 3, 4), (5, 2, 0), (6, 9, 0))
+}
 
 #: Every named float format by its name in text, the widest first.
 NAMED: dict[str, FloatFormat] = {
@@ -57,34 +50,24 @@ NAMED: dict[str, FloatFormat] = {
     "tf32": TF32,
     "bf16": BF16,
     "fp16": FP16,
-    "dlfloat16": DLFLOAT16,
+    "dlfloat16": FloatFormat(6, 9),
     "e5m2": E5M2,
     "e4m3": E4M3,
     "e4m3fn": E4M3FN,
-    "e3m2": E3M2,
-    "e2m3": E2M3,
-    "e2m1": E2M1,
+    "e3m2": FloatFormat(3, 2),
+    "e2m3": FloatFormat(2, 3),
+    "e2m1": FloatFormat(2, 1),
     "fp8_e5m2": FP8_E5M2,
     "fp8_e4m3": FP8_E4M3,
     "fp6_e3m2": FP6_E3M2,
     "fp6_e2m3": FP6_E2M3,
     "fp4_e2m1": FP4_E2M1,
-    "fp_4_3_4": FP_4_3_4,
-    "fp_5_2_0": FP_5_2_0,
-    "fp_6_9_0": FP_6_9_0,
-    "fp_4_3_4_backward": FP_4_3_4_BACKWARD,
-    "fp_5_2_0_backward": FP_5_2_0_BACKWARD,
-    "fp_6_9_0_backward": FP_6_9_0_BACKWARD,
+    **_LEE,
     "e4m3fnuz": E4M3FNUZ,
     "e5m2fnuz": E5M2FNUZ,
-    "e4m3b11fnuz": E4M3B11FNUZ,
-    "binary8p1": BINARY8P1,
-    "binary8p2": BINARY8P2,
-    "binary8p3": BINARY8P3,
-    "binary8p4": BINARY8P4,
-    "binary8p5": BINARY8P5,
-    "binary8p6": BINARY8P6,
-    "binary8p7": BINARY8P7,
+    # The third finite format of ml_dtypes, and IEEE's working group P3109's of 8 bits by precision.
+    "e4m3b11fnuz": FloatFormat(4, 3, specials="fnuz", bias=11),
+    **{f"binary8p{p}": FloatFormat(8 - p, p - 1, specials="p3109") for p in range(1, 8)},
 }
 
 #: The meaning of a BlockFormat's short element names: the OCP types.
@@ -100,7 +83,10 @@ _FLOAT_NAME = re.compile(r"e(\d+)m(\d+)(ieee|fn|none|fnuz)?((?:_[a-z0-9-]+)*)")
 _P3109_NAME = re.compile(r"p3109_k(\d+)p(\d+)(se|sf|ue|uf)((?:_[a-z0-9-]+)*)")
 # An alias with the endings that names of the grammar have.
 _ALIAS = re.compile(r"(.+?)((?:_(?:b-?\d+|nosub|inf|sat|nan))+)")
-_OVERFLOW_OF_SUFFIX = {"inf": "infinity", "sat": "saturate", "nan": "nan"}
+_FIELD_OF_SUFFIX: dict[str, tuple[str, Any]] = {
+    "nosub": ("subnormals", False),
+    **{suffix: ("overflow", overflow) for overflow, suffix in OVERFLOW_SUFFIX.items()},
+}
 
 
 def parse_float_name(name: str) -> FloatFormat | None:
@@ -122,34 +108,21 @@ def parse_float_name(name: str) -> FloatFormat | None:
         exp_bits, man_bits = int(match[1]), int(match[2])
     else:
         return None
-    bias: int | None = None
-    subnormals = True
-    overflow: str | None = None
-    seen: set[str] = set()
+    fields: dict[str, Any] = {}
     for suffix in suffixes.split("_")[1:]:
         if re.fullmatch(r"b-?\d+", suffix):
-            kind, bias = "bias", int(suffix[1:])
-        elif suffix == "nosub":
-            kind, subnormals = "nosub", False
-        elif suffix in _OVERFLOW_OF_SUFFIX:
-            kind, overflow = "overflow", _OVERFLOW_OF_SUFFIX[suffix]
+            field, value = "bias", int(suffix[1:])
+        elif suffix in _FIELD_OF_SUFFIX:
+            field, value = _FIELD_OF_SUFFIX[suffix]
         else:
             raise ValueError(
                 f"parse_format: unknown suffix '_{suffix}' in {name!r}; known are _b<bias>, "
                 "_nosub, _inf, _sat and _nan"
             )
-        if kind in seen:
-            raise ValueError(f"parse_format: {name!r} gives its {kind} twice; write it once")
-        seen.add(kind)
-    return FloatFormat(
-        exp_bits,
-        man_bits,
-        bias=bias,
-        specials=specials,
-        subnormals=subnormals,
-        overflow=overflow,
-        signed=signed,
-    )
+        if field in fields:
+            raise ValueError(f"parse_format: {name!r} gives its {field} twice; write it once")
+        fields[field] = value
+    return FloatFormat(exp_bits, man_bits, specials=specials, signed=signed, **fields)
 
 
 def _p3109_widths(name: str, k: int, p: int, signed: bool) -> tuple[int, int]:

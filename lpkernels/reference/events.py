@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.formats import FixedFormat, Number, TableFormat
+from lpkernels.formats import Number
 from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.orders import Present, Rounds, Sequential
 from lpkernels.reference.sums import Sums
@@ -75,9 +75,9 @@ class CountingRounds(Rounds):
         return result
 
     def _see(self, exact: Float64, fmt: Number, rounding: str, site: int, k: int) -> None:
-        draws = self.draws(rounding, site, k)
-        over = beyond(exact, fmt, rounding, draws, self.acc.random_bits)
-        self.overflowed = self.overflowed | over
+        bits = self.draws(rounding, site, k)
+        beyond = overflows_array(exact, fmt, rounding, draws=bits, random_bits=self.acc.random_bits)
+        self.overflowed = self.overflowed | beyond
 
 
 class _Lost(Sequential):
@@ -97,59 +97,6 @@ class _Lost(Sequential):
 
 def _can_be_lost(addend: Float64) -> Mask:
     return (addend != 0) & np.isfinite(addend)
-
-
-def beyond(
-    exact: Float64,
-    fmt: Number,
-    rounding: str,
-    draws: NDArray[np.uint32] | None = None,
-    random_bits: int = 32,
-) -> Mask:
-    """Which finite values lie beyond the format's largest value, once rounded as if it had none."""
-    if isinstance(fmt, TableFormat):
-        return overflows_array(exact, fmt, "toward_zero")
-    negative = exact < 0
-    step: Any
-    odd: Any
-    if isinstance(fmt, FixedFormat):
-        step, limit = fmt.quantum, np.where(negative, -fmt.min, fmt.max)
-        odd = np.round(limit / step) % 2 == 1
-    else:
-        # Without a sign, 0 is the last value below, and the least value would follow it.
-        ends = negative & (not fmt.signed)
-        step = np.where(ends, fmt.min_subnormal, 2.0 ** (fmt.emax - fmt.man_bits))
-        limit = np.where(ends, 0.0, fmt.max)
-        odd = (fmt.max_code % 2 == 1) & ~ends
-    outside = (np.abs(exact) > limit) & np.isfinite(exact)
-    if not outside.any():
-        return outside
-    # Steps beyond the limit: less than one may still come back to it.
-    steps = (np.abs(exact) - limit) / step
-    return outside & ((steps >= 1) | _leaves(steps, odd, negative, rounding, draws, random_bits))
-
-
-def _leaves(
-    fraction: Float64,
-    odd: Any,
-    negative: Mask,
-    rounding: str,
-    draws: NDArray[np.uint32] | None,
-    random_bits: int,
-) -> Any:
-    """Whether a magnitude at `fraction` of the step after a value leaves it."""
-    if rounding == "nearest_even":
-        return (fraction > 0.5) | ((fraction == 0.5) & odd)
-    if rounding == "nearest_away":
-        return fraction >= 0.5
-    if rounding == "toward_positive":
-        return ~negative
-    if rounding == "toward_negative":
-        return negative
-    if rounding == "stochastic" and draws is not None:
-        scale = 2.0 ** (random_bits + 1)
-        return np.floor(fraction * scale) + 2.0 * draws + 1 >= scale
-    return np.zeros(fraction.shape, dtype=np.bool_) | (rounding == "to_odd") & ~np.asarray(odd)
 
 
 def matmul_events(

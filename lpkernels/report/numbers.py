@@ -14,16 +14,16 @@ def named_formats() -> Table:
     """A row for every named float format."""
     table = Table(title="Named float formats")
     # A narrow terminal folds the figures before it cuts the names.
-    table.add_column("name", min_width=max(len(row.name) for row in formats.table()))
+    table.add_column("name", min_width=max(map(len, formats.NAMED)))
     limits = ("max", "min normal", "min subnormal", "epsilon")
     add_numbers(table, "bits", "exp", "man", "bias", *limits)
     table.add_column("specials")
     table.add_column("overflow")
-    for row in formats.table():
-        numbers = map(str, (row.bits, row.exp, row.man, row.bias))
-        ends = (row.max, row.min_normal, row.min_subnormal, row.epsilon)
+    for name, fmt in formats.NAMED.items():
+        numbers = map(str, (fmt.bits, fmt.exp_bits, fmt.man_bits, fmt.bias))
+        ends = (fmt.max, fmt.min_normal, fmt.min_subnormal, fmt.epsilon)
         texts = (f"{value:.6g}" for value in ends)
-        table.add_row(row.name, *numbers, *texts, row.specials, row.overflow)
+        table.add_row(name, *numbers, *texts, fmt.specials, fmt.overflow)
     return table
 
 

@@ -98,7 +98,7 @@ def test_accumulator_round_trips(acc):
 
 
 def test_accumulator_ints_are_pinned():
-    fp32, e6m9 = formats.FP32.to_ints(), formats.DLFLOAT16.to_ints()
+    fp32, e6m9 = formats.FP32.to_ints(), formats.NAMED["dlfloat16"].to_ints()
     assert NATIVE.to_ints() == (1, 0, 0, 0, 8, 0, 0, 0, *fp32, *(0,) * 8, *fp32, 0, 0, 0)
     acc = accumulator(
         "e6m9_chunk64:stochastic:product=fixed8_f3:product_rounding=to_odd:outer=fp32:bits=3:philox"
@@ -119,10 +119,10 @@ def test_outer_and_its_rounding_default_to_those_of_the_sum():
     assert acc.outermost_rounding == Accumulator("e6m9", "to_odd").outermost_rounding == "to_odd"
     assert Accumulator("e6m9", "to_odd").outer_rounding is None
     assert Accumulator("e6m9", chunk=64) == Accumulator("e6m9", chunk=64, outer="e6m9")
-    assert Accumulator("e6m9", chunk=64).outermost == formats.DLFLOAT16
+    assert Accumulator("e6m9", chunk=64).outermost == formats.NAMED["dlfloat16"]
     assert Accumulator("e6m9", chunk=64, outer="fp32").outermost == formats.FP32
     assert Accumulator("e6m9").outer is None
-    assert Accumulator("e6m9").outermost == formats.DLFLOAT16
+    assert Accumulator("e6m9").outermost == formats.NAMED["dlfloat16"]
 
 
 def test_native_is_torch_only_without_chunks():
@@ -306,7 +306,7 @@ def test_fp8_wang2018_and_the_formats_of_hfp8_sun2019():
     expected = Recipe("e5m2", "e5m2", grad_output="e5m2", fprop=acc, dgrad=acc, wgrad=acc)
     assert recipe("fp8_wang2018") == expected
     built = recipe("hfp8_sun2019")
-    assert built.input.fmt == formats.FP_4_3_4
+    assert built.input.fmt == formats.NAMED["fp_4_3_4"]
     assert (built.input.fmt.max, built.grad_output.fmt.max) == (30.0, 114688.0)
     assert built.grad_output.fmt.overflow == "infinity"
 

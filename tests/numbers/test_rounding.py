@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lpkernels.formats import (
-    DLFLOAT16,
     E4M3,
     E5M2,
     FP4_E2M1,
@@ -25,7 +24,7 @@ from lpkernels.formats import (
     FloatFormat,
     parse_format,
 )
-from lpkernels.rounding import ROUNDINGS, check_rounding, round_array, round_scalar
+from lpkernels.rounding import ROUNDINGS, check_rounding, overflows_array, round_array, round_scalar
 from tests.cases import DETERMINISTIC, EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
@@ -138,6 +137,18 @@ def test_the_least_excess_moves_a_value_with_enough_bits(random_bits, draw, want
     assert_rounds(value, E5M2, "stochastic", want, draw=draw, random_bits=random_bits)
 
 
+@rows(
+    "name, tie, leaves",
+    # "fn" gives its last code to NaN, so that its largest value has an even code and keeps a tie.
+    ("e4m3fn", 464.0, False), ("e4m3fn_sat", -464.0, False), ("e4m3", 248.0, True),
+    ("e2m3", -3.875, True), ("fixed8_f0", 127.5, True), ("fixed8_f0", -128.5, False),
+)  # fmt: skip
+def test_a_tie_behind_the_largest_value_overflows_to_an_even_code(name, tie, leaves):
+    x = np.array([tie, np.nextafter(tie, 2 * tie), INF, NAN])
+    overflows = overflows_array(x, parse_format(name), "nearest_even")
+    assert overflows.tolist() == [leaves, True, False, False]
+
+
 @each("fmt, rounding", EVERY_FORMAT, ROUNDINGS)
 def test_array_equals_scalar(fmt, rounding, rng):
     x = rng.choice(hard_values(fmt, count=50), 100)
@@ -227,7 +238,11 @@ def test_every_value_of_a_format_stays_in_every_mode():
             assert_bit_equal(kept, fmt.values(), f"{fmt} {rounding}")
 
 
-@each("random_bits, fmt", [1, 2, 3, 8], [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
+@each(
+    "random_bits, fmt",
+    [1, 2, 3, 8],
+    [E4M3, FloatFormat(6, 9), FloatFormat(4, 0), FixedFormat(8, 4)],
+)
 def test_the_frequency_over_all_draws_is_the_rule(fmt, random_bits):
     draws = np.arange(2**random_bits)
     # 1 and 1 + step are neighbours in all four formats.

@@ -32,7 +32,7 @@ CASTS = {
     "float8_e5m2": formats.FP8_E5M2,
     "float8_e4m3fnuz": formats.E4M3FNUZ,
     "float8_e5m2fnuz": formats.E5M2FNUZ,
-    "float8_e4m3b11fnuz": formats.E4M3B11FNUZ,
+    "float8_e4m3b11fnuz": formats.NAMED["e4m3b11fnuz"],
     "float6_e2m3fn": formats.FP6_E2M3,
     "float6_e3m2fn": formats.FP6_E3M2,
     "float4_e2m1fn": formats.FP4_E2M1,

@@ -1,13 +1,14 @@
 """Counts of the effects of rounding: of exact roundings one by one, and rules by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FixedFormat, TableFormat
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
-from lpkernels.reference.events import beyond
 from lpkernels.rng import SITE_QUANTIZE, draws
 from lpkernels.rounding import round_scalar
 from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
@@ -22,16 +23,31 @@ def counts_of(x, fmt, rounding: str = "nearest_even", **rest) -> list[int]:
     return quantize_counting(np.asarray(x), Quantizer(fmt, rounding), **rest)[1][:4].tolist()
 
 
+def is_beyond(value: float, fmt, rounding: str, draw: int) -> bool:
+    """Whether a finite value lies beyond its format once rounded as if the format had no end."""
+    if isinstance(fmt, TableFormat) or not math.isfinite(value):
+        return math.isfinite(value) and not fmt.min <= value <= fmt.max
+    if isinstance(fmt, FixedFormat):
+        wide = FixedFormat(24, fmt.frac_bits)
+        return not fmt.min <= round_scalar(value, wide, rounding, draw=draw) <= fmt.max
+    marked = replace(fmt, overflow="nan")
+    return math.isnan(round_scalar(value, marked, rounding, draw=draw, always_overflows=True))
+
+
 def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
     drawn = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast")
-    over = beyond(x, fmt, rounding, drawn)
-    pairs = zip(x.tolist(), drawn.tolist(), strict=True)
+    pairs = list(zip(x.tolist(), drawn.tolist(), strict=True))
+    over = np.array([is_beyond(value, fmt, rounding, draw) for value, draw in pairs])
     zero = np.array([round_scalar(value, fmt, rounding, draw=draw) == 0 for value, draw in pairs])
     under = zero & (x != 0) & np.isfinite(x) & ~over
     return [int(each.sum()) for each in (over, under, x == 0, ~np.isfinite(x))]
 
 
-@each("rounding, fmt", ROUNDINGS, EVERY_FORMAT)
+# These have no wider word that they could be compared with.
+WIDEST = {"fixed24_f10", "fixed24_f140_wrap", "fixed24_f149", "fixed2_f-126"}
+
+
+@each("rounding, fmt", ROUNDINGS, [fmt for fmt in EVERY_FORMAT if str(fmt) not in WIDEST])
 def test_counts_equal_exact_ones(fmt, rounding):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]

@@ -51,8 +51,7 @@ def calls(*, large: bool = True) -> list[Call]:
 def _words(stream: int, shape: tuple[int, ...]) -> np.ndarray:
     """32 random bits for each element."""
     index = np.arange(int(np.prod(shape)), dtype=np.uint64)
-    zero = np.zeros_like(index)
-    return rng.fast_words(stream, rng.SITE_QUANTIZE, zero, zero, index).reshape(shape)
+    return rng.draws(stream, rng.SITE_QUANTIZE, 0, 0, index, 32).reshape(shape)
 
 
 def _numbers(stream: int, man_bits: int = 23) -> Callable[..., Tensor]:
