@@ -25,7 +25,6 @@ from torch.optim import Optimizer
 from bench.recording import keep
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
@@ -203,12 +202,9 @@ def show(path: Path, print_: Callable[[str], None] = print) -> None:
             figures = [own["figure"] for own, _ in both]
             gaps = [own["figure"] - other["figure"] for own, other in both]
             mean = statistics.fmean(figures)
-            interval = t_interval(gaps, 0.95) if arm != "fp32" else None
-            of = f"[{interval.low:+.4f}, {interval.high:+.4f}]" if interval else ""
             print_(
                 f"{task:14} {arm:36} {both[0][0]['bytes_a_value']:6.3f} bytes  "
-                f"{both[0][0]['metric']} {mean:.4f}  "
-                f"{statistics.fmean(gaps):+.4f} {of} ({len(both)})"
+                f"{both[0][0]['metric']} {mean:.4f}  {statistics.fmean(gaps):+.4f} ({len(both)})"
             )
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import mean
 
-from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import Result, read_results
 from lpkernels.report.figures import new_figure, save_figure
 
 ROOT = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ file. ``--write`` writes all pages anew.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
+from lpkernels.experiments.sweeps.results import Result, table_of
+from lpkernels.experiments.sweeps.statistics import summarise
 
 ROOT = Path(__file__).resolve().parents[1]
 Record = dict[str, Any]
@@ -23,7 +24,11 @@ Record = dict[str, Any]
 
 def fixed(value: float | None, places: int, scale: float = 1.0) -> str:
     # Adding zero takes the sign from a number that rounds to -0.
-    return "" if value is None else f"{round(scale * value, places) + 0.0:.{places}f}"
+    return (
+        ""
+        if value is None or math.isnan(value)
+        else f"{round(scale * value, places) + 0.0:.{places}f}"
+    )
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Row:
     records: list[Record]
     arm: str
     reference: str
-    arms: Callable[..., Mapping[str, ArmSummary]]
+    arms: Callable[..., Mapping[str, Any]]
 
     def show(self, text: str, threads: int = 0) -> str:
         """A text of `str.format`, of the newest record with this number of threads, 0 for any."""
@@ -48,28 +53,29 @@ class Row:
         return ", ".join(text.format(**record) for record in self.records)
 
     def mean(self, field: str, places: int, scale: float = 1.0) -> str:
-        return fixed(self.arms(field)[self.arm].mean, places, scale)
+        return fixed(self.arms(field)[self.arm]["mean"], places, scale)
 
     def relative(self, field: str, places: int) -> str:
-        own, unit = (self.arms(field)[arm].mean for arm in (self.arm, self.reference))
-        return fixed(own / unit if own is not None and unit else None, places)
+        own, unit = (self.arms(field)[arm]["mean"] for arm in (self.arm, self.reference))
+        return fixed(own / unit if unit else None, places)
 
     def figure(self, field: str, places: int, scale: float = 1.0) -> str:
-        error = fixed(self.arms(field)[self.arm].error, places, scale)
+        error = fixed(self.arms(field)[self.arm]["standard_error"], places, scale)
         return f"{self.mean(field, places, scale)} ± {error}" if error else ""
 
     def difference(self, field: str, places: int, scale: float = 1.0, other: str = "") -> str:
         """The mean difference to another arm, paired by seed, and its 95% t interval."""
-        pairs = self.arms(field, other or self.reference)[self.arm].difference
-        text = fixed(pairs.mean if pairs else None, places, scale)
-        ends = [fixed(end, places, scale) for end in (pairs and pairs.interval) or ()]
+        pairs = self.arms(field, other or self.reference)[self.arm]
+        text, *ends = (
+            fixed(pairs[f"difference{end}"], places, scale) for end in ("", "_low", "_high")
+        )
         sign = "+" if text and float(text) > 0 else ""
-        return sign + text + (f" [{', '.join(ends)}]" if ends else "")
+        return sign + text + (f" [{', '.join(ends)}]" if all(ends) else "")
 
     def p(self, field: str) -> str:
         """Of the paired t-test, corrected by Holm over the arms of the table."""
-        p = getattr(self.arms(field)[self.arm].difference, "p_holm", None)
-        return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.2g}"
+        p = self.arms(field)[self.arm]["p_holm"]
+        return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 #: By its heading, the cells of a column: a text that `Row.show` fills in, or the name of another
@@ -260,11 +266,16 @@ def written(table: Table) -> str:
     records = [r for r in read(table.record) if table.where.items() <= r.items()]
 
     @cache
-    def arms(field: str, other: str = table.reference) -> dict[str, ArmSummary]:
+    def results() -> Any:
         arm, status = table.rows[0], "finished"
-        results = [Result(r[arm], (), r["seed"], r.get("status", status), r) for r in records]
-        found = summarise(results, field, reference=other or None, resamples=1)
-        return {each.arm: each for each in found}
+        return table_of(
+            [Result(r[arm], {}, r["seed"], r.get("status", status), r) for r in records]
+        )
+
+    @cache
+    def arms(field: str, other: str = table.reference) -> dict[str, Any]:
+        found = summarise(results(), field, reference=other or None, resamples=1)
+        return {row["arm"]: row for row in found.to_dict("records")}
 
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:

@@ -3,26 +3,27 @@
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
-from lpkernels.experiments.sweeps.reading import (
+from lpkernels.experiments.sweeps.results import (
     Results,
     check_is_there,
     read_results,
     read_status,
     write_results,
 )
-from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.results import without as without_arms
 from lpkernels.experiments.sweeps.specification import read_spec
-from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
+from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.experiments.workloads.workload import Metric
+
+if TYPE_CHECKING:
+    import pandas
 
 app = typer.Typer(
     name="sweep",
@@ -150,8 +151,8 @@ def table(
     """
     from lpkernels.report.sweeps import sweep_table, write_csv
 
-    results, _, summaries, chosen = _summaries(sweep, reference, metric, without)
-    show_table(sweep_table(summaries, chosen, title=results.spec.name))
+    results, _, summary, chosen = _summary(sweep, reference, metric, without)
+    show_table(sweep_table(summary, chosen, title=results.spec.name))
     _show_failed(results)
     _show_others(results)
     if results.missing:
@@ -159,7 +160,7 @@ def table(
     if not (reference or results.compare):
         console.print(f"nothing is compared: {results.spec.compare!r} has no result yet")
     if csv is not None:
-        console.print(f"table in {write_csv(summaries, csv)}")
+        console.print(f"table in {write_csv(summary, csv)}")
     if export is not None:
         console.print(f"results in {write_results(results, export)}")
 
@@ -183,15 +184,14 @@ def plot(
 
     Example: `lpkernels sweep plot results/sweep --out sweep.png`
     """
-    from lpkernels.report.sweep_curves import plot_against
-    from lpkernels.report.sweeps import plot_sweep
+    from lpkernels.report.sweeps import plot_against, plot_sweep
 
-    results, shown, summaries, chosen = _summaries(sweep, reference, metric, without)
-    given, title = (shown, summaries, chosen), results.spec.name
+    results, cells, summary, chosen = _summary(sweep, reference, metric, without)
+    title = results.spec.name
     if against:
-        picture = _read(lambda: plot_against(*given, against, out, title=title))
+        picture = _read(lambda: plot_against(cells, summary, chosen, against, out, title=title))
     else:
-        picture = _read(lambda: plot_sweep(*given, out, title=title))
+        picture = _read(lambda: plot_sweep(cells, summary, chosen, out, title=title))
     console.print(f"picture in {picture}")
 
 
@@ -206,30 +206,30 @@ def _read(read: Callable[[], T]) -> T:
         raise typer.BadParameter(str(error)) from error
 
 
-def _summaries(
+def _summary(
     sweep: Path, reference: str, field: str, without: list[str] | None
-) -> tuple[Results, list[Result], list[ArmSummary], Metric]:
-    """The sweep, the results without the arms that are left out, their summaries, the metric."""
+) -> tuple[Results, "pandas.DataFrame", "pandas.DataFrame", Metric]:
+    """The sweep, the cells without the arms that are left out, their summary, the metric."""
+
     results = _read(lambda: read_results(sweep))
-    metric = Metric(**results.header["metric"])
+    metric = results.metric
     if field and field != metric.field:
         shares = "accuracy" in field
         metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
-    chosen = reference or results.compare
-    if chosen in (without or ()):
+    compare = reference or results.compare
+    if compare in (without or ()):
         raise typer.BadParameter(
-            f"--without {chosen}: the other arms are compared with it; name another by --reference"
+            f"--without {compare}: the other arms are compared with it; name another by --reference"
         )
-    shown = _read(lambda: without_arms(results.results, without or ()))
-    found = _read(lambda: summarise(shown, metric.field, reference=chosen))
-    return results, shown, found, metric
+    cells = _read(lambda: results.without(without or ()).table)
+    return results, cells, _read(lambda: summarise(cells, metric.field, reference=compare)), metric
 
 
 def _show_failed(results: Results) -> int:
     """Says which cells failed or cannot be read, and why; returns how many."""
     failed = [result for result in results.results if result.status == "failed"]
     for result in failed:
-        where = ", ".join([result.arm, *(f"{k} {v}" for k, v in result.axes)])
+        where = ", ".join([result.arm, *(f"{k} {v}" for k, v in result.axes.items())])
         console.print(
             f"failed: {where}, seed {result.seed}: {result.error} (failed/{result.cell})",
             soft_wrap=True,

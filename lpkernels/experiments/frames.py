@@ -31,9 +31,7 @@ def frame(path: str | Path) -> "pandas.DataFrame":
     try:
         import pandas
     except ImportError as error:
-        raise ModuleNotFoundError(
-            'frame needs pandas: pip install "lpkernels[frameworks]"'
-        ) from error
+        raise ModuleNotFoundError('frame needs pandas: pip install "lpkernels[lab]"') from error
     from lpkernels.experiments.records import find_runs, read_run
 
     found = find_runs(path) if Path(path).exists() else [read_run(path)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lpkernels.experiments.frames import frame
 from lpkernels.experiments.records import RECORDS, Run, read_records, runs_by_path, write_lines
-from lpkernels.experiments.sweeps.reading import Results, read_results
-from lpkernels.experiments.sweeps.statistics import summarise
+from lpkernels.experiments.sweeps.results import Results, read_results
+from lpkernels.experiments.sweeps.statistics import axes_of, summarise
 from lpkernels.experiments.training.config import RunConfig, command_of
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.formats.elsewhere import nearest
@@ -55,17 +55,16 @@ def write_page(
     Raises:
         ValueError: no records of a run, or also those of a sweep, a field or an arm that there is
             not, or records that this version cannot read.
-        ModuleNotFoundError: plotly or pandas is not installed.
+        ModuleNotFoundError: plotly is not installed.
     """
     try:
-        import pandas  # noqa: F401
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{error}; pip install 'lpkernels[report]'") from error
     results, runs = _read([Path(path) for path in paths])
     if reference and results is None:
         raise ValueError(f"reference: it names an arm of a sweep, got {reference!r}; leave it out")
-    shown = Metric(**(results or next(iter(runs.values()))).header["metric"])
+    shown = (results or next(iter(runs.values()))).metric
     if metric not in ("", shown.field):
         shown = Metric(metric, metric.replace("_", " "), percent=False)
     parts = _differences(results, shown, reference) if results else []
@@ -187,20 +186,21 @@ def _differences(results: Results, metric: Metric, reference: str) -> list[str]:
 
     compare, scale = reference or results.compare, 100 if metric.percent else 1
     minus, label = f"minus {compare}", f"{metric.label} (%)" if metric.percent else metric.label
-    rows = []
-    for arm in summarise(results.results, metric.field, reference=compare, resamples=1):
-        found, settings = arm.difference, results.spec.arms.get(arm.arm, {})
-        low, high = found.interval if found and found.interval else (None, None)
-        figures = {label: arm.mean, "± error": arm.error, minus: found.mean if found else None,
-                   "95% from": low, "to": high}  # fmt: skip
-        rows.append({
-            "arm": ", ".join([arm.arm, *(f"{k} {v}" for k, v in arm.axes)]),
-            **{name: None if x is None else scale * x for name, x in figures.items()},
-            "p (Holm)": found.p_holm if found else None, "seeds": arm.seeds,
-            "diverged": arm.diverged, "failed": arm.failed,
-            "settings": ", ".join(f"{k} {v}" for k, v in settings.items()),
-        })  # fmt: skip
-    table = pandas.DataFrame(rows)
+    found = summarise(results.table, metric.field, reference=compare, resamples=1)
+    figures = {label: "mean", "± error": "standard_error"}
+    compared = "difference" in found
+    if compared:
+        figures |= {minus: "difference", "95% from": "difference_low", "to": "difference_high"}
+    axes = axes_of(found)
+    table = pandas.DataFrame({
+        "arm": [", ".join([row["arm"], *(f"{k} {row[k]}" for k in axes)])
+                for _, row in found.iterrows()],
+        **{name: scale * found[column] for name, column in figures.items()},
+        **({"p (Holm)": found["p_holm"]} if compared else {minus: None}),
+        **found[["seeds", "diverged", "failed"]],
+        "settings": [", ".join(f"{k} {v}" for k, v in results.spec.arms.get(arm, {}).items())
+                     for arm in found["arm"]],
+    })  # fmt: skip
     parts = [f"<p>{results.missing} cells have no result yet.</p>"] if results.missing else []
     parts += [f"<p>Not compared: {escape(text)}</p>" for text in results.broken]
     parts.append(_table("Arms; differences are paired by seed", table.dropna(axis=1, how="all")))
@@ -208,7 +208,7 @@ def _differences(results: Results, metric: Metric, reference: str) -> list[str]:
     if len(marks):
         drawn = px.scatter(
             marks, x=minus, y="arm", error_x=marks["to"] - marks[minus],
-            error_x_minus=marks[minus] - marks["95% from"], height=130 + 26 * len(rows),
+            error_x_minus=marks[minus] - marks["95% from"], height=130 + 26 * len(table),
             labels={minus: f"{label}, {minus}", "arm": ""},
         )  # fmt: skip
         parts.append(_drawn(drawn.update_yaxes(autorange="reversed")))

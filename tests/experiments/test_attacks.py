@@ -23,7 +23,7 @@ import pytest
 
 from lpkernels.cli import app
 from lpkernels.experiments.sweeps.cells import SPEC, Folder
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.training.checkpoints import PREVIOUS, has_checkpoint
 from tests.experiments.killing import forked, kill_sweep, random_moment
 from tests.support.trainings import assert_same_end, figures

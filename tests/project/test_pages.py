@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import tables
-from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import Result, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
 from tests.loops import each
 
@@ -131,8 +131,9 @@ def test_what_a_cell_can_say(text: tuple, found: str) -> None:
     ]
 
     def arms(field: str, other: str = "old"):
-        results = [Result(r["arm"], (), r["seed"], "finished", r) for r in records]
-        return {each.arm: each for each in summarise(results, field, reference=other)}
+        cells = table_of([Result(r["arm"], {}, r["seed"], "finished", r) for r in records])
+        found = summarise(cells, field, reference=other)
+        return {row["arm"]: row for row in found.to_dict("records")}
 
     row = tables.Row(records[2:], "new", "old", arms)
     assert getattr(row, text[0])(*text[1:]) == found

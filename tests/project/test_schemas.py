@@ -13,7 +13,7 @@ from bench.studies import landscape
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from tests.loops import each
 from tests.support.commands import call, sentence
 from tests.support.refusals import rejects

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.report.html import write_page
 from tests.support.commands import call, done, sentence
@@ -83,11 +83,10 @@ def test_a_sweep_has_its_paired_differences(tmp_path: Path) -> None:
     text = write_page([DENOISE], tmp_path / "page.html").read_text()
     (headings, *rows), *_ = tables(text)
     assert "<h1>Denoising in fp16, 200 steps</h1>" in text and headings[3] == "minus fp32"
-    wanted = summarise(read_results(DENOISE).results, "test_psnr", reference="fp32")
-    assert [row[0] for row in rows] == [arm.arm for arm in wanted]
-    found = wanted[1].difference
-    assert found and found.interval
-    numbers = [wanted[1].mean, wanted[1].error, found.mean, *found.interval, found.p_holm]
+    wanted = summarise(read_results(DENOISE).table, "test_psnr", reference="fp32")
+    assert [row[0] for row in rows] == wanted["arm"].tolist()
+    names = ["mean", "standard_error", "difference", "difference_low", "difference_high", "p_holm"]
+    numbers = wanted.loc[1, names]
     assert rows[1][1:7] == [f"{number:.4g}" for number in numbers]
     assert rows[2][-1] == "dynamic_scale True, recipe fp16_mixed"
     other = write_page(

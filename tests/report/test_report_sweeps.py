@@ -1,33 +1,31 @@
 """Tables, files and pictures of sweeps, and pictures of their figure over another field."""
 
 import csv
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
+from lpkernels.experiments.sweeps.results import Result, table_of
+from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
-from lpkernels.report.sweep_curves import plot_against
-from lpkernels.report.sweeps import plot_sweep, sweep_table, write_csv
+from lpkernels.report.sweeps import plot_against, plot_sweep, sweep_table, write_csv
 from tests.loops import each
 from tests.report.shown import same_each_time, text
 
 LOSS = Metric("loss", "test loss", higher=False, percent=False)
-Axes = tuple[tuple[str, Any], ...]
+Axes = dict[str, Any]
 
 
-def finished(arm: str, seed: int, figure: float, axes: Axes = (), **values: Any) -> Result:
-    return Result(arm, axes, seed, "finished", {"test_accuracy": figure, **values})
+def finished(arm: str, seed: int, figure: float, axes: Axes | None = None, **values: Any) -> Result:
+    return Result(arm, axes or {}, seed, "finished", {"test_accuracy": figure, **values})
 
 
 def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
     """fp32, a worse arm, and an arm with one run diverged without a figure and one failed."""
     found = []
-    for axes in places or ((),):
+    for axes in places or ({},):
         for seed in range(seeds):
             figure = 0.9 + seed**2 / 100
             worse, lost = figure - 0.01 * (seed + 1), figure - 0.002 * seed
@@ -39,8 +37,8 @@ def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
 
 
 def shown(results: list[Result], metric: Metric = ACCURACY, width: int = 100) -> str:
-    summaries = summarise(results, metric.field, reference="fp32")
-    return text(sweep_table(summaries, metric, title="title"), width)
+    summary = summarise(table_of(results), metric.field, reference="fp32")
+    return text(sweep_table(summary, metric, title="title"), width)
 
 
 def cells(table: str, start: str) -> list[str]:
@@ -82,14 +80,14 @@ def test_a_figure_that_is_no_percentage_and_a_table_without_a_reference() -> Non
     table = shown(sweep(), LOSS)
     assert "lower is better" in table
     assert cells(table, "a [b]")[:5] == ["a", "[b]", "0/3", "0.1033", "+0.0200"]
-    table = text(sweep_table(summarise(sweep(), "test_accuracy"), ACCURACY), 100)
+    table = text(sweep_table(summarise(table_of(sweep()), "test_accuracy"), ACCURACY), 100)
     assert "difference" not in table and "Holm" not in table
     assert "91.67 ± 1.20" in table
 
 
 @each("width, metric", [80, 100], [ACCURACY, LOSS])
 def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> None:
-    places = [(("data", "digits"), ("width", w)) for w in (4, 8)]
+    places = [{"data": "digits", "width": w} for w in (4, 8)]
     table = shown(sweep(*places), metric, width)
     assert max(map(len, table.splitlines())) <= width
     assert "…" not in table
@@ -104,60 +102,56 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_file_has_plain_numbers_and_empty_cells_for_none(tmp_path: Path) -> None:
-    places = [(("width", width),) for width in (4, 8)]
-    summaries = summarise(sweep(*places), "test_accuracy", reference="fp32")
-    rows = rows_of(write_csv(summaries, tmp_path / "deep" / "sweep.csv"))
+    summary = summarise(
+        table_of(sweep({"width": 4}, {"width": 8})), "test_accuracy", reference="fp32"
+    )
+    rows = rows_of(write_csv(summary, tmp_path / "deep" / "sweep.csv"))
     named = [(row["arm"], row["width"]) for row in rows[2:4]]
     assert named == [("e5m2 sums, no chunks", "4"), ("fp32", "8")]
     lost = rows[2]
     counts = ("seeds", "finished", "diverged", "failed", "figures")
     assert [lost[name] for name in counts] == ["5", "3", "1", "1", "3"]
-    assert float(lost["mean"]) == summaries[2].mean
-    assert summaries[2].difference is not None
-    assert float(lost["p_holm"]) == summaries[2].difference.p_holm
+    assert [float(lost[x]) for x in ("mean", "p_holm")] == list(summary.loc[2, ["mean", "p_holm"]])
     assert [rows[0][name] for name in ("reference", "pairs", "p_holm")] == ["", "", ""]
 
 
 SWEEPS = {
     "rows": sweep(),
     "one seed": sweep(seeds=1),
-    "numbers": sweep(*[(("width", w),) for w in (4, 8, 32)]),
-    "words": sweep((("data", "digits"),), (("data", "mnist1d"),)),
-    "one number, written twice": sweep((("width", 4),), (("width", 4.0),)),
-    "two axes": sweep(*[(("width", w), ("data", d)) for w in (4, 8) for d in ("digits", "text")]),
+    "numbers": sweep(*[{"width": w} for w in (4, 8, 32)]),
+    "words": sweep({"data": "digits"}, {"data": "mnist1d"}),
+    "two axes": sweep(*[{"width": w, "data": d} for w in (4, 8) for d in ("digits", "text")]),
 }
 
 
 @each("name", SWEEPS)
 def test_the_same_records_give_the_same_picture(name: str, tmp_path: Path) -> None:
-    results = SWEEPS[name]
-    summaries = summarise(results, "test_accuracy", reference="fp32", resamples=50)
-    orders = iter((results, results[::-1]))
+    cells, turned = (table_of(results) for results in (SWEEPS[name], SWEEPS[name][::-1]))
+    summary = summarise(cells, "test_accuracy", reference="fp32", resamples=50)
+    orders = iter((cells, turned))
     same_each_time(
-        lambda path: plot_sweep(next(orders), summaries, ACCURACY, path, title="t"), tmp_path
+        lambda path: plot_sweep(next(orders), summary, ACCURACY, path, title="t"), tmp_path
     )
 
 
 @each("name", ["rows", "numbers"])
 def test_a_picture_without_a_reference_has_one_panel(name: str, tmp_path: Path) -> None:
-    summaries = summarise(SWEEPS[name], "loss")
-    svg = plot_sweep(SWEEPS[name], summaries, LOSS, tmp_path / "a.svg").read_text()
+    cells = table_of(SWEEPS[name])
+    svg = plot_sweep(cells, summarise(cells, "loss"), LOSS, tmp_path / "a.svg").read_text()
     assert 'id="axes_1"' in svg and 'id="axes_2"' not in svg
 
 
 def test_a_picture_of_no_figures_is_refused(tmp_path: Path) -> None:
-    failed = [Result("a", (), 0, "failed")]
+    failed = table_of([Result("a", {}, 0, "failed")])
     with pytest.raises(ValueError, match="at least one result with a finite test_accuracy, got no"):
         plot_sweep(failed, summarise(failed, "test_accuracy"), ACCURACY, tmp_path / "a.png")
 
 
 def test_names_that_a_spreadsheet_would_compute_are_quoted(tmp_path: Path) -> None:
-    def named(summary: ArmSummary, arm: str) -> ArmSummary:
-        return dataclasses.replace(summary, arm=arm, axes=(("@axis", -1), ("lr", "+1")))
-
     arms = ("=1+1", "+a", "-a", "@a", "a=1")
-    (first, *_) = summarise(sweep(), "test_accuracy")
-    rows = rows_of(write_csv([named(first, arm) for arm in arms], tmp_path / "a.csv"))
+    axes = {"@axis": -1, "lr": "+1"}
+    cells = table_of([finished(arm, 0, 0.5, axes) for arm in arms])
+    rows = rows_of(write_csv(summarise(cells, "test_accuracy"), tmp_path / "a.csv"))
     assert [row["arm"] for row in rows] == ["'=1+1", "'+a", "'-a", "'@a", "a=1"]
     assert rows[0]["'@axis"] == "-1" and rows[0]["lr"] == "'+1"
 
@@ -174,55 +168,50 @@ def costed() -> list[Result]:
 
 
 def against(found: list[Result], field: str = "bit_ratio", path: str | Path = "a.png") -> Path:
-    summaries = summarise(found, "test_accuracy", reference="fp32")
-    return plot_against(found, summaries, ACCURACY, field, path, title="t")
+    cells = table_of(found)
+    summary = summarise(cells, "test_accuracy", reference="fp32")
+    return plot_against(cells, summary, ACCURACY, field, path, title="t")
 
 
 def test_means_over_the_means_of_the_field_have_intervals(figures: list[Any]) -> None:
-    assert against(costed()) == Path("a.png")
-    axes = figures[0].axes[0]
-    lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-    assert set(lines) == {"fp32", "ratio", "uniform"}  # fp32 ends in a number, but is alone
-    assert list(lines["ratio"].get_xdata()) == pytest.approx([0.42, 0.77])
-    assert list(lines["ratio"].get_ydata()) == pytest.approx([95.0, 91.0])
-    assert list(lines["uniform"].get_xdata()) == pytest.approx([0.92])
-    # The arm that others are compared with lacks the field, so it is a line across.
-    assert lines["fp32"].get_color() == "black" and list(lines["fp32"].get_xdata()) == [0, 1]
-    assert axes.get_xlabel() == "bit ratio"
-    upright = [line for line in axes.lines if line.get_label()[0] == "_"]
-    assert [line.get_xdata()[0] for line in upright] == pytest.approx([0.42, 0.77, 0.92])
-    summaries = summarise(costed(), "test_accuracy", reference="fp32")
-    (interval,) = (s.interval for s in summaries if s.arm == "uniform")
-    assert interval is not None
-    assert list(upright[-1].get_ydata()) == pytest.approx([100 * end for end in interval])
-
-
-def test_an_arm_of_which_a_run_lacks_the_field_is_a_line_across(figures: list[Any]) -> None:
     found = costed()
-    del found[-1].values["bit_ratio"]
-    against(found)
-    (line,) = (line for line in figures[0].axes[0].lines if line.get_label() == "uniform")
-    assert list(line.get_xdata()) == [0, 1]
+    # One run of an arm lacks the field.
+    found += [finished("own", seed, 0.8, **({"bit_ratio": 0.5} if seed else {})) for seed in (0, 1)]
+    assert against(found) == Path("a.png")
+    axes = figures[0].axes[0]
+    handles, labels = axes.get_legend_handles_labels()
+    marks = dict(zip(labels, handles, strict=True))
+    assert set(marks) == {"fp32", "ratio", "uniform", "own"}  # fp32 ends in a number, but is alone
+    line, _, (bars,) = marks["ratio"].lines
+    assert list(line.get_xdata()) == pytest.approx([0.42, 0.77])
+    assert list(line.get_ydata()) == pytest.approx([95.0, 91.0])
+    summary = summarise(table_of(found), "test_accuracy", reference="fp32").set_index("arm")
+    ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
+    for arm, found_ends in zip(("ratio 0.4", "ratio 0.8"), ends, strict=True):
+        assert found_ends == pytest.approx([100 * summary.loc[arm, x] for x in ("low", "high")])
+    # Arms that lack the field are lines across, black for the one that others are compared with.
+    assert marks["fp32"].get_color() == "black" and list(marks["fp32"].get_xdata()) == [0, 1]
+    assert list(marks["own"].get_xdata()) == [0, 1]
+    assert axes.get_xlabel() == "bit ratio"
 
 
 def test_another_field_and_axes_that_vary_are_refused(tmp_path: Path) -> None:
     found = costed()
     assert against(found, path=tmp_path / "a.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="got 'bits'; there are bit_ratio, test_accuracy"):
+    with pytest.raises(ValueError, match="one of test_accuracy, bit_ratio, got 'bits'"):
         against(found, "bits")
-    found = [dataclasses.replace(r, axes=(("lr", lr),)) for lr in (1, 2) for r in found]
+    found = [finished("fp32", s, 0.5, {"lr": lr}) for lr in (1, 2) for s in (0, 1)]
     with pytest.raises(ValueError, match="expected arms alone, got axes too: lr"):
         against(found)
 
 
 def test_tiny_differences_have_plain_numbers(figures: list[Any]) -> None:
-    near = [
+    near = table_of([
         finished(arm, seed, 0.9 + seed / 10 + shift)
         for seed in range(2)
         for arm, shift in (("fp32", 0.0), ("a", 2e-9 * (1 + seed)))
-    ]
-    summaries = summarise(near, "test_accuracy", reference="fp32")
-    plot_sweep(near, summaries, ACCURACY, "x.png")
+    ])  # fmt: skip
+    plot_sweep(near, summarise(near, "test_accuracy", reference="fp32"), ACCURACY, "x.png")
     figures[0].canvas.draw()
     for axes in figures[0].axes:
         labels = [

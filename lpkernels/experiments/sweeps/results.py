@@ -1,20 +1,26 @@
-"""The results of the cells of a sweep: by arm and by the values of its axes, and their figures."""
+"""The results of a sweep: from its folder, or from a file that holds nothing else."""
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lpkernels import schemas
+from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
+from lpkernels.experiments.sweeps.cells import SPEC, Folder, cell_name, read_cell
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
+from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.formats.elsewhere import nearest
 
-Axes = tuple[tuple[str, Any], ...]
-#: The values of the axes, as a key.
-Place = tuple[tuple[str, str], ...]
-#: A place and an arm; the seeds repeat it.
-Cell = tuple[Place, str]
+if TYPE_CHECKING:
+    import pandas
 
-_LARGEST = 1e150
-_STATUSES = ("finished", "diverged", "failed")
+KIND = "sweep-results"
+_SOUND = {"arm": str, "axes": dict, "seed": int, "status": str, "values": dict}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Result:
     """
 
     arm: str
-    axes: Axes
+    axes: dict[str, Any]
     seed: int
     status: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -37,62 +43,255 @@ class Result:
     error: str = ""
 
 
-def without(results: Sequence[Result], arms: Sequence[str]) -> list[Result]:
-    """The results of the other arms.
+def table_of(results: Sequence[Result]) -> pandas.DataFrame:
+    """A row for each cell: arm, the axes, seed, status, cell, then the fields of `values`.
 
-    Raises: ValueError: there is no such arm.
+    A field that has the name of an axis is called "<name>_figure". A value of an axis that is a
+    list is a tuple, and None is "none".
     """
-    known = list(dict.fromkeys(result.arm for result in results))
-    for arm in arms:
-        if arm not in known:
-            names = nearest(arm, known, "`lpkernels sweep table` lists all", shown=repr)
-            raise ValueError(f"without: expected one of the arms {names}, got {arm!r}")
-    return [result for result in results if result.arm not in arms]
+    import pandas
 
-
-def grouped(results: Sequence[Result]) -> dict[Cell, list[Result]]:
-    """Results by (values of the axes, arm), both in the order they appear, sorted by seed.
-
-    Raises: ValueError: none, a status that means nothing, or two results of one cell.
-    """
-    if not results:
-        raise ValueError("expected the results of at least one cell, got none; run the sweep first")
-    groups: dict[Cell, list[Result]] = {}
-    for place in dict.fromkeys(place_of(result.axes) for result in results):
-        for arm in dict.fromkeys(result.arm for result in results):
-            groups[place, arm] = []
+    axes = dict.fromkeys(name for result in results for name in result.axes)
+    own = ["arm", *axes, "seed", "status", "cell"]
+    rows = []
     for result in results:
-        if result.status not in _STATUSES:
-            raise ValueError(
-                f"{result.arm}, seed {result.seed}: expected a status of "
-                f"{', '.join(_STATUSES)}, got {result.status!r}"
-            )
-        groups[place_of(result.axes), result.arm].append(result)
-    for group in groups.values():
-        group.sort(key=lambda result: result.seed)
-        for one, other in itertools.pairwise(group):
-            if one.seed == other.seed:
-                raise ValueError(
-                    f"expected one result a cell, got two of arm {one.arm!r} at {dict(one.axes)}, "
-                    f"seed {one.seed}: {one.cell or '?'} and {other.cell or '?'}; keep one of them"
-                )
-    return {key: group for key, group in groups.items() if group}
+        places = [_hashable(result.axes.get(name)) for name in axes]
+        row = [result.arm, *places, result.seed, result.status, result.cell]
+        values = {f"{k}_figure" if k in own else k: v for k, v in result.values.items()}
+        rows.append(dict(zip(own, row, strict=True)) | values)
+    return pandas.DataFrame(rows, columns=None if rows else own, dtype=object)
 
 
-def place_of(axes: Axes) -> Place:
-    """The values of the axes as a key: lists may be among them, and their order means nothing."""
-    return tuple(sorted((name, repr(value)) for name, value in axes))
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return "none" if value is None else value
 
 
-def figure_of(result: Result, field: str) -> float | None:
-    """The figure of a result; None where it has no figure, or where the figure's square is not
-    finite.
+@dataclass(frozen=True)
+class Results:
+    """The results of a sweep.
 
-    Raises: ValueError: the field does not hold a number.
+    header: kind, schema, spec (of all that was run there), metric, environments (where the cells
+        ran, each once), cells (how many there should be).
+    results: of the cells that came to an end, in the order of the specification.
+    others: how many cells of other versions of lpkernels lie in the folder, by version.
+    broken: for cells that came to an end, why their records cannot be read.
+    codes: how many cells each code trained, by the code in words.
     """
-    value = result.values.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected numbers in field {field!r}, got {value!r} in {result.arm!r}")
-    return float(value) if abs(value) < _LARGEST else None
+
+    header: Record
+    results: list[Result]
+    others: dict[str, int]
+    broken: tuple[str, ...] = ()
+    codes: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def table(self) -> pandas.DataFrame:
+        """The results as a table of pandas (`table_of`)."""
+        return table_of(self.results)
+
+    @property
+    def spec(self) -> SweepSpec:
+        return SweepSpec.from_dict(self.header["spec"])
+
+    @property
+    def metric(self) -> Metric:
+        """The figure by which the cells are compared."""
+        return Metric(**self.header["metric"])
+
+    @property
+    def compare(self) -> str | None:
+        """The arm that the specification compares with; None while it has no result."""
+        arm = self.spec.compare
+        return arm if any(result.arm == arm for result in self.results) else None
+
+    @property
+    def missing(self) -> int:
+        """How many cells have no result yet."""
+        return int(self.header["cells"]) - len(self.results) - len(self.broken)
+
+    def without(self, arms: Sequence[str]) -> Results:
+        """The results of the other arms.
+
+        Raises: ValueError: there is no such arm.
+        """
+        present = list(dict.fromkeys(result.arm for result in self.results))
+        for arm in arms:
+            if arm not in present:
+                names = nearest(arm, present, "`lpkernels sweep table` lists all", shown=repr)
+                raise ValueError(f"without: expected one of the arms {names}, got {arm!r}")
+        return replace(self, results=[r for r in self.results if r.arm not in arms])
+
+
+class Status(NamedTuple):
+    """How far a sweep is.
+
+    begun: the cells under way, or with which the next command goes on, and the share that is done.
+    """
+
+    results: Results
+    begun: list[tuple[Cell, float]]
+
+    def count(self, status: str) -> int:
+        return sum(result.status == status for result in self.results.results)
+
+
+def read_results(path: str | Path) -> Results:
+    """The results of a sweep's folder, or of a file that `write_results` made.
+
+    Args:
+        path: the folder or the file. A folder without cells of this version of lpkernels gives
+            those of the version with the most cells.
+    Raises:
+        FileNotFoundError: neither is there.
+        ValueError: they hold something else.
+    """
+    there = _folder(Path(path))
+    if there is None:
+        return _read_file(Path(path))
+    spec = _spec_of(there)
+    ended = there.finished() | there.given_up()
+    names, others = _names(there, spec.cells(), ended)
+    results, records, broken = [], [], []
+    for name in filter(ended.__contains__, names):
+        try:
+            record = read_cell(there.settled(name))
+        except ValueError as error:
+            broken.append(f"{names[name].label()}: {error}")
+        else:
+            records.append(record)
+            results.append(_result(record, names[name]))
+    environments: list[Record] = []
+    for record in records:
+        if record["environment"] and record["environment"] not in environments:
+            environments.append(record["environment"])
+    header: Record = {
+        **schemas.header(KIND),
+        "spec": spec.to_dict(),
+        "metric": next((r["metric"] for r in records if r["metric"]), asdict(ACCURACY)),
+        "environments": environments,
+        "cells": len(names),
+    }
+    codes = dict(Counter(record["code"] for record in records))
+    return Results(header, results, others, tuple(broken), codes)
+
+
+def _folder(path: Path) -> Folder | None:
+    """The folder of a sweep, which its specification names too; None for any other file."""
+    if not path.is_file():
+        return Folder(path)
+    return Folder(path.parent) if path.name == SPEC else None
+
+
+def _spec_of(there: Folder) -> SweepSpec:
+    spec = there.read_spec()
+    if spec is None:
+        raise FileNotFoundError(
+            f"expected the folder of a sweep at {str(there.root)!r}; `lpkernels sweep run` makes "
+            "one"
+        )
+    return spec
+
+
+def check_is_there(path: str | Path) -> None:
+    """Raises FileNotFoundError where `read_results` would find neither a folder nor a file."""
+    there = _folder(Path(path))
+    if there is not None:
+        _spec_of(there)
+
+
+def _names(
+    there: Folder, cells: Sequence[Cell], ended: Collection[str]
+) -> tuple[dict[str, Cell], dict[str, int]]:
+    """The cells by the names of their folders, and how many cells other versions have there."""
+    names = {cell_name(cell.config): cell for cell in cells}
+    others: Counter[str] = Counter()
+    for name in set(ended).difference(names):
+        try:
+            others[read_cell(there.settled(name))["version"]] += 1
+        except ValueError:
+            continue
+    if others and not names.keys() & ended:
+        (version, _), *_ = others.most_common(1)
+        del others[version]
+        names = {cell_name(cell.config, version): cell for cell in cells}
+    return names, dict(others)
+
+
+def _result(record: Record, cell: Cell) -> Result:
+    """The arm is called as the specification calls it now."""
+    return Result(
+        arm=cell.arm,
+        axes=dict(cell.axes),
+        seed=cell.seed,
+        status=record["status"],
+        values=record["values"],
+        cell=record["cell"],
+        error=record["error"],
+    )
+
+
+def share_done(folder: Path, cell: Cell) -> float:
+    """The share of a cell's epochs whose records lie in the folder of the cell under way."""
+    try:
+        lines = (folder / RECORDS).read_bytes().count(b'{"type": "epoch"')
+    except OSError:
+        return 0.0
+    return min(1.0, lines / cell.config.epochs)
+
+
+def write_results(results: Results, path: str | Path) -> Path:
+    """Writes results as JSON lines: the header, then a line a cell."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = {**results.header, "others": results.others, "codes": results.codes}
+    write_records(path, [header, *({"type": "cell", **asdict(r)} for r in results.results)])
+    return path
+
+
+def _read_file(path: Path) -> Results:
+    found = read_records(path)
+    header = found[0] if found and isinstance(found[0], dict) else {}
+    if header.get("kind") != KIND:
+        raise ValueError(
+            f"{path}: expected results that `lpkernels sweep table --export` wrote, got "
+            f"{header.get('kind')!r}"
+        )
+    try:
+        SweepSpec.from_dict(header["spec"])
+        Metric(**header["metric"]), int(header["cells"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: this version of lpkernels cannot read its specification; read it with the "
+            f"one that wrote it: {error}"
+        ) from error
+    others, codes = header.pop("others", {}), header.pop("codes", {})
+    lines = [_line(path, i, found[i]) for i in range(1, len(found))]
+    return Results(header, lines, others, codes=codes)
+
+
+def _line(path: Path, number: int, record: Any) -> Result:
+    """The result of a line of a file, which somebody may have edited."""
+    sound = isinstance(record, dict) and all(
+        isinstance(record.get(name), kind) for name, kind in _SOUND.items()
+    )
+    if not sound or record.keys() - {"type", *Result.__dataclass_fields__}:
+        raise ValueError(f"{path}: line {number + 1} is not the result of a cell; export it again")
+    return Result(**{name: value for name, value in record.items() if name != "type"})
+
+
+def read_status(folder: str | Path) -> Status:
+    """How far the sweep in a folder is; errors as in `read_results`, and for a file of results."""
+    there = _folder(Path(folder))
+    if there is None:
+        raise ValueError(
+            f"expected the folder of a sweep, got the file {str(folder)!r}; write the folder that "
+            f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
+        )
+    results, begun = read_results(folder), there.begun()
+    cells = {cell_name(cell.config): cell for cell in _spec_of(there).cells()}
+    return Status(
+        results,
+        [(cell, share_done(begun[name], cell)) for name, cell in cells.items() if name in begun],
+    )

@@ -13,7 +13,7 @@ from lpkernels import _build
 from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.sweeps.cells import Folder, cell_name, code_of, read_cell
 from lpkernels.experiments.sweeps.engines import check_engine, processors, run_cells
-from lpkernels.experiments.sweeps.reading import Results, read_results, share_done
+from lpkernels.experiments.sweeps.results import Results, read_results, share_done
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.sweeps.training import Train, is_full, train_cell
 from lpkernels.experiments.training.config import device_exists

@@ -14,7 +14,7 @@ import pytest
 
 from lpkernels.experiments.sweeps import engines, sweep
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
-from lpkernels.experiments.sweeps.reading import Results, read_status
+from lpkernels.experiments.sweeps.results import Results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.training.checkpoints import CHECKPOINT

@@ -17,7 +17,7 @@ from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.frontiers import study as studies
 from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.training.config import RunConfig, command_of, flat_settings
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.report import frontiers as pictures

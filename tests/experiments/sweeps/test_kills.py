@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.sweeps.training import is_full
 from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint

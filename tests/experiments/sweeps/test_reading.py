@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from lpkernels.experiments.sweeps.cells import Folder
-from lpkernels.experiments.sweeps.reading import read_results, read_status, write_results
+from lpkernels.experiments.sweeps.results import read_results, read_status, write_results
 from tests.experiments.sweeps import toy
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec
 from lpkernels.experiments.training.config import RunConfig
 from tests.loops import each

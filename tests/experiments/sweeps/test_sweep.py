@@ -15,9 +15,10 @@ from rich.console import Console
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps import cells, engines, reading, sweep, training
+from lpkernels.experiments.sweeps import cells, engines, sweep, training
+from lpkernels.experiments.sweeps import results as reading
 from lpkernels.experiments.sweeps.cells import cell_name
-from lpkernels.experiments.sweeps.reading import read_results, read_status
+from lpkernels.experiments.sweeps.results import read_results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -40,7 +41,7 @@ def noted(book: Path) -> training.Train:
 def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
     found = toy.run(spec, tmp_path)
-    order = [(cell.arm, cell.axes, cell.seed) for cell in spec.cells()]
+    order = [(cell.arm, dict(cell.axes), cell.seed) for cell in spec.cells()]
     assert [(r.arm, r.axes, r.seed) for r in found.results] == order
     for result in found.results:
         assert (result.status, result.values["epoch"]) == ("finished", 3)

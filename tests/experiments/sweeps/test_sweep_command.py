@@ -9,7 +9,7 @@ import pytest
 
 from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps.cells import Folder
-from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.training.trainer import Trainer
 from tests.loops import rows
 from tests.support import commands
@@ -77,7 +77,7 @@ def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
         done("plot", exported, *options, "--out", tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
     wrong = call("plot", exported, "--against", "bits", "--out", tmp_path / "curve.png")
-    assert wrong.exit_code == 2 and "expected a field of the records" in wrong.output
+    assert wrong.exit_code == 2 and "field: expected one of" in wrong.output
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 from lpkernels import _build, schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.sweeps.cells import Folder
-from lpkernels.experiments.sweeps.reading import Results
+from lpkernels.experiments.sweeps.results import Results
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.sweeps.training import Progress, Train

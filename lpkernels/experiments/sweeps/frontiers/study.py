@@ -22,8 +22,8 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
     read_study_spec,
     write_study_spec,
 )
-from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.results import figure_of
+from lpkernels.experiments.sweeps.results import read_results
+from lpkernels.experiments.sweeps.statistics import figures_of
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Metric
@@ -63,12 +63,11 @@ def read_measured(folder: str | Path) -> Measured:
     lost: list[str] = []
     if any(asked.values()):
         results = read_results(folder)
-        metric = Metric(**results.header["metric"])
-        _check_metric(metric)
-        for result in results.results:
+        _check_metric(results.metric)
+        figures = figures_of(results.table, results.metric.field)
+        for result, figure in zip(results.results, figures, strict=True):
             task, index = places[result.arm]
-            figure = figure_of(result, metric.field)
-            if figure is None:
+            if math.isnan(figure):
                 lost.append(f"{result.arm}, seed {result.seed}: {result.error or result.status}")
             else:
                 errors[tasks.index(task), index, seeds.index(result.seed)] = 1 - figure
