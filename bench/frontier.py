@@ -23,6 +23,7 @@ from bench.recording import keep
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import schemas
 from lpkernels.techniques import pareto
+from lpkernels.techniques.pareto.completion import Completion
 
 RESULTS = Path(__file__).resolve().parent / "results" / "frontier.jsonl"
 SEED = 0
@@ -54,7 +55,7 @@ def cases(
     residuals = pareto.held_out_residuals(x, RANK)
     chosen = pareto.select(y, n=MEASURED)
 
-    def chain() -> pareto.FrontierBand:
+    def chain() -> Any:
         embedded = pareto.embed(pareto.complete(x, mask, rank=RANK, lam=LAM).values, RANK)
         asked = pareto.select(embedded, n=MEASURED)
         return pareto.frontier_band(embedded, asked, x[0, asked], cost, residuals=residuals)
@@ -102,19 +103,15 @@ def main(arguments: list[str] | None = None) -> None:
             "first_cpu_s": spent, "samples": times.samples, "others": others.processors(),
         }  # fmt: skip
         how = ""
-        if isinstance(result, pareto.Completion):
+        if isinstance(result, Completion):
             left = (result.values - matrix(*size)[0])[~result.observed]
             record |= {"steps": result.steps, "converged": result.converged}
             record |= {"rmse": float(np.sqrt((left**2).mean()))}
             how = f", {result.steps} steps,{' not' * (not result.converged)} converged, "
             how += f"rmse {record['rmse']:.4f}"
         keep(options.out, record)
-        name = f"{case}, {size[0]} x {size[1]}"
         cost = f"median {times.p50:9.4g} s, {spent:.3g} cpu s"
-        print(
-            f"{name:38} best {times.best:9.4g} s, {cost}{how}",
-            flush=True,
-        )
+        print(f"{case}, {size[0]} x {size[1]}: best {times.best:9.4g} s, {cost}{how}", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ no band reaches the frontier any more. Results are printed, and written as recor
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.report.frontiers import choices_table
 from lpkernels.techniques import pareto
-from lpkernels.techniques.pareto import ErrorMatrix, averages, compare
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, averages
+from lpkernels.techniques.pareto.cold_start import cover
+from lpkernels.techniques.pareto.evaluation import compare
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
@@ -35,20 +37,24 @@ MATRIX = HERE / "results" / "frontier-errors.csv"
 METHODS = ("greedy", "random", "column_mean")
 
 
+def cold_start(
+    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, task: int, n: int, seed: int
+) -> tuple[Any, dict[str, Any]]:
+    """A cold start on a task, and its figures."""
+    truth, sizes = matrix.mean[task], memory[task]
+    found = pareto.cold_start(space.shape, sizes, lambda i: truth[i], n=n, seed=seed)
+    return found, compare(truth, found.predicted, sizes, found.measured)
+
+
 def cold_records(
-    matrix: ErrorMatrix, memory: np.ndarray, counts: Sequence[int], seed: int
+    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, counts: Sequence[int], seed: int
 ) -> list[Record]:
     """Records like those of `leave_one_out`, of a cold start on each task, for counts that cover
     its grid."""
-    shape = matrix.space.shape
-    cover = max(shape[0], int(np.prod(shape[1:])))
     records = []
-    for task, truth in enumerate(matrix.mean):
-        for count in (n for n in counts if n >= cover):
-            found = pareto.cold_start(
-                shape, memory[task], lambda i, row=truth: row[i], n=count, seed=seed
-            )
-            figures = compare(truth, found.predicted, memory[task], found.measured)
+    for task in range(len(matrix.tasks)):
+        for count in (n for n in counts if n >= len(cover(space.shape))):
+            found, figures = cold_start(matrix, space, memory, task, count, seed)
             records.append({
                 "task": task, "method": "cold_start", "count": count, "draw": 0,
                 "measured": [int(i) for i in found.measured], **figures, "noise": None,
@@ -56,25 +62,24 @@ def cold_records(
     return records
 
 
-def ended_records(matrix: ErrorMatrix, memory: np.ndarray, seed: int) -> list[Record]:
+def ended_records(
+    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, seed: int
+) -> list[Record]:
     """A cold start on each task for as long as a configuration's band reaches the frontier.
 
     Nothing limits the number of measurements: the bands save all that are left out.
     """
-    shape = matrix.space.shape
     records = []
-    for task, truth in enumerate(matrix.mean):
-        found = pareto.cold_start(
-            shape, memory[task], lambda i, row=truth: row[i], n=len(truth), seed=seed
-        )
-        figures = compare(truth, found.predicted, memory[task], found.measured)
-        record = {"type": "ended", "task": matrix.tasks[task], "ended": found.ended}
+    for task, name in enumerate(matrix.tasks):
+        found, figures = cold_start(matrix, space, memory, task, len(space), seed)
+        record = {"type": "ended", "task": name, "ended": found.ended}
         records.append(record | {"measured": len(found.measured), **figures})
     return records
 
 
 def study(
     matrix: ErrorMatrix,
+    space: FormatSpace,
     memory: np.ndarray,
     *,
     counts: Sequence[int],
@@ -82,7 +87,6 @@ def study(
     observed: float = 1.0,
     draws: int = 20,
     seed: int = 0,
-    say: Callable[[str], None] = lambda text: None,
 ) -> list[Record]:
     """The rows of `averages`, for all ways of choosing.
 
@@ -92,10 +96,8 @@ def study(
     records = pareto.leave_one_out(
         matrix.errors, memory, methods=METHODS, draws=draws, seed=seed, **options
     )
-    say("leave one out")
     if not np.isnan(matrix.mean).any():
-        records += cold_records(matrix, memory, counts, seed)
-        say("cold start")
+        records += cold_records(matrix, space, memory, counts, seed)
     return averages(records)
 
 
@@ -114,15 +116,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     matrix = ErrorMatrix.load(options.matrix, spec.space)
     memory = np.stack([spec.memory(task) for task in matrix.tasks])
     rows = study(
-        matrix, memory, counts=options.counts, rank=options.rank, observed=options.observed,
-        draws=options.draws, seed=options.seed,
-        say=lambda text: print(f"done: {text}", flush=True),
+        matrix, spec.space, memory, counts=options.counts, rank=options.rank,
+        observed=options.observed, draws=options.draws, seed=options.seed,
     )  # fmt: skip
     show_table(choices_table(rows))
     noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
     if noise is not None:
         print(f"noise of the seeds: {noise:.4f}")
-    ended = ended_records(matrix, memory, options.seed) if not np.isnan(matrix.mean).any() else []
+    gaps = np.isnan(matrix.mean).any()
+    ended = [] if gaps else ended_records(matrix, spec.space, memory, options.seed)
     for name in ("measured", "hypervolume") if ended else ():
         values = np.array([record[name] for record in ended])
         print(f"cold start to its end: {name} {values.mean():.3f}, {values.min()}..{values.max()}")

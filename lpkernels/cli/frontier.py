@@ -228,12 +228,11 @@ def choose(
     known: KnownFile = None,
     task: Task = "",
     rank: Rank = 3,
-    save: Annotated[Path | None, typer.Option(help="Write the recipe into this file.")] = None,
 ) -> None:
     """Choose the configuration of least error under a memory cap, print the command that trains
-    the task in it, and save its recipe.
+    the task in it.
 
-    Example: `lpkernels frontier choose results/frontier --cap 64KiB --save recipe.json`
+    Example: `lpkernels frontier choose results/frontier --cap 64KiB`
     """
     found, each = _frontiers(folder, known, task, rank)
     if len(each) > 1:
@@ -244,15 +243,12 @@ def choose(
     (name, frontier), size = next(iter(each.items())), bytes_from(cap)
     with _named_options():
         index = best(frontier, size)
-    configuration = found.spec.space[index]
-    recipe = TrainingRecipe(*configuration)
+    recipe = TrainingRecipe(*found.spec.space[index])
     where = f"{name}, at most {bytes_text(size)}"
     console.print(f"choice for {where}: {_choice(frontier, index, found)}", **_PLAIN)
     console.print(f"recipe: {recipe}", **_PLAIN)
     cell = found.spec.sweep([(name, index)]).cells()[0]
     console.print(command_of(cell.config.replace(name="run")), **_PLAIN)
-    if save is not None:
-        console.print(f"recipe in {recipe.save(save)}")
 
 
 def _choice(frontier: Frontier, index: int, found: Measured) -> str:

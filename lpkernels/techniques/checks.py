@@ -84,22 +84,27 @@ def function(label: str, value: Any, called: str) -> None:
         )
 
 
-def numbers(label: str, value: Any, dimensions: int | None = None) -> Floats:
-    """A new float64 array; if its dimensions are given it has that many and is not empty."""
+def numbers(label: str, value: Any, shape: int | tuple[int, ...] | None = None) -> Floats:
+    """A new float64 array. shape: the array has this shape; or it has this number of dimensions and
+    is not empty."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{label}: expected real numbers, got {array.dtype} {value!r}")
-    if dimensions is not None and (array.ndim != dimensions or array.size == 0):
+    if isinstance(shape, int) and (array.ndim != shape or array.size == 0):
         raise ValueError(
-            f"{label}: expected {dimensions} dimension(s) and at least one value, got shape "
+            f"{label}: expected {shape} dimension(s) and at least one value, got shape "
             f"{array.shape}"
         )
+    if isinstance(shape, tuple) and array.shape != shape:
+        raise ValueError(f"{label}: expected shape {shape}, got {array.shape}")
     return array.astype(np.float64)
 
 
-def finite(label: str, value: Any, dimensions: int | None = None, advice: str = "") -> Floats:
+def finite(
+    label: str, value: Any, shape: int | tuple[int, ...] | None = None, advice: str = ""
+) -> Floats:
     """An array as `numbers` makes it, which must hold no infinity and no NaN."""
-    array = numbers(label, value, dimensions)
+    array = numbers(label, value, shape)
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(
@@ -108,9 +113,9 @@ def finite(label: str, value: Any, dimensions: int | None = None, advice: str = 
     return array
 
 
-def positive(label: str, value: Any, dimensions: int | None = None) -> Floats:
+def positive(label: str, value: Any, shape: int | tuple[int, ...] | None = None) -> Floats:
     """An array of finite numbers above zero."""
-    array = finite(label, value, dimensions)
+    array = finite(label, value, shape)
     if (array <= 0).any():
         raise ValueError(f"{label}: expected numbers above 0, got {array.min():g}")
     return array

@@ -23,7 +23,7 @@ def matrix(*, seeds: int = 2) -> ErrorMatrix:
 
 
 def test_every_way_of_choosing_has_its_rows() -> None:
-    rows = frontier_study.study(matrix(), MEMORY, counts=(3, 5), rank=2, draws=4)
+    rows = frontier_study.study(matrix(), SPACE, MEMORY, counts=(3, 5), rank=2, draws=4)
     found: dict[str, list[Any]] = {}
     for row in rows:
         found.setdefault(row["method"], []).append(row)
@@ -44,12 +44,12 @@ def test_gaps_have_no_cold_start() -> None:
     gaps = matrix().errors.copy()
     gaps[2, 3] = np.nan
     known = ErrorMatrix(SPACE, matrix().tasks, gaps)
-    rows = frontier_study.study(known, MEMORY, counts=(3,), rank=2, draws=1)
+    rows = frontier_study.study(known, SPACE, MEMORY, counts=(3,), rank=2, draws=1)
     assert {row["method"] for row in rows} == {"greedy", "random", "column_mean"}
 
 
 def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
-    records = frontier_study.ended_records(matrix(), MEMORY, 0)
+    records = frontier_study.ended_records(matrix(), SPACE, MEMORY, 0)
     assert [record["task"] for record in records] == list(matrix().tasks)
     for record in records:
         assert record["ended"] in ("bands", "all")

@@ -17,7 +17,7 @@ def pareto_front(memory: Any, error: Any) -> Ints:
     Of equal points the first stays. The order of the points does not matter otherwise.
 
     Args:
-        memory, error: (points,) each. A NaN error counts as missing, with a warning.
+        memory, error: (points,). A NaN error counts as missing, with a warning.
 
     Returns:
         (front,) int64 indices.
@@ -32,8 +32,8 @@ def pareto_front(memory: Any, error: Any) -> Ints:
     array([0, 2])
     """
     m, e = _points("pareto_front", memory, error)
-    seen = np.flatnonzero(~np.isnan(e))
-    order = seen[np.lexsort((seen, e[seen], m[seen]))]
+    points = np.flatnonzero(~np.isnan(e))
+    order = points[np.lexsort((points, e[points], m[points]))]
     best = np.minimum.accumulate(e[order])
     better = np.ones(len(order), dtype=bool)
     better[1:] = e[order][1:] < best[:-1]
@@ -49,14 +49,14 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
         reference: (memory, error), up to which the area reaches.
     Raises: as `pareto_front`; a reference that is not two finite numbers.
     """
-    width, height = _reference("hypervolume", reference)
+    ends = checks.finite("hypervolume: reference (memory, error)", reference, (2,))
     m, e = _points("hypervolume", memory, error)
-    inside = (m < width) & (e < height)
+    inside = (m < ends[0]) & (e < ends[1])
     if not inside.any():
         return 0.0
     front = pareto_front(m[inside], e[inside])
     steps, levels = m[inside][front], e[inside][front]
-    return float(np.diff(steps, append=width) @ (height - levels))
+    return float(np.diff(steps, append=ends[0]) @ (ends[1] - levels))
 
 
 def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
@@ -69,15 +69,15 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
     Raises: as `hypervolume`.
     """
-    true, predicted = _pairs("hyperdiff", true_points, predicted_points)
-    areas = [hypervolume(points[:, 0], points[:, 1], reference) for points in (true, predicted)]
-    return abs(areas[0] - areas[1])
+    pairs = _pairs("hyperdiff", true_points, predicted_points)
+    true, predicted = (hypervolume(points[:, 0], points[:, 1], reference) for points in pairs)
+    return abs(true - predicted)
 
 
 def convergence(true_points: Any, predicted_points: Any) -> float:
     """The mean Euclidean distance of a predicted point from the nearest true one.
 
-    Memory and error are taken as given: they are best brought to the same scale first.
+    Memory and error are best brought to the same scale before the call.
 
     Args:
         true_points, predicted_points: as of `hyperdiff`.
@@ -85,8 +85,8 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
     Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
     true, predicted = _pairs("convergence", true_points, predicted_points)
-    apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)
-    return float(apart.min(axis=1).mean())
+    distances = np.linalg.norm(predicted[:, None] - true[None], axis=2)
+    return float(distances.min(axis=1).mean())
 
 
 def choose(memory: Any, error: Any, cap: float) -> int:
@@ -120,30 +120,21 @@ def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
 
 def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
     m = checks.finite(f"{function}: memory", memory, 1)
-    e = checks.numbers(f"{function}: error", error, 1)
-    if len(m) != len(e):
-        raise ValueError(f"{function}: got {len(m)} values of memory and {len(e)} of error")
-    seen = checks.without_nan(function, e)
-    if not seen.any():
+    e = checks.numbers(f"{function}: error", error, m.shape)
+    if not checks.without_nan(function, e).any():
         raise ValueError(f"{function}: every error is NaN")
     return m, e
 
 
-def _reference(function: str, reference: Any) -> tuple[float, float]:
-    pair = checks.finite(f"{function}: reference", reference, 1)
-    if len(pair) != 2:
-        raise ValueError(f"{function}: reference must be (memory, error), got {reference!r}")
-    return float(pair[0]), float(pair[1])
-
-
 def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
     """Both sets of points as (points, 2): memory and error."""
-    given = {"true_points": true_points, "predicted_points": predicted_points}
-    found = [checks.finite(f"{function}: {name}", points, 2) for name, points in given.items()]
-    for name, points in zip(given, found, strict=True):
-        if points.shape[1] != 2:
-            raise ValueError(
-                f"{function}: {name} must be (points, 2), memory and error, got shape "
-                f"{points.shape}"
-            )
-    return found
+    sets = [
+        checks.finite(f"{function}: {name}", points, 2)
+        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
+    ]
+    if any(points.shape[1] != 2 for points in sets):
+        raise ValueError(
+            f"{function}: points must be (points, 2), memory and error, got shapes "
+            f"{sets[0].shape} and {sets[1].shape}"
+        )
+    return sets

@@ -38,7 +38,8 @@ def select(
 
     Args:
         y: (rank, configurations) of full rank, as from `embed`.
-        n: at most so many are chosen, the first ones included; None: as many as the budget allows.
+        n: at most so many are chosen, pivots included; None: as many as the budget allows. With
+            "qr" 1..rank.
         cost: (configurations,) above zero, such as hours or bytes; None: 1.
         budget: their costs sum to at most so much; None: only n counts.
         method:
@@ -49,7 +50,7 @@ def select(
             "qr": the pivots alone, one for each dimension that is not measured; beyond these they
             would be arbitrary.
             "random": in random order.
-        measured: configurations that are known already; these are not chosen, counted or paid for.
+        measured: configurations that are measured already; these are not chosen, counted or paid.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
         seed: of "random"; other methods draw nothing.
 
@@ -64,61 +65,98 @@ def select(
     Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
     in Yang, Akimoto, Kim, Udell 2019 (OBOE), here with the gain of log det per cost.
     """
-    problem = _problem(y, n, cost, budget, method, measured, among)
+    design = _design(y, n, cost, budget, method, measured, among)
     if method == "random":
         generator = np.random.default_rng(checks.whole("select: seed", seed, 0))
-        return problem.take(generator.permutation(problem.open))
+        return design.affordable(generator.permutation(design.candidates))
     if method == "qr":
-        return problem.take(_pivots(problem, problem.open, len(problem.y)))
-    return _greedy(problem)
+        return design.affordable(design.pivots(design.candidates))
+    return _greedy(design)
 
 
 @dataclass(frozen=True)
-class _Problem:
-    """The arguments of `select`, checked; y is orthonormal."""
+class _Design:
+    """The checked arguments of `select`; y is orthonormal."""
 
     y: Floats
     cost: Floats
     n: int
     budget: float
-    known: Ints
-    open: Ints
+    measured: Ints
+    candidates: Ints
 
-    def take(self, order: Iterable[int]) -> Ints:
+    def affordable(self, order: Iterable[int]) -> Ints:
         """The configurations that the count and the budget allow, taken in this order."""
         chosen: list[int] = []
-        left = self.budget
+        rest = self.budget
         for index in order:
-            if len(chosen) < self.n and self.cost[index] <= left:
+            if len(chosen) < self.n and self.cost[index] <= rest:
                 chosen.append(int(index))
-                left -= self.cost[index]
+                rest -= self.cost[index]
         return np.array(chosen, dtype=np.int64)
 
+    def pivots(self, candidates: Ints, *, in_order: bool = False) -> list[int]:
+        """The candidates that a QR with column pivoting takes, beyond the measured configurations.
 
-def _greedy(problem: _Problem) -> Ints:
-    start = problem.take(_first(problem))
-    chosen = list(start)
-    y = problem.y
-    spent = problem.cost[start].sum()
-    design = y[:, [*problem.known, *start]]
-    information = design @ design.T
-    if len(start) == problem.n:
+        in_order: take the first one that adds a direction, in place of the one that adds the
+            longest.
+        """
+        u, s, _ = np.linalg.svd(self.y[:, self.measured], full_matrices=False)
+        basis = u[:, s > _DEPENDENT]
+        columns = self.y[:, candidates]
+        lengths = np.linalg.norm(columns, axis=0)
+        columns = columns - basis @ (basis.T @ columns)
+        chosen: list[int] = []
+        while len(chosen) < len(self.y) and len(candidates):
+            residual = np.linalg.norm(columns, axis=0)
+            longest = residual.max()
+            new = residual > _DEPENDENT * np.maximum(lengths, longest)
+            if not new.any() or longest < _DEPENDENT:
+                break
+            pick = int(new.argmax()) if in_order else int(residual.argmax())
+            chosen.append(int(candidates[pick]))
+            direction = columns[:, pick] / residual[pick]
+            columns = columns - np.outer(direction, direction @ columns)
+            # The column is exactly zero from here on, so that it is not taken again.
+            columns[:, pick] = 0
+        return chosen
+
+    def first(self) -> list[int]:
+        """Pivots for every dimension that is not measured, within the budget if any are."""
+        pivots = self.pivots(self.candidates)
+        if not np.isfinite(self.budget):
+            return pivots
+        cost = self.cost[self.candidates]
+        for parts in (2 * len(self.y), len(self.y)):
+            cheap = self.pivots(self.candidates[cost <= self.budget / parts])
+            if len(cheap) == len(pivots):
+                return cheap
+        return self.pivots(self.candidates[np.argsort(cost, kind="stable")], in_order=True)
+
+
+def _greedy(design: _Design) -> Ints:
+    y, cost = design.y, design.cost
+    start = design.affordable(design.first())
+    if len(start) == design.n:
         return start
-    if np.linalg.matrix_rank(design, tol=_DEPENDENT) < len(y):
+    measured = y[:, [*design.measured, *start]]
+    information = measured @ measured.T
+    if np.linalg.matrix_rank(measured, tol=_DEPENDENT) < len(y):
         # The budget is too small for every dimension: the affordable ones count.
         information += _PRIOR * np.eye(len(y))
     inverse = np.linalg.inv(information)
-    candidates = np.setdiff1d(problem.open, start)
-    while len(chosen) < problem.n:
-        candidates = candidates[problem.cost[candidates] <= problem.budget - spent]
+    chosen, spent = list(start), cost[start].sum()
+    candidates = np.setdiff1d(design.candidates, start)
+    while len(chosen) < design.n:
+        candidates = candidates[cost[candidates] <= design.budget - spent]
         if not len(candidates):
             break
-        part = y[:, candidates]
-        gain = np.log1p(np.einsum("ij,ij->j", part, inverse @ part))
-        best = int((gain / problem.cost[candidates]).argmax())
+        columns = y[:, candidates]
+        gain = np.log1p(np.einsum("ij,ij->j", columns, inverse @ columns))
+        best = int((gain / cost[candidates]).argmax())
         index = int(candidates[best])
         chosen.append(index)
-        spent += problem.cost[index]
+        spent += cost[index]
         candidates = np.delete(candidates, best)
         # Sherman, Morrison: the inverse with one more y y^T.
         v = inverse @ y[:, index]
@@ -126,98 +164,40 @@ def _greedy(problem: _Problem) -> Ints:
     return np.array(chosen, dtype=np.int64)
 
 
-def _first(problem: _Problem) -> list[int]:
-    """Pivots for every dimension that is not measured, within the budget if any are."""
-    rank = len(problem.y)
-    if not np.isfinite(problem.budget):
-        return _pivots(problem, problem.open, rank)
-    cost = problem.cost[problem.open]
-    needed = len(_pivots(problem, problem.open, rank))
-    for part in (2 * rank, rank):
-        found = _pivots(problem, problem.open[cost <= problem.budget / part], rank)
-        if len(found) == needed:
-            return found
-    cheapest = problem.open[np.argsort(cost, kind="stable")]
-    return _pivots(problem, cheapest, rank, in_order=True)
-
-
-def _pivots(problem: _Problem, candidates: Ints, most: int, *, in_order: bool = False) -> list[int]:
-    """The candidates that a QR with column pivoting takes, beyond the measured configurations.
-
-    in_order: take the first one that adds a direction, in place of the one that adds the longest.
-    """
-    basis = _orthonormal(problem.y[:, problem.known])
-    left = problem.y[:, candidates]
-    left = left - basis @ (basis.T @ left)
-    lengths = np.linalg.norm(problem.y[:, candidates], axis=0)
-    found: list[int] = []
-    while len(found) < most and len(candidates):
-        residual = np.linalg.norm(left, axis=0)
-        free = residual > _DEPENDENT * np.maximum(lengths, residual.max(initial=0))
-        if not free.any() or residual.max() < _DEPENDENT:
-            break
-        pick = int(free.argmax()) if in_order else int(residual.argmax())
-        found.append(int(candidates[pick]))
-        direction = left[:, pick] / residual[pick]
-        left = left - np.outer(direction, direction @ left)
-        # The column is exactly zero from here on, so that it is not taken again.
-        left[:, pick] = 0
-    return found
-
-
-def _orthonormal(vectors: Floats) -> Floats:
-    """A basis of the columns' span."""
-    u, s, _ = np.linalg.svd(vectors, full_matrices=False)
-    return u[:, s > _DEPENDENT]
-
-
-def _problem(
+def _design(
     y: Any, n: Any, cost: Any, budget: Any, method: str, measured: Any, among: Any
-) -> _Problem:
+) -> _Design:
     checks.choice("select: method", method, METHODS)
     embeddings = checks.finite("select: y", y, 2)
     rank, size = embeddings.shape
-    known = checks.indices("select: measured", measured, size)
+    measured = checks.indices("select: measured", measured, size)
     allowed = np.arange(size) if among is None else checks.indices("select: among", among, size)
-    candidates = np.setdiff1d(allowed, known)
-    orthonormal = _basis_free(embeddings, np.union1d(allowed, known))
+    candidates = np.setdiff1d(allowed, measured)
+    orthonormal = _orthonormal(embeddings, np.union1d(allowed, measured))
     if not len(candidates):
         raise ValueError("select: every configuration that may be chosen is measured already")
     if n is None and budget is None:
         raise ValueError("select: give n, a number of measurements, or cost and budget")
     if cost is None and budget is not None:
-        raise ValueError("select: a budget needs cost, a number for each configuration")
-    price = np.ones(size) if cost is None else checks.positive("select: cost", cost, 1)
-    if len(price) != size:
-        raise ValueError(
-            f"select: cost: expected a number for each of the {size} configurations, got "
-            f"{len(price)}"
-        )
+        raise ValueError("select: a budget needs cost, a number for every configuration")
+    price = np.ones(size) if cost is None else checks.positive("select: cost", cost, (size,))
     most = min(len(candidates), rank) if method == "qr" else len(candidates)
-    count = most if n is None else checks.whole("select: n", n, 1)
-    if count > most:
-        why = (
-            f"the rank of y, {rank}"
-            if method == "qr" and most == rank
-            else f"the {most} that may be chosen"
-        )
-        raise ValueError(f"select: n must be at most {why}, got {n}")
+    count = most if n is None else checks.whole("select: n", n, 1, most)
     total = np.inf if budget is None else checks.number("select: budget", budget, least=0)
     if price[candidates].min() > total:
         raise ValueError(
             f"select: the budget of {total:g} is below the cheapest configuration's "
             f"{price[candidates].min():g}"
         )
-    return _Problem(orthonormal, price, count, total, known, candidates)
+    return _Design(orthonormal, price, count, total, measured, candidates)
 
 
-def _basis_free(y: Floats, columns: Ints) -> Floats:
+def _orthonormal(y: Floats, columns: Ints) -> Floats:
     """y in a basis in which these columns have orthonormal rows."""
-    rank = len(y)
     u, s, _ = np.linalg.svd(y[:, columns], full_matrices=False)
-    if len(s) < rank or s[-1] <= s[0] * len(columns) * np.finfo(np.float64).eps:
+    if len(s) < len(y) or s[-1] <= s[0] * len(columns) * np.finfo(np.float64).eps:
         raise ValueError(
-            f"select: y has {rank} rows, but the {len(columns)} configurations that may be chosen "
-            "or are measured span fewer dimensions; use a smaller rank"
+            f"select: y has {len(y)} rows, but the {len(columns)} configurations that may be "
+            "chosen or are measured span fewer dimensions; use a smaller rank"
         )
     return (u / s).T @ y

@@ -1,53 +1,51 @@
-"""The configurations of a study: a product of formats."""
+"""The configurations of a study, a product of formats, and the errors measured in them."""
 
 from __future__ import annotations
 
-import json
+import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any, overload
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
 from lpkernels.formats.checks import set_fields
-from lpkernels.schemas import line
-from lpkernels.techniques import saving
+from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 
-#: The kind of JSON that holds a FormatSpace.
-SPACE = "format space"
-
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.
 _PEPPP_LOW = tuple((e, m) for e in (3, 4, 5) for m in (1, 2, 3, 4) if (e, m) != (5, 4))
 _PEPPP_HIGH = tuple((e, m) for e in (6, 7, 8) for m in (7, 9, 11))
+# The first line of a file of errors.
+_FIELDS = ("task", "configuration", "memory", "error")
 
 
 @dataclass(frozen=True, init=False)
-class FormatSpace:
-    """Every (low, high) or (low, high, accumulator) of the given axes, the first one outermost.
+class FormatSpace(Sequence[Configuration]):
+    """A sequence of every (low, high) or (low, high, accumulator), the first axis outermost.
 
     A network computes with values in the format `low` and keeps values in the format `high`. The
-    i-th configuration is `space[i]`, and column i of an error matrix. ``str(space)`` is a text that
-    :meth:`parse` reads back: the names on each axis, and " x " between axes.
+    i-th configuration is ``space[i]``, and column i of an error matrix.
 
     Args:
         low, high:    formats or their names.
-        accumulators: Accumulators or their texts, a third axis; without them there is none.
+        accumulators: Accumulators or their texts, a third axis; empty: two axes.
 
     Raises:
-        TypeError, ValueError: no format or no accumulator of that name; an axis without entries; an
-            entry twice, also under two names.
+        TypeError, ValueError: a format or an accumulator that does not exist; an axis without
+            entries; an entry twice, also under two names.
 
     >>> from lpkernels.techniques.pareto import FormatSpace
     >>> space = FormatSpace(["e4m3", "e5m2"], ["bf16", "fp32"])
-    >>> len(space), str(space)
-    (4, 'e4m3 e5m2 x e8m7 e8m23')
+    >>> len(space), space.name(1)
+    (4, 'e4m3 e8m23')
     """
 
     low: tuple[Format, ...]
@@ -60,16 +58,15 @@ class FormatSpace:
         high: Sequence[Format | str],
         accumulators: Sequence[Accumulator | str] = (),
     ) -> None:
-        for name, axis in (("low", low), ("high", high), ("accumulators", accumulators)):
+        axes = {"low": low, "high": high, "accumulators": accumulators}
+        for name, axis in axes.items():
             if isinstance(axis, str) or not isinstance(axis, Sequence):
                 raise TypeError(f"FormatSpace: {name} must be a list, got {axis!r}")
-        sums = [as_accumulator(acc) for acc in accumulators]
-        set_fields(
-            self,
-            low=_once("low", [as_format(fmt) for fmt in low]),
-            high=_once("high", [as_format(fmt) for fmt in high]),
-            accumulators=_once("accumulators", sums) if sums else (),
-        )
+            read: Any = as_accumulator if name == "accumulators" else as_format
+            axes[name] = entries = tuple(map(read, axis))
+            if len(set(entries)) < max(len(entries), name != "accumulators"):
+                raise ValueError(f"FormatSpace: {name} must be distinct entries, got {axis!r}")
+        set_fields(self, **axes)
 
     @classmethod
     def peppp(cls) -> FormatSpace:
@@ -88,114 +85,200 @@ class FormatSpace:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Entries of each axis: (low, high) or (low, high, accumulators)."""
-        axes = (len(self.low), len(self.high), len(self.accumulators))
-        return axes if self.accumulators else axes[:2]
+        """Entries of the axes: (low, high) or (low, high, accumulators)."""
+        return tuple(map(len, self._axes))
 
     def __len__(self) -> int:
-        return int(np.prod(self.shape))
+        return len(self._configurations)
 
-    def __iter__(self) -> Iterator[Configuration]:
-        return iter(self._configurations)
-
-    @overload
-    def __getitem__(self, index: int) -> Configuration: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Configuration, ...]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        try:
-            return self._configurations[index]
-        except IndexError:
-            raise IndexError(f"FormatSpace: index must be below {len(self)}, got {index}") from None
-
-    def index(self, configuration: Sequence[Format | Accumulator | str]) -> int:
-        """The number of a configuration, which is given as formats or as their names.
-
-        Raises: ValueError: it is not in the space.
-        """
-        parts = tuple(configuration)
-        if len(parts) == len(self.shape):
-            formats = tuple(as_format(part) for part in parts[:2])  # type: ignore[arg-type]
-            sums = tuple(as_accumulator(part) for part in parts[2:])
-            if (formats + sums) in self._numbers:
-                return self._numbers[formats + sums]
-        raise ValueError(
-            f"FormatSpace: {' '.join(map(str, parts))!r} is none of its {len(self)} configurations;"
-            f" they are like {self.name(0)!r}"
-        )
+    def __getitem__(self, index: Any) -> Any:
+        return self._configurations[index]
 
     def name(self, index: int) -> str:
         """The configuration as text: its parts with a space between."""
-        return " ".join(map(str, self[index]))
+        return self.names[index]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of all configurations, in their order."""
-        return tuple(map(self.name, range(len(self))))
+        return tuple(" ".join(map(str, configuration)) for configuration in self)
 
     @property
     def low_bits(self) -> Floats:
-        """Bits per value of each configuration's low format."""
-        return np.array([float(configuration[0].bits) for configuration in self])
+        """(configurations,) bits per value of the low format."""
+        return np.array([float(low.bits) for low, *_ in self])
 
     @property
     def high_bits(self) -> Floats:
-        """Bits per value of each configuration's high format."""
-        return np.array([float(configuration[1].bits) for configuration in self])
+        """(configurations,) bits per value of the high format."""
+        return np.array([float(high.bits) for _, high, *_ in self])
 
     def __str__(self) -> str:
-        axes = [axis for axis in (self.low, self.high, self.accumulators) if axis]
-        return " x ".join(" ".join(map(str, axis)) for axis in axes)
+        return " x ".join(" ".join(map(str, axis)) for axis in self._axes)
 
-    @classmethod
-    def parse(cls, text: str) -> FormatSpace:
-        """The space of a text: the inverse of ``str(space)``.
-
-        Raises: TypeError, ValueError: not such a text.
-        """
-        if not isinstance(text, str):
-            raise TypeError(f"FormatSpace.parse: expected a str, got {text!r}")
-        axes = [axis.split() for axis in text.split(" x ")]
-        if len(axes) not in (2, 3):
-            raise ValueError(
-                "FormatSpace.parse: expected two or three axes such as 'e4m3 e5m2 x fp16 bf16', "
-                f"got {text!r}"
-            )
-        return cls(*axes)
-
-    def to_json(self) -> str:
-        """A JSON object that :meth:`from_json` reads back."""
-        axes = {
-            "low": [str(fmt) for fmt in self.low],
-            "high": [str(fmt) for fmt in self.high],
-            "accumulators": [str(acc) for acc in self.accumulators],
-        }
-        return json.dumps({**line(SPACE), **axes})
-
-    @classmethod
-    def from_json(cls, text: str) -> FormatSpace:
-        """The space of `to_json`.
-
-        Raises: ValueError: not such an object, or one of another schema.
-        """
-        where = "FormatSpace.from_json"
-        found = saving.parsed(text, where, SPACE, "a format space", "to_json")
-        return cls(found["low"], found["high"], found["accumulators"])
+    @property
+    def _axes(self) -> list[tuple[Any, ...]]:
+        return [axis for axis in (self.low, self.high, self.accumulators) if axis]
 
     @cached_property
     def _configurations(self) -> tuple[Configuration, ...]:
-        axes = [axis for axis in (self.low, self.high, self.accumulators) if axis]
-        return tuple(product(*axes))  # type: ignore[arg-type]
-
-    @cached_property
-    def _numbers(self) -> dict[Any, int]:
-        return {configuration: i for i, configuration in enumerate(self._configurations)}
+        return tuple(product(*self._axes))
 
 
-def _once(name: str, entries: Sequence[Any]) -> tuple[Any, ...]:
-    if not entries:
-        raise ValueError(f"FormatSpace: {name} must have at least one entry, got none")
-    twice = [entry for i, entry in enumerate(entries) if entry in entries[:i]]
-    if twice:
-        raise ValueError(f"FormatSpace: {name} has {twice[0]} twice; give each entry once")
-    return tuple(entries)
+@dataclass(frozen=True, init=False, eq=False)
+class ErrorMatrix:
+    """Errors of tasks x configurations x seeds.
+
+    Args:
+        names: of the configurations, the columns: a list of texts, or a FormatSpace.
+        tasks: names of the rows.
+        errors: (tasks, configurations, seeds), or without seeds; NaN where nothing was measured.
+        memory: (tasks, configurations), or (configurations,) for all tasks, above zero, in any
+            unit; None: unknown. `training_memory` computes it for formats.
+
+    Raises:
+        TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is NaN,
+            infinite or not above zero.
+
+    >>> from lpkernels.techniques.pareto import ErrorMatrix
+    >>> ErrorMatrix(["fp8", "fp16"], ["task"], [[[0.4, 0.5], [0.3, 0.3]]]).mean
+    array([[0.45, 0.3 ]])
+    """
+
+    names: tuple[str, ...]
+    tasks: tuple[str, ...]
+    errors: Floats
+    memory: Floats | None
+
+    def __init__(
+        self,
+        names: FormatSpace | Sequence[str],
+        tasks: Sequence[str],
+        errors: Any,
+        memory: Any = None,
+    ) -> None:
+        names = _distinct("names", names.names if isinstance(names, FormatSpace) else names)
+        tasks = _distinct("tasks", tasks)
+        shape = len(tasks), len(names)
+        e = checks.numbers("ErrorMatrix: errors (tasks, configurations, seeds)", errors)
+        e = checks.numbers("ErrorMatrix: errors", e, (*shape, *e.shape[2:3]))
+        e = e if e.ndim == 3 else e[:, :, None]
+        if np.isinf(e).any():
+            raise ValueError("ErrorMatrix: errors must be finite, or NaN where missing; got inf")
+        e.flags.writeable = False
+        if memory is not None:
+            memory = checks.positive("ErrorMatrix: memory", memory, shape[2 - np.ndim(memory) :])
+            memory = np.broadcast_to(memory, shape)
+        set_fields(self, names=names, tasks=tasks, errors=e, memory=memory)
+
+    @property
+    def mean(self) -> Floats:
+        """(tasks, configurations): over the measured seeds, NaN where there is none."""
+        return mean_over_seeds(self.errors)
+
+    def for_space(self, label: str, space: FormatSpace) -> ErrorMatrix:
+        """The matrix with its columns in the order of the space. label: begins the error.
+
+        Raises: ValueError: the names of the columns are not those of the space.
+        """
+        missing = next((name for name in space.names if name not in self.names), None)
+        other = next((name for name in self.names if name not in space.names), None)
+        if other is not None or missing is not None:
+            difference = f"it has {other!r}" if missing is None else f"it has no {missing!r}"
+            raise ValueError(
+                f"{label}: its errors are of other configurations: {difference}; its columns must "
+                f"be called {space.name(0)!r} to {space.name(-1)!r}"
+            )
+        order = [self.names.index(name) for name in space.names]
+        memory = None if self.memory is None else self.memory[:, order]
+        return ErrorMatrix(space, self.tasks, self.errors[:, order], memory)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a CSV with a line for every error: its task, its configuration, the memory and the
+        error. An unknown memory or error is empty."""
+        path = Path(path)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_FIELDS)
+            for i, j, seed in np.ndindex(self.errors.shape):
+                error = self.errors[i, j, seed]
+                memory = "" if self.memory is None else float(self.memory[i, j])
+                text = "" if np.isnan(error) else float(error)
+                writer.writerow([self.tasks[i], self.names[j], memory, text])
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, space: FormatSpace | None = None) -> ErrorMatrix:
+        """The matrix of a CSV with the columns task, configuration, memory and error, as `save`
+        writes it. Tasks and configurations are in the order of their first lines; several lines of
+        one task and configuration are its seeds; a missing line is a missing error.
+
+        Args:
+            space: the columns are brought into its order; None: they stay as in the file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: another file, a text in place of a number, or other configurations.
+        """
+        seeds: dict[tuple[str, str], list[float]] = {}
+        sizes: dict[tuple[str, str], float] = {}
+        for place, (task, name, *numbers) in _lines(path):
+            try:
+                size, error = (float(text) if text else np.nan for text in numbers)
+            except ValueError:
+                raise ValueError(
+                    f"{place}: memory and error must be numbers or empty, got {numbers}"
+                ) from None
+            seeds.setdefault((task, name), []).append(error)
+            if not np.array_equal(sizes.setdefault((task, name), size), size, equal_nan=True):
+                raise ValueError(
+                    f"{place}: {task!r} in {name!r} has memory {size:g} here and "
+                    f"{sizes[task, name]:g} above"
+                )
+        tasks, names = (list(dict.fromkeys(cell[axis] for cell in seeds)) for axis in (0, 1))
+        errors = np.full((len(tasks), len(names), max(map(len, seeds.values()), default=0)), np.nan)
+        memory = np.full(errors.shape[:2], np.nan)
+        for (task, name), values in seeds.items():
+            cell = tasks.index(task), names.index(name)
+            errors[cell][: len(values)] = values
+            memory[cell] = sizes[task, name]
+        try:
+            matrix = cls(names, tasks, errors, None if np.isnan(memory).any() else memory)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        return matrix if space is None else matrix.for_space(str(path), space)
+
+
+def mean_over_seeds(errors: Floats) -> Floats:
+    """The mean of the measured errors over the last axis; NaN where there is none."""
+    counts = (~np.isnan(errors)).sum(axis=-1)
+    return np.where(counts > 0, np.nansum(errors, axis=-1) / np.maximum(counts, 1), np.nan)
+
+
+def _lines(path: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """The lines below the head of a file of errors, with the words for their place."""
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        try:
+            head, *lines = list(csv.reader(file)) or [[]]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{path}: expected a CSV of errors, got no text: {error}") from error
+    for number, line in enumerate([head, *lines], 1):
+        if len(line) != len(_FIELDS) or (number == 1 and tuple(line) != _FIELDS):
+            raise ValueError(
+                f"{path}, line {number}: expected a CSV of errors with the fields "
+                f"{','.join(_FIELDS)}, got {','.join(line)[:80]!r}"
+            )
+        if number > 1:
+            yield f"{path}, line {number}", line
+
+
+def _distinct(label: str, names: Any) -> tuple[str, ...]:
+    """Checked names, at least one, none empty and none twice."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"ErrorMatrix: {label} must be a list of names, got {names!r}")
+    if not names or not all(names) or len(set(names)) < len(names):
+        wrong = next(
+            (name for i, name in enumerate(names) if not name or name in names[:i]), "none"
+        )
+        raise ValueError(f"ErrorMatrix: {label} must be distinct and not empty, got {wrong!r}")
+    return tuple(names)

@@ -43,18 +43,6 @@ def test_tensors_are_counted_once():
     assert count_tensors(residual().to("meta"), X.to("meta")) == counts
 
 
-def test_hooked_counts_the_output_of_every_module():
-    counts = count_tensors(residual(), X, count="hooked")
-    # It counts the convolution, the norm and both calls of the ReLU; the linear layer and the model
-    # return the output.
-    assert counts["activations"] == 4 * MAP + BATCH * 5
-    # Sequential is left out.
-    model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Sequential(nn.Linear(7, 2)))
-    assert count_tensors(model, torch.zeros(BATCH, 3), count="hooked") == {
-        "params": 28 + 16, "activations": 2 * BATCH * 7, "inputs": BATCH * 3, "outputs": BATCH * 2,
-    }  # fmt: skip
-
-
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -119,8 +107,6 @@ WRONG = [
      "low_bits: expected numbers above 0, got 0"),
     (lambda: training_memory(COUNTS, "8", 16), TypeError, "low_bits: expected real numbers"),
     (lambda: training_memory(COUNTS, [8, np.inf], 16), ValueError, "low_bits: expected finite"),
-    (lambda: count_tensors(residual(), X, count="all"), ValueError,
-     "count: expected one of tensors, hooked, got 'all'"),
     (lambda: count_tensors(torch.relu, X), TypeError, "count_tensors"),
 ]  # fmt: skip
 test_wrong_arguments_are_refused = refused(WRONG)

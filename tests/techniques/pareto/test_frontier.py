@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from lpkernels.techniques.pareto import (
     averages,
     choose,
-    compare,
     convergence,
     evaluation,
     hyperdiff,
     hypervolume,
     leave_one_out,
-    noise_floor,
     pareto_front,
 )
+from lpkernels.techniques.pareto.evaluation import compare, noise_floor
 from tests.loops import each
 from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import low_rank
@@ -95,15 +94,15 @@ WRONG_POINTS = [
     (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
     (lambda: choose(M, E, -1), "cap: expected a finite number of at least 0"),
-    (lambda: pareto_front(M, E[:3]), "got 7 values of memory and 3 of error"),
+    (lambda: pareto_front(M, E[:3]), r"error: expected shape \(7,\), got \(3,\)"),
     (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
     (lambda: pareto_front([], []), "at least one value"),
     (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
     (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
-    (lambda: hypervolume(M, E, (6, 1, 1)), r"reference must be \(memory, error\)"),
-    (lambda: hypervolume(M, E, (6, np.nan)), "reference: expected finite numbers"),
-    (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"true_points must be \(points, 2\)"),
-    (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
+    (lambda: hypervolume(M, E, (6, 1, 1)), r"reference .* expected shape \(2,\), got \(3,\)"),
+    (lambda: hypervolume(M, E, (6, np.nan)), "reference .*: expected finite numbers"),
+    (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"must be \(points, 2\)"),
+    (lambda: convergence(POINTS, PREDICTED[:, :1]), r"must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
@@ -168,9 +167,9 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
     """Errors of a task that were not measured change no prediction of the task."""
     seen: list[np.ndarray] = []
 
-    def remembered(truth, predicted, memory, measured, **scale):
+    def remembered(truth, predicted, memory, measured):
         seen.append(predicted)
-        return compare(truth, predicted, memory, measured, **scale)
+        return compare(truth, predicted, memory, measured)
 
     monkeypatch.setattr(evaluation, "compare", remembered)
     options = {"methods": ["greedy", "column_mean"], "observed": 0.6}
@@ -231,14 +230,12 @@ EMPTY[1:, 5] = np.nan
 WRONG = [
     (NOISY, {"methods": ["best"]}, "methods: expected one of greedy, qr, random, column_mean, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
-    (NOISY, {"scale": "row"}, "scale: expected one of task, matrix, got 'row'"),
-    (NOISY, {"counts": [21]}, "counts: expected at most the 20 config.* task 0 .* got 21"),
-    (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
-    (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
+    (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
+    (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
+    (NOISY, {"methods": ["qr"]}, "counts: expected 1 to 2, got 3"),
     (NOISY, {"observed": 1.5}, "observed: expected a finite number above 0 and of at most 1"),
-    (NOISY, {"cap": 0.5}, r"cap: expected at least the cheapest configuration's 1, got 0\.5"),
-    (NOISY, {"cap": 1.05}, "at most the 1 configurations that task 0 has to choose from"),
-    (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
+    (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
+    (NOISY[:, :9], {}, r"memory: expected shape \(9,\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]
 test_wrong_studies_are_refused = refuses(

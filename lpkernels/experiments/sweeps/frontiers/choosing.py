@@ -13,18 +13,16 @@ from lpkernels.experiments.records import Record, read_records
 from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
-    FrontierBand,
     choose,
     cold_start,
     complete,
     embed,
-    fit_grid,
     frontier_band,
     held_out_residuals,
     predict,
     select,
 )
-from lpkernels.techniques.pareto.uncertainty import band
+from lpkernels.techniques.pareto.prediction import FrontierBand, band
 
 if TYPE_CHECKING:
     from lpkernels.experiments.sweeps.frontiers.study import Measured
@@ -164,8 +162,6 @@ def frontier_of(
 
 def _alone(memory: Floats, measured: Floats, chosen: Ints, level: float) -> Frontier:
     shape, flat = measured.shape, measured.ravel()
-    # It says which configuration is missing.
-    fit_grid(shape, chosen, flat[chosen])
     known = {int(i): float(flat[i]) for i in chosen}
     found = cold_start(shape, memory, _refuse, n=len(known), measured=known, level=level)
     predicted = np.clip(found.predicted, 0, 1)

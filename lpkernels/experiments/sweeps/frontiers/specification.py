@@ -114,29 +114,25 @@ class FrontierSpec:
             raise ValueError(f"task: expected one of {listed}, got {task!r}")
         return RunConfig.of(**{**self.base, **self.tasks[task]})
 
-    def memory(self, task: str, *, count: str = "tensors") -> Floats:
-        """Bytes of a training step of the task in each configuration: `training_memory`.
-
-        Args:
-            count: as `count_tensors`. The model runs on the meta device, with a batch of the run.
-        """
+    def memory(self, task: str) -> Floats:
+        """Bytes of a training step of the task in each configuration: `training_memory`. The model
+        runs on the meta device, with a batch of the run."""
         config = self.config(task)
         work = find(config.workload)
         with torch.random.fork_rng(devices=[]):
             model = work.model().to("meta")
         size = min(config.batch, len(work.train))
         batch = work.train.plan(0, 0).batch(0, size)
-        counts = count_tensors(model, batch[0].to("meta"), count=count)
+        counts = count_tensors(model, batch[0].to("meta"))
         return training_memory(counts, self.space.low_bits, self.space.high_bits)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON holds them."""
-        space = json.loads(self.space.to_json())
         return {
             "name": self.name,
             "seeds": list(self.seeds),
             "cell_seconds": self.cell_seconds,
-            **{axis: space[axis] for axis in _AXES},
+            **{axis: [str(entry) for entry in getattr(self.space, axis)] for axis in _AXES},
             "base": dict(self.base),
             "tasks": {task: dict(fields) for task, fields in self.tasks.items()},
         }

@@ -28,7 +28,7 @@ from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.techniques.pareto import ErrorMatrix, cold_start
-from lpkernels.techniques.pareto.cold_start import Grid
+from lpkernels.techniques.pareto.cold_start import cover
 
 #: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
 #: every row and column of its grid without.
@@ -124,8 +124,8 @@ def run_study(
         count = MEASURED if n is None else n
         chosen = _by_known(spec, before, known, count, rank, cap, method)
     else:
-        cover = _cover(spec, n)
-        chosen = {task: list(dict.fromkeys([*cover, *before[task]])) for task in spec.tasks}
+        first = _cover(spec, n)
+        chosen = {task: list(dict.fromkeys([*first, *before[task]])) for task in spec.tasks}
     path.mkdir(parents=True, exist_ok=True)
     with owned(path):
         write_study_spec(path, joined)
@@ -221,4 +221,4 @@ def _cover(spec: FrontierSpec, n: int | None) -> Sequence[int]:
             f"measure: without known tasks expected {least} to {most}, for every row and column of "
             f"a grid of at least 2 x 2, {rows} x {columns} here; got {count}"
         )
-    return Grid(rows, columns, rank=0, lam=0.0, ridge=1.0).cover(np.array([], dtype=np.int64))
+    return cover(spec.space.shape)

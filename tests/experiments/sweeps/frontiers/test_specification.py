@@ -74,7 +74,7 @@ test_wrong_specifications_are_refused = rejects(
     [
         ({"taks": {}}, "specification: unknown field taks; expected one of tasks"),
         ({"low": ["e4m3"]}, "expected low and high, lists of formats, got low alone"),
-        ({"low": ["e4m3", "e4m3"], "high": ["fp16"]}, "low has e4m3 twice"),
+        ({"low": ["e4m3", "e4m3"], "high": ["fp16"]}, "low must be distinct entries"),
         ({"base": []}, r"base: expected a table \[base\]"),
         ({"base": {"master": "fp32"}}, r"\[base\]: master: the configuration says it"),
         ({"tasks": {"a": {"tensors": "e4m3"}}}, r"\[tasks.a\]: tensors: the configuration says it"),

@@ -91,7 +91,7 @@ def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path
 def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
     found = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
     assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
-    with pytest.raises(ValueError, match="row 0 or column 0 of the 4 x 3 grid has no error"):
+    with pytest.raises(ValueError, match=r"configurations \[0\] for every row and column"):
         choosing.frontiers(found)
 
 
@@ -177,7 +177,7 @@ def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole
 
 
 def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Measured) -> None:
-    message = r"task noise 0.4: fit_grid: row . or column . .* measure"
+    message = "task noise 0.4: cold_start: n: .* are not; measure them"
     with pytest.raises(ValueError, match=message):
         choosing.frontiers(chosen_by_known(tmp_path / "two", 2))
     write_study_spec(tmp_path, spec(0.4))
