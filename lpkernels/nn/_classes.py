@@ -10,89 +10,21 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
-from lpkernels import functional
 from lpkernels.arithmetic import TORCH, Ranks
-from lpkernels.functional.torch_calls import own
-from lpkernels.nn import (
-    activations,
-    attention,
-    conv,
-    conv_transpose,
-    embedding,
-    linear,
-    norms,
-    recurrent,
-)
 from lpkernels.nn._called_products import show_to_compiler
-from lpkernels.nn._running import RunningInput
 from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.layers import LAYERS, TransposedLinear
 
-# Each has the name of its class in torch.nn. A lazy form stands before the layer it derives from.
-_CLASSES: tuple[type, ...] = (
-    linear.LazyLinear,
-    linear.Linear,
-    linear.Bilinear,
-    embedding.Embedding,
-    attention.MultiheadAttention,
-    recurrent.LSTM,
-    recurrent.GRU,
-    recurrent.RNN,
-    recurrent.LSTMCell,
-    recurrent.GRUCell,
-    recurrent.RNNCell,
-    conv.LazyConv1d,
-    conv.LazyConv2d,
-    conv.LazyConv3d,
-    conv.Conv1d,
-    conv.Conv2d,
-    conv.Conv3d,
-    conv_transpose.LazyConvTranspose1d,
-    conv_transpose.LazyConvTranspose2d,
-    conv_transpose.LazyConvTranspose3d,
-    conv_transpose.ConvTranspose1d,
-    conv_transpose.ConvTranspose2d,
-    conv_transpose.ConvTranspose3d,
-)
-# These layers sum, but do not multiply by weights in their sums, or do neither.
-_WITHOUT_PRODUCTS: tuple[type, ...] = (
-    norms.BatchNorm1d,
-    norms.BatchNorm2d,
-    norms.BatchNorm3d,
-    norms.LayerNorm,
-    norms.GroupNorm,
-    norms.RMSNorm,
-    activations.Softmax,
-    activations.GELU,
-)
-_EMULATED: dict[type, type] = {
-    getattr(torch.nn, cls.__name__): cls for cls in (*_CLASSES, *_WITHOUT_PRODUCTS)
-}
 _SETTERS = ("set_precision", "set_accumulator")
 _REPLACED = "its forward was replaced on the object"
 # Their forward is a graph, which no class can change.
 TRACED = torch.jit.ScriptModule | torch.fx.GraphModule
-_TORCH = {emulated: plain for plain, emulated in _EMULATED.items()}
-
-
-class _TransposedLinear(RunningInput):
-    """transformers' Conv1D: a linear layer whose weight is (in_features, out_features)."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def _ranks(self) -> tuple[Ranks, ...]:
-        return (Ranks("linear", weight=2, bias=1),)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x, recipe = self._rounded(x)
-        operands = (x, self.weight.t(), self.bias)
-        return own(functional.linear, *operands, recipe=recipe, **self._scales())
+_TORCH = {emulated: plain for plain, emulated in LAYERS.items()}
 
 
 def _current_class(module: torch.nn.Module) -> Any:
@@ -129,10 +61,9 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
     cls = plain_class(module)
     if not issubclass(cls, Emulated):
-        plain = torch_base(cls)
-        cls = _TransposedLinear if plain is None else _EMULATED[plain]
-    found: tuple[Ranks, ...] = cls._ranks(module)
-    return found
+        cls = LAYERS.get(torch_base(cls), TransposedLinear)
+    known: tuple[Ranks, ...] = cls._ranks(module)
+    return known
 
 
 def is_layer(module: torch.nn.Module) -> bool:
@@ -144,8 +75,8 @@ def is_layer(module: torch.nn.Module) -> bool:
 
 def has_no_products(module: torch.nn.Module) -> bool:
     """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
-    plain = torch_base(plain_class(module))
-    return plain is not None and _EMULATED[plain] in _WITHOUT_PRODUCTS
+    layer: Any = LAYERS.get(torch_base(plain_class(module)))
+    return layer is not None and layer._by_class_alone
 
 
 def multiplies(module: torch.nn.Module) -> bool:
@@ -154,7 +85,8 @@ def multiplies(module: torch.nn.Module) -> bool:
     plain = torch_base(cls)
     if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return _is_transposed_linear(cls)
-    return _EMULATED[plain] not in (embedding.Embedding, *_WITHOUT_PRODUCTS)
+    layer: Any = LAYERS[plain]
+    return bool(layer._has_products)
 
 
 def calls_functions(module: torch.nn.Module) -> bool:
@@ -224,12 +156,12 @@ def restore(module: torch.nn.Module) -> bool:
 @functools.cache
 def emulated_class(original: Any) -> Any:
     """The class in lpkernels.nn, or for a subclass of torch's layer one that is both."""
-    if original in _EMULATED:
-        return _EMULATED[original]
+    if original in LAYERS:
+        return LAYERS[original]
     plain = torch_base(original)
     # The original comes first: its attributes win, and its forward is the inherited one unless it
     # is Conv1D's.
-    bases = (_TransposedLinear, original) if plain is None else (original, _EMULATED[plain])
+    bases = (TransposedLinear, original) if plain is None else (original, LAYERS[plain])
     return _made("emulated_class", original, bases)
 
 
@@ -283,9 +215,9 @@ _MAKERS: dict[str, Any] = {
 }
 
 
-def torch_base(cls: type) -> type | None:
+def torch_base(cls: Any) -> Any:
     """The emulated layer of torch.nn that a class is or derives from."""
-    return next((plain for plain in _EMULATED if issubclass(cls, plain)), None)
+    return next((base for base in cls.__mro__ if base in LAYERS), None)
 
 
 def _is_transposed_linear(cls: type) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.layers import MultiheadAttention
 
 _SWITCHES: dict[type[Module], str] = {
     torch.nn.TransformerEncoderLayer: "activation_relu_or_gelu",

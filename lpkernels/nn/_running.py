@@ -15,10 +15,10 @@ from torch import Tensor
 from lpkernels.arithmetic import SCALED_ROLES, Quantizer, Recipe, check_axes
 from lpkernels.arithmetic.precisions import Formats
 from lpkernels.formats.checks import set_fields
-from lpkernels.functional.recording import is_in_backward
+from lpkernels.functional.recording import is_exporting, is_in_backward
 from lpkernels.functional.running import Average, Delayed, Scales, rounded_input
 from lpkernels.functional.tabled import TabledRecipe, tabled
-from lpkernels.nn.emulated import Emulated, is_traced
+from lpkernels.nn.emulated import Emulated
 
 # Buffers of a layer with a running range; no other layer has them.
 RANGE, WEIGHT = "input_range", "input_range_weight"
@@ -195,11 +195,6 @@ class RunningInput(Emulated):
         made.train(self.training)
         setattr(self, SCALING, made)
 
-    def _scales(self) -> dict[str, Scales]:
-        """The argument `scales` of the layer's function, if its recipe has a `scaling`."""
-        kept = self._modules.get(SCALING)
-        return {"scales": kept.of_call(self.training)} if isinstance(kept, KeptScales) else {}
-
     def _build(self, recipe: Recipe, formats: Formats) -> dict[str, Any]:
         attributes = super()._build(recipe, formats)
         if recipe.input_range is None:
@@ -221,22 +216,29 @@ class RunningInput(Emulated):
         for attribute in ("_rest", "_tabled_rest"):
             vars(self).pop(attribute, None)
 
-    def _rounded(self, input: Tensor) -> tuple[Tensor, Recipe]:
-        """The input, and the recipe that is left to apply: all of it, or all but the input's
-        rounding."""
-        rest = self._tabled_rest if is_traced() else self._rest
-        arithmetic: Any = self._arithmetic
+    def _operand(self, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """The input, and the options `recipe` and `scales` of the layer's function.
+
+        An input with a running range is rounded here, and the recipe is all but its rounding."""
+        # As in `_arithmetic`, without its call.
+        traced = torch.compiler.is_compiling() and not is_exporting()
+        recipe: Any = self._tabled if traced else self._recipe
+        if self._rest is None and SCALING not in self._modules:
+            return input, {"recipe": recipe}
+        rest = self._tabled_rest if traced else self._rest
+        kept = kept_scales(self)
+        scales = {} if kept is None else {"scales": kept.of_call(self.training)}
         if rest is None:
-            return input, arithmetic
-        if arithmetic.axes:
+            return input, {"recipe": recipe, **scales}
+        if recipe.axes:
             # Before the batch goes into the average.
             rank = max(input.dim(), 2)
-            found = [r._replace(input=rank, output=rank) for r in self._ranks() if r.input is None]
-            check_axes(arithmetic, *found)
-        kept = Average(getattr(self, RANGE), getattr(self, WEIGHT))
-        its = (arithmetic.input, arithmetic.input_range)
-        x = rounded_input(type(self).__name__, input, *its, kept, self.training)
-        return x, rest
+            unknown = [r for r in self._ranks(self) if r.input is None]
+            check_axes(recipe, *(r._replace(input=rank, output=rank) for r in unknown))
+        average = Average(getattr(self, RANGE), getattr(self, WEIGHT))
+        name = type(self).__name__
+        x = rounded_input(name, input, recipe.input, recipe.input_range, average, self.training)
+        return x, {"recipe": rest, **scales}
 
     def _load_from_state_dict(
         self,

@@ -21,9 +21,9 @@ from lpkernels.nn._conflicts import (
 from lpkernels.nn._fast_paths import set_fast_paths
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn._staying import warn_of_staying
-from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
+from lpkernels.nn.layers import MultiheadAttention
 from lpkernels.nn.policies import Policy, method
 from lpkernels.nn.selecting import (
     Layer,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -31,36 +30,6 @@ else:
     Module = object
 
 
-L = TypeVar("L", bound=type[torch.nn.Module])
-
-# The part of a docstring that every layer with a namesake in torch.nn has.
-_SHARED = """
-
-Arguments are torch's own, as there: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html
-
-Args:
-    recipe: a Recipe or its name; the default is torch's own arithmetic. It is an attribute, which
-        may be assigned at any time.
-
-Parameters, buffers, initial values, state_dict keys and the call are torch's too. Where the recipe
-rounds, tensors are float32, or float16 and bfloat16, which are widened exactly, and results are
-float32; NaN, infinity and overflow follow docs/contract.md.
-
-Raises:
-    TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds
-        (a RuntimeError of recurrent layers).
-    ValueError: a name that no recipe has; a format along an axis that a tensor of the layer lacks,
-        or along "k" where the layer is no matrix product; `scaling` in a recipe of another layer
-        than linear ones and convolutions. A call: shapes that do not fit.
-"""
-
-
-def like_torch(layer: L) -> L:
-    """Adds the shared part to the docstring of a layer."""
-    layer.__doc__ = inspect.cleandoc(layer.__doc__ or "") + _SHARED.format(name=layer.__name__)
-    return layer
-
-
 def recipe_name(its: Recipe) -> str:
     """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
     named = (name for name in recipes() if recipe(name) == its)
@@ -79,7 +48,7 @@ def changed(
     except ValueError as error:
         raise ValueError(f"set_precision: {owner} {error}") from error
     if new.axes:
-        check_axes(new, *layer._ranks(), owner=f"set_precision: {owner}")
+        check_axes(new, *layer._ranks(layer), owner=f"set_precision: {owner}")
     return new
 
 
@@ -102,6 +71,12 @@ class Emulated(Module):
     _built: dict[tuple[Recipe, Formats], dict[str, Any]]
     # Whether the layer can keep delayed scales, or has no tensors of its own.
     _takes_scaling = False
+    # The function of lpkernels.functional that computes the layer.
+    _function: ClassVar[Callable[..., Any]]
+    # Whether the layer multiplies by weights in its sums.
+    _has_products = True
+    # Whether `convert` takes the layer only where a pattern is its class.
+    _by_class_alone = False
 
     @property
     def recipe(self) -> Recipe:
@@ -114,7 +89,7 @@ class Emulated(Module):
 
     def _assign(self, recipe: Recipe) -> None:
         if recipe.axes:
-            check_axes(recipe, *self._ranks())
+            check_axes(recipe, *self._ranks(self))
         self._refuse_scaling(recipe)
         self._built = {}
         self._compute_by(recipe)
@@ -127,8 +102,10 @@ class Emulated(Module):
                 "give this layer another recipe, or exclude it from lp.convert"
             )
 
-    def _ranks(self) -> tuple[Ranks, ...]:
-        """The ranks of the layer's tensors, as far as they are known before a call."""
+    @classmethod
+    def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
+        """The ranks of the tensors of a layer, emulated or not, as far as they are known before a
+        call."""
         return ()
 
     def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
@@ -206,7 +183,8 @@ class Emulated(Module):
     @property
     def _arithmetic(self) -> Recipe:
         """The recipe as forward takes it: under torch.compile one that a graph reads as it runs."""
-        return self._tabled if is_traced() else self._recipe
+        traced = torch.compiler.is_compiling() and not is_exporting()
+        return self._tabled if traced else self._recipe
 
     def _forget(self) -> None:
         """Removes everything of lpkernels from the module, which is to become torch.nn's."""
@@ -222,8 +200,3 @@ class Emulated(Module):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}".removeprefix(", ")
-
-
-def is_traced() -> bool:
-    """Whether torch.compile traces, and not torch.export."""
-    return torch.compiler.is_compiling() and not is_exporting()

@@ -21,8 +21,8 @@ from lpkernels import _build, schemas
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
-from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.layers import MultiheadAttention
 from lpkernels.nn.policies import Policy, method
 from lpkernels.nn.selecting import Pattern, Recipes, attention_names, named, show
 

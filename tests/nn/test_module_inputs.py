@@ -1,8 +1,10 @@
 """Every layer on the inputs that torch's own tests of its modules use."""
 
+import ast
 import inspect
 from collections.abc import Iterable, Iterator
 from itertools import cycle
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import expecttest  # noqa: F401  (common_modules needs it)
@@ -285,18 +287,41 @@ def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
     assert operators.emulated.count("matmul") >= 4 * blocks + 2
 
 
+def stub_arguments() -> dict[str, list[str]]:
+    """The arguments of each class in the stub that type checkers read, its own or its base's."""
+    arguments: dict[str, list[str]] = {}
+    for node in ast.parse(Path(lp.nn.__file__).with_suffix(".pyi").read_text()).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        base = node.bases[0] if node.bases else None
+        arguments[node.name] = arguments.get(getattr(base, "id", ""), [])
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                listed = (*method.args.args[1:], *method.args.kwonlyargs)
+                arguments[node.name] = [argument.arg for argument in listed]
+    return arguments
+
+
 @each("name", CLASSES)
 def test_class_has_torchs_signature_and_recipe(name: str) -> None:
     own, torchs = getattr(lp.nn, name), getattr(nn, name)
-    want = inspect.signature(torchs).parameters
-    got = dict(inspect.signature(own).parameters)
-    assert got.pop("recipe").default == "fp32"
-    if "bias" not in want:  # torch's norms have it from 2.13 on.
-        got.pop("bias", None)
-    assert list(got) == list(want)
-    assert [p.default for p in got.values()] == [p.default for p in want.values()]
+    want = inspect.signature(torchs)
+    got = inspect.signature(own).parameters
+    assert got["recipe"].default == "fp32"
+    assert [p for p in got.values() if p.name != "recipe"] == list(want.parameters.values())
+    if torch.__version__ >= (2, 13) and "args" not in got:
+        assert stub_arguments()[name] == list(got)
     forward = [list(inspect.signature(cls.forward).parameters) for cls in (own, torchs)]
     assert forward[0] == forward[1]
+    subclass = type("Subclass", (own,), {"__init__": lambda self, n: None})
+    assert list(inspect.signature(subclass).parameters) == ["n"]
+
+
+def test_the_stub_has_the_public_names() -> None:
+    stub = ast.parse(Path(lp.nn.__file__).with_suffix(".pyi").read_text())
+    imported = [a.asname for n in stub.body if isinstance(n, ast.ImportFrom) for a in n.names]
+    names = {*filter(None, imported), *(name for name in stub_arguments() if name[0] != "_")}
+    assert names == {*lp.nn.__all__, "observing"}
 
 
 @each("name", CLASSES)

@@ -13,7 +13,7 @@ except ModuleNotFoundError:
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What counts as a source.
-SOURCES = {".py", ".h", ".cpp", ".cu"}
+SOURCES = {".py", ".pyi", ".h", ".cpp", ".cu"}
 
 
 def lines_in(folder: Path) -> int:
