@@ -95,7 +95,7 @@ def compare(sums: str, ratio: float, options: argparse.Namespace) -> None:
     runs = {
         "quantised": plain(layers, batch),
         "assigned": under(model, made, batch),
-        "uncounted": under(model, made, batch, counts=False, promote=None),
+        "uncounted": under(model, made, batch, promote=None),
         "whole": under(model, made, batch, pack=False),
     }
     found = interleave(runs, options.seconds, clock=time.process_time)

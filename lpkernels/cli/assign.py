@@ -8,8 +8,8 @@ import typer
 from lpkernels.cli._options import Seed, alone, console, show_table, valid
 from lpkernels.experiments.settings import one_of
 from lpkernels.report.sizes import bytes_text
-from lpkernels.techniques.assignment.asking import BASELINES, Request
-from lpkernels.techniques.assignment.demotion import Order
+from lpkernels.techniques.assignment.request import BASELINES, Request
+from lpkernels.techniques.assignment.rules import Order
 
 
 def assign(
@@ -113,7 +113,6 @@ def _made(request: Request, workload: Any, batch: int, seed: int) -> tuple[Any, 
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
     from lpkernels.techniques.assignment import kept_memory, trace
-    from lpkernels.techniques.assignment.asking import requested
 
     if batch > len(workload.train):
         raise typer.BadParameter(
@@ -131,7 +130,7 @@ def _made(request: Request, workload: Any, batch: int, seed: int) -> tuple[Any, 
     try:
         loss = mean_loss(output_loss(workload, first))
         ops = trace(network, loss, pair)
-        made = requested(request, ops)
+        made = request.assignment(ops)
     except (ValueError, NotImplementedError) as error:
         hint = "--bits" if str(error).startswith("demote: bits") else "--model"
         raise typer.BadParameter(str(error), param_hint=hint) from error

@@ -16,12 +16,11 @@ from lpkernels import functional
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
 from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment import Assigned
-from lpkernels.techniques.assignment.operations import key_of
-from lpkernels.techniques.assignment.running import _session
-from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
-from lpkernels.techniques.assignment.running._rounding import RoundingTable
-from lpkernels.techniques.assignment.running._session import Session
+from lpkernels.techniques.assignment import Assigned, running
+from lpkernels.techniques.assignment.graph import key_of
+from lpkernels.techniques.assignment.rounding import RoundingTable
+from lpkernels.techniques.assignment.running import Session
+from lpkernels.techniques.assignment.tracing import Trace, TracedCall
 
 
 class Audit(NamedTuple):
@@ -54,7 +53,7 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
 class _Watch(Visitor):
     """Looks at the tensors of one step."""
 
-    def __init__(self, assigned: Assigned, plan: RunPlan) -> None:
+    def __init__(self, assigned: Assigned, plan: Trace) -> None:
         self.rounded: Counter[str] = Counter()
         self.departures: list[str] = []
         self._assigned, self._plan = assigned, plan
@@ -63,12 +62,12 @@ class _Watch(Visitor):
         self._results: dict[Call, str] = {}
         # The forward pass, and the call that is being computed.
         self._session: Session | None = None
-        self._computes: PlannedCall | None = None
+        self._computes: TracedCall | None = None
 
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Inside it, roundings and calls of several operations are seen too."""
-        round_, see, in_parts = RoundingTable.rounded, Session.see, _session.in_parts
+        round_, see, in_parts = RoundingTable.rounded, Session.see, running.in_parts
 
         def rounded(table: RoundingTable, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
             with torch._C.DisableTorchFunction():
@@ -83,20 +82,20 @@ class _Watch(Visitor):
 
         def parts(name: str, function: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
             assert self._session is not None
-            self.reads(self._session.plan.calls[self._session._met - 1], (args, kwargs))
+            self.reads(self._session.plan.calls[self._session.met - 1], (args, kwargs))
             return in_parts(name, function, args, kwargs, *rest)
 
         with (
             mock.patch.object(RoundingTable, "rounded", rounded),
             mock.patch.object(Session, "see", seen),
-            mock.patch.object(_session, "in_parts", parts),
+            mock.patch.object(running, "in_parts", parts),
         ):
             yield
 
     def _computing(self, session: Session, compute: Callable[..., Any]) -> Callable[..., Any]:
         def computing(*args: Any, **kwargs: Any) -> Any:
-            planned = session.plan.calls[session._met - 1]
-            self._computes = planned if planned.parts is None else None
+            planned = session.plan.calls[session.met - 1]
+            self._computes = None if planned.parts else planned
             try:
                 return compute(*args, **kwargs)
             finally:
@@ -117,16 +116,18 @@ class _Watch(Visitor):
         planned = self._computes
         if planned is None:
             return
-        if len(planned.results) == 1 and planned.results[0].place == "result":
-            self._results[call] = planned.results[0].op
+        if len(planned.results) == 1:
+            ((place, step),) = planned.results.items()
+            if not place.in_arguments:
+                self._results[call] = step.name
         self.reads(planned, arguments)
 
-    def reads(self, planned: PlannedCall, arguments: Any) -> None:
+    def reads(self, planned: TracedCall, arguments: Any) -> None:
         """Looks at the arguments of a call."""
         if not planned.makes:
             return
-        what = planned.results[0].op if planned.results else planned.operation
-        for x, key in zip(all_tensors({"": arguments}).values(), planned.reads, strict=True):
+        what = next((step.name for step in planned.results.values()), planned.operation)
+        for x, key in zip(all_tensors({"": arguments}).values(), planned.keys, strict=True):
             found = self._memories.get(StorageWeakRef(x.untyped_storage()))
             if key is None or key not in self._assignment.tensors:
                 if found is not None:
@@ -141,7 +142,8 @@ class _Watch(Visitor):
         op = self._results[call]
         key = key_of(op, "grad_activation")
         shared = (
-            self._assigned.fan_out == "branches" and key_of(op, "activation") in self._plan.consumed
+            self._assigned.fan_out == "branches"
+            and key_of(op, "activation") in self._plan.times_read
         )
         if not shared and key not in self._plan.passed:
             self.check_gradient(key, gradient)
@@ -167,7 +169,7 @@ class _Watch(Visitor):
         return True
 
 
-def _rounded_once(plan: RunPlan, trained: Container[str]) -> set[str]:
+def _rounded_once(plan: Trace, trained: Container[str]) -> set[str]:
     """The tensors that a step rounds, if these parameters have gradients; a result that depends on
     none of them has no gradient."""
     found: set[str] = set()
@@ -187,13 +189,9 @@ def _rounded_once(plan: RunPlan, trained: Container[str]) -> set[str]:
     return found
 
 
-def _expected(assigned: Assigned, plan: RunPlan) -> dict[str, int]:
+def _expected(assigned: Assigned, plan: Trace) -> dict[str, int]:
     trained = {name for name, p in assigned.model.named_parameters() if p.requires_grad}
-    edges: Counter[str] = Counter()
-    if assigned.fan_out == "branches":
-        for call in plan.calls:
-            if call.makes:
-                edges.update(key for key in call.reads if key is not None)
+    edges = plan.times_read if assigned.fan_out == "branches" else Counter[str]()
     found = dict.fromkeys(assigned.assignment.tensors, 0)
     found |= dict.fromkeys(_rounded_once(plan, trained), 1)
     for op in plan.ops:

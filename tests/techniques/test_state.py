@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
-from lpkernels.techniques.assignment import Pins, Promoter, demote, group
+from lpkernels.techniques.assignment import Assigned, Pins, Promoter, assign, demote, group
 from lpkernels.techniques.cpt import PFQ, PrecisionScheduler
 from lpkernels.techniques.loss_scaling import LossScaler
 from lpkernels.techniques.state import Stateful
-from tests.techniques.assignment.networks import chain
+from tests.techniques.assignment.networks import chain, demoted, seeded_chain
 from tests.techniques.cpt.fakes import Named
 from tests.techniques.loss_scaling import optimizers
 
@@ -53,9 +54,29 @@ def with_bits(technique: Any) -> Any:
     return saved(technique), technique._groups[0].targets[0].thing.calls[-1]
 
 
+def promoter(threshold: float = 0.01) -> Promoter:
+    made = demote(group(chain()), 1.0, pins=Pins(high="relu1.Y"))
+    return Promoter(made, threshold)
+
+
 def promotion(key: str) -> dict[str, Any]:
     """The state of a Promoter."""
-    return {"steps": 1, "promotions": [(0, key, "overflow", 0.3)]}
+    return {**promoter().state_dict(), "promotions": [(0, key, "overflow", 0.3)]}
+
+
+def assigned() -> Assigned:
+    model, batch = seeded_chain()
+    return assign(model, cross_entropy, demoted(model, batch))
+
+
+def overflow(technique: Assigned, step: int) -> None:
+    """A step; the first norm's results overflow from step 4 on, the second's from step 8 on."""
+    for norm, start in (("1", 4), ("4", 8)):
+        torch.nn.init.constant_(
+            technique.model.get_parameter(f"{norm}.weight"), 20 * (step >= start)
+        )
+    technique(*seeded_chain()[1]).backward()
+    technique.step()
 
 
 def masters(weight: str = "bf16") -> Any:
@@ -102,12 +123,19 @@ TECHNIQUES = {
         with_bits,
     ),
     "Promoter": Row(
-        lambda: Promoter(demote(group(chain()), 1.0, pins=Pins(high="relu1.Y"))),
+        promoter,
         lambda technique, step: technique.update(PROMOTIONS.get(step, {})),
         [
+            (promoter(0.5).state_dict(), "threshold: expected 0.01, got 0.5"),
             (promotion("conv9.Y"), "no tensor has the key"),
             (promotion("relu1.Y"), "high precision from the start"),
         ],
+    ),
+    "Assigned": Row(
+        assigned,
+        overflow,
+        [({**assigned().state_dict(), "waiting": {"x.Y": (0, 0, 0, 1)}}, "counts 'x.Y', which")],
+        lambda technique: (saved(technique), technique.assignment.low),
     ),
     "LossScaler": Row(
         lambda: LossScaler(init_scale=16.0, growth_interval=2, hysteresis=2),

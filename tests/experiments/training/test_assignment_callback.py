@@ -16,7 +16,7 @@ from lpkernels.experiments import records
 from lpkernels.experiments.training.callbacks.assignment import AssignedTraining, AssignmentConfig
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.techniques.assignment import assign, demote, group, trace, train_with_assignment
+from lpkernels.techniques.assignment import assign, demote, group, trace
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.experiments.tiny import tiny_workload
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
@@ -53,8 +53,14 @@ def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
     rates = iter(seen)
     optimizer.param_groups[0]["lr"] = next(rates)
     scaler = LossScaler(static=256.0)
-    for result in train_with_assignment(made, optimizer, pairs, scaler=scaler):
-        losses.append(float(result.loss))
+    for pair in pairs:
+        optimizer.zero_grad()
+        loss = made(*pair)
+        losses.append(float(loss.detach()))
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        made.step()
         optimizer.param_groups[0]["lr"] = next(rates, 0.0)
     assert_same(dict(trainer.model.named_parameters()), dict(model.named_parameters()))
     mean = sum(w * loss for w, loss in zip([8, 8, 8, 6], losses, strict=True)) / 30

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import PAPER, Assignment, Formats, Op, Pins, demote, group
+from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demote, group
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain
 
+PAPER = Formats()
 GROUPS = group(chain())
 MADE = demote(
     GROUPS, 0.4, formats=Formats(weight=("bf16", "fp8_e5m2:stochastic")),

@@ -11,7 +11,7 @@ from lpkernels.experiments.training.callback import Callback, Context
 from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome
 from lpkernels.techniques.assignment import Assignment, assign
-from lpkernels.techniques.assignment.running.assigned import FanOut
+from lpkernels.techniques.assignment.request import FanOut
 
 #: From the model's output and a batch to the mean loss.
 LossOf = Callable[[Any, Batch], Tensor]
@@ -47,9 +47,8 @@ class UnderAssignment(Callback):
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self.OPTION}: {error}") from error
         self.assigned = assign(
-            self._model, self._mean, made, promote=self._promote, fan_out=self._fan_out,
-            counts=self._promote is not None,
-        )  # fmt: skip
+            self._model, self._mean, made, promote=self._promote, fan_out=self._fan_out
+        )
         # A resumed run may begin with a shorter batch than the one it is made of.
         self.assigned.check_batch(sample[0], sample)
 

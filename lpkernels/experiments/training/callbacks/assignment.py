@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from lpkernels.experiments.training.callback import Callback, CallbackConfig, re
 from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.assignment import Assignment, trace
-from lpkernels.techniques.assignment.asking import Request, parse_assignment, requested
+from lpkernels.techniques.assignment.request import Request
 
 #: The file of a run's promotions, without its ending.
 PROMOTIONS = "promotions"
@@ -34,11 +34,11 @@ class AssignmentConfig(CallbackConfig):
         "Which tensors are in low precision, e.g. ratio=0.6,order=decreasing,promote=0.01, "
         "bits=1000000,order=increasing, uniform,promote=none, operator_based,promote=none or "
         "file=assignment.json; `lpkernels assign` shows one.",
-        check=parse_assignment,
+        check=Request.parse,
     )
 
     def build(self) -> Callback:
-        return AssignedTraining(parse_assignment(self.assignment))
+        return AssignedTraining(Request.parse(self.assignment))
 
 
 class AssignedTraining(UnderAssignment):
@@ -53,7 +53,7 @@ class AssignedTraining(UnderAssignment):
         self._bit_ratios, self._steps = 0.0, 0
 
     def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
-        return requested(self.request, trace(model, loss, batch))
+        return self.request.assignment(trace(model, loss, batch))
 
     def after_step(self, ran: Tensor) -> None:
         self._bit_ratios += self.assigned.assignment.bit_ratio
@@ -82,5 +82,5 @@ class AssignedTraining(UnderAssignment):
     def files(self) -> dict[str, list[dict[str, Any]]]:
         """The promotions: which tensor, when, and by which trigger."""
         header = {**schemas.header("promotions"), "assignment": str(self.request)}
-        events = [{"type": "promotion", **asdict(each)} for each in self.assigned.promotions]
+        events = [{"type": "promotion", **each._asdict()} for each in self.assigned.promotions]
         return {PROMOTIONS: [header, *events]}

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.techniques.assignment.running._rounding import Rounded, RoundingTable
-from lpkernels.techniques.assignment.running._session import Session
+from lpkernels.techniques.assignment.rounding import Rounded, RoundingTable
+from lpkernels.techniques.assignment.running import Session
 from tests.loops import each
 from tests.support.assigned_audit import audit
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, chained
+from tests.techniques.assignment.runs import assigned_of, chained
 
 
 def residual(m: Any, x: Tensor) -> Tensor:
@@ -86,9 +86,9 @@ def test_a_rounding_too_many_is_found(monkeypatch: Any) -> None:
     assigned, batch = chained()
     result = Session.result
 
-    def twice(self: Session, x: Tensor, op: str, **options: Any) -> Tensor:
+    def twice(self: Session, x: Tensor, op: Any, **options: Any) -> Tensor:
         y = result(self, x, op, **options)
-        return Rounded.apply(y, self._table, "1.Y", None) if op == "1" else y
+        return Rounded.apply(y, self._table, "1.Y", None, False) if op.name == "1" else y
 
     monkeypatch.setattr(Session, "result", twice)
     assert audit(assigned, batch).departures == ("1.Y was rounded 2 times, not 1",)

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import Assigned, Count, Promoter, assign, train_with_assignment
+from lpkernels.techniques.assignment import Assigned, Promoter, assign
+from lpkernels.techniques.assignment.rounding import Count
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.support.refusals import refuses
+from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import chain_model, demoted, seeded_chain
-from tests.techniques.assignment.running import runs
 
 MADE = demoted(*seeded_chain(), 0.6)
 
@@ -173,25 +174,12 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     assert assigned.counts["0.Y"].numel == 1024
 
 
-def test_a_state_goes_on_where_it_was():
-    model, batch = seeded_chain()
-    one, other, again = (runs.assigned_of(model, batch, 0.6) for _ in range(3))
-    for assigned in (one, other, again):
-        widened(assigned, weight=20, bias=20)
-    for assigned in (one, one, other):
-        runs.stepped(assigned, batch)
-    again.load_state_dict(other.state_dict())
-    runs.stepped(again, batch)
-    assert again.promotions == one.promotions != []
-    assert again.assignment == one.assignment
-    assert_bit_equal(runs.gradients(again, batch)[0], runs.gradients(one, batch)[0])
-    with pytest.raises(ValueError, match="which the assignment lacks"):
-        again.load_state_dict({"promoter": {}, "waiting": {"other.Y": (0, 0, 0, 1)}})
-
-
-def test_a_promoter_that_is_given_decides():
+def test_a_promoter_that_is_given_decides_and_without_one_nothing_is_counted():
     model, batch = seeded_chain()
     made = demoted(model, batch)
+    uncounted = assign(model, F.cross_entropy, made, promote=None)
+    assert runs.stepped(uncounted, batch) == runs.stepped(uncounted, batch) == ()
+    assert uncounted.counts == {}
     promoter = Promoter(made, 0.0)
     assigned = assign(model, F.cross_entropy, made, promote=promoter)
     assert "0.weight.P" in [runs.stepped(assigned, batch) for _ in range(2)][1]
@@ -226,22 +214,12 @@ def test_an_assignment_of_something_else_is_found_before_anything_changes():
         assign(other, F.cross_entropy, MADE)(*batch)
 
 
-def test_without_counts_nothing_is_promoted():
-    model, batch = seeded_chain()
-    counted = runs.gradients(runs.assigned_of(model, batch, 0.6), batch)
-    assigned = runs.assigned_of(model, batch, 0.6, counts=False, promote=None)
-    assert_bit_equal(runs.gradients(assigned, batch)[0], counted[0])
-    assert assigned.step() == assigned.step() == ()
-    assert assigned.counts == {}
-
-
 OTHER_PROMOTER = Promoter(demoted(*seeded_chain()))
 test_what_is_refused = refuses(
     assign,
     [
         ((), {"fan_out": "each"}, ValueError, "fan_out: expected one of sum, branches, got 'each'"),
         ((), {"pack": 1}, TypeError, "pack must be True or False, got 1"),
-        ((), {"counts": False}, ValueError, "promotion needs counts; give promote=None"),
         ((), {"promote": 2.0}, ValueError, "threshold: expected a finite number of at least 0"),
         ((), {"promote": OTHER_PROMOTER}, ValueError, "the Promoter is of another assignment"),
         ((), {"assignment": "all"}, TypeError,
@@ -274,74 +252,24 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)
 
 
-def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    torch.manual_seed(7)
-    return [(torch.randn(4, 1, 8, 8), (torch.arange(4) + i) % 10) for i in range(count)]
-
-
-def start(model: nn.Module, **options: Any) -> tuple[Assigned, torch.optim.Optimizer]:
-    assigned = runs.assigned_of(model, batches(1)[0], 1.0, **options)
-    return assigned, torch.optim.SGD(assigned.model.parameters(), lr=0.05, momentum=0.9)
-
-
-SCALERS: dict[str, Any] = {
-    "ours": lambda: LossScaler(init_scale=2.0**20, growth_interval=3),
-    "torchs": lambda: torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3),
-    "none": lambda: None,
-}
-
-
-@each("name", SCALERS)
-def test_the_loop_is_the_steps_written_out(name: str) -> None:
+@each("masters", [False, True])
+def test_a_loss_falls_and_master_weights_take_the_gradients(masters: bool):
     torch.manual_seed(1)
-    model = chain_model()
-    assigned, optimizer = start(model)
-    looped = list(train_with_assignment(assigned, optimizer, batches(8), scaler=SCALERS[name]()))
-    other, optimizer = start(model)
-    scaler = SCALERS[name]()
-    for (input, target), result in zip(batches(8), looped, strict=True):
+    batch = torch.randn(4, 1, 8, 8), torch.arange(4)
+    assigned = runs.assigned_of(chain_model(), batch, 1.0)
+    optimizer: Any = torch.optim.SGD(assigned.model.parameters(), lr=0.05, momentum=0.9)
+    if masters:
+        optimizer = MasterWeights(optimizer, weight="bf16", master="fp32")
+    scaler = LossScaler()
+    losses = []
+    for _ in range(30):
         optimizer.zero_grad()
-        value = other(input, target)
-        assert_bit_equal(result.loss, value.detach())
-        assert result.bit_ratio == other.assignment.bit_ratio
-        assert result.ratio == other.assignment.ratio
-        if scaler is None:
-            value.backward()
-            optimizer.step()
-        else:
-            scaler.scale(value).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        assert result.promoted == other.step()
-    for p, q in zip(assigned.model.parameters(), other.model.parameters(), strict=True):
-        assert_bit_equal(p, q)
-    # The logarithms of four examples get a quarter of the loss's gradient, and 2^19 / 4 is above
-    # 2^17 - 2^14, the largest gradient of e5m2 as the paper has it.
-    skipped = [number for number, result in enumerate(looped) if result.skipped]
-    assert skipped == ([] if name == "none" else [0, 1, 5])
-
-
-def test_a_loss_falls_and_master_weights_take_the_gradients():
-    torch.manual_seed(1)
-    for masters in (False, True):
-        assigned, optimizer = start(chain_model())
-        if masters:
-            optimizer = MasterWeights(optimizer, weight="bf16", master="fp32")
-        loader = batches(1) * 30
-        results = list(train_with_assignment(assigned, optimizer, loader, scaler=LossScaler()))
-        assert results[-1].loss < 0.5 * results[0].loss
-        assert not any(result.skipped for result in results[2:])
-
-
-def test_it_ends_after_so_many_steps():
-    assigned, optimizer = start(chain_model())
-    loader = iter(batches(5))
-    assert len(list(train_with_assignment(assigned, optimizer, loader, steps=2))) == 2
-    assert list(train_with_assignment(assigned, optimizer, loader, steps=0)) == []
-    assert len(list(loader)) == 3
-    with pytest.raises(ValueError, match="steps: expected at least 0, got -1"):
-        train_with_assignment(assigned, optimizer, loader, steps=-1)
-    wrong: Any = assigned.model
-    match = r"train_with_assignment: expected what assign\(.*, got Sequential"
-    with pytest.raises(TypeError, match=match):
-        train_with_assignment(wrong, optimizer, loader)
+        value = assigned(*batch)
+        losses.append(float(value.detach()))
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assigned.step()
+    assert losses[-1] < 0.5 * losses[0]
+    # No step was skipped.
+    assert scaler.get_scale() == 2.0**16

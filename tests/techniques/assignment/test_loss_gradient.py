@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.techniques.assignment import Formats, Promoter, assign, group, trace, uniform
-from lpkernels.techniques.assignment.running._plan import RunPlan, planned
+from lpkernels.techniques.assignment.tracing import Trace, traced
 from tests.loops import each
 from tests.support.assigned_audit import audit
 from tests.support.computes import Computes
-from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
+from tests.techniques.assignment.runs import assigned_of, gradients, same, seen_by
 
 Loss = Callable[[Any, Tensor], Tensor]
 #: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
@@ -79,7 +79,7 @@ LOSSES = PASSING | CHANGING
 @each("name", LOSSES)
 def test_which_gradients_are_the_loss_s_own(name: str) -> None:
     loss, ops = LOSSES[name]
-    plan = planned(network(), loss, batch_of(), grad=True)
+    plan = traced(network(), loss, batch_of(), grad=True)
     assert plan.passed == {f"loss.{op}.GY" for op in ops.split()}
 
 
@@ -97,7 +97,7 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: For
         passed = found(scale)
         # The same with every gradient rounded.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RunPlan, "passed", frozenset())
+            patch.setattr(Trace, "passed", frozenset())
             same(passed, found(scale))
 
 

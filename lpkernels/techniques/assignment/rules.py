@@ -1,0 +1,434 @@
+"""The rules of precision assignments: demotion by groups, three baselines, promotion while training
+runs, and the formula of the memory kept for backward."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple, get_args
+
+from lpkernels.techniques import checks
+from lpkernels.techniques.assignment.graph import (
+    NO_PINS,
+    PAPER,
+    Assignment,
+    Formats,
+    Group,
+    Kind,
+    Op,
+    Pins,
+    TensorSpec,
+    checked_ops,
+    group,
+    held,
+    key_of,
+    tie,
+    ties,
+)
+from lpkernels.techniques.assignment.operations import (
+    BY_THEIR_RESULT,
+    FOLLOWS_ITS_INPUTS,
+    READS_NOTHING_BACK,
+    canonical,
+)
+from lpkernels.techniques.state import Stateful
+
+Order = Literal["decreasing", "increasing", "random"]
+
+#: The kinds that are promoted by what they hold; gradients overflow to infinity, for the scaler.
+FORWARD = ("weight", "activation")
+_FLOAT_BITS = 32
+
+
+def demote(
+    groups: Sequence[Group],
+    ratio: float | Fraction | None = None,
+    *,
+    order: Order = "decreasing",
+    seed: int | None = None,
+    formats: Formats = PAPER,
+    pins: Pins = NO_PINS,
+    bits: int | None = None,
+) -> Assignment:
+    """The assignment with the first groups of an order in low precision, as many as demanded.
+
+    All groups are high at first. Then, group by group, the rule stops if the low-precision ratio
+    has reached `ratio` (or the bits are within `bits`), and else takes the group to low precision.
+    So it takes the smallest prefix of the order that is enough, and the prefix of a smaller demand
+    is a part of the prefix of a larger one. All comparisons are in integers, with the ratio as the
+    exact value of the float; 0 demotes nothing and 1 everything.
+
+    These are the orders, in which equal groups go by index: "decreasing" size, the paper's;
+    "increasing" size; "random" by seed, the same on every machine.
+
+    Tensors that pins hold high, and tensors of operations that are not known, stay high; so a ratio
+    above the share of the other tensors is not reached, and `Assignment.ratio` is then lower. The
+    size of a group counts them.
+
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, second part.
+
+    Args:
+        groups: of `group`.
+        ratio: 0 to 1.
+        order, seed: as above.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
+        bits: instead of the ratio: the most bits that all tensors may have together, ours.
+
+    Raises:
+        TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
+            order, a seed missing or not used, a glob that matches nothing, a budget of bits that
+            cannot be met.
+
+    >>> from lpkernels.techniques.assignment import demote, group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> round(demote(group(trace(model, loss, batch)), 0.3).ratio, 3)
+    0.56
+    """
+    groups = tuple(groups)
+    if not groups or not all(isinstance(group, Group) for group in groups):
+        raise TypeError("demote: expected the groups of group(ops), at least one")
+    check_demand("demote", ratio, bits, order, seed)
+    held_high, held_low = held(groups, pins)
+    groups = tie(groups, pins)
+    tensors = [tensor for group in groups for tensor in group.tensors]
+
+    def gain(lowered: Iterable[TensorSpec]) -> int:
+        """The elements, or the bits saved, that these tensors in low precision contribute."""
+        if bits is None:
+            return sum(tensor.numel for tensor in lowered)
+        return sum(formats.bits(t, False) - formats.bits(t, True) for t in lowered)
+
+    if bits is None:
+        missing = math.ceil(Fraction(ratio or 0) * sum(tensor.numel for tensor in tensors))
+    else:
+        missing = sum(formats.bits(tensor, False) for tensor in tensors) - bits
+    missing -= gain(tensor for tensor in tensors if tensor.key in held_low)
+    low, low_groups = set(held_low), []
+    for home in _ordered(groups, order, seed):
+        if missing <= 0:
+            break
+        free = [t for t in home.tensors if t.key not in low and t.key not in held_high]
+        if free:
+            low_groups.append(home.index)
+        low.update(tensor.key for tensor in free)
+        missing -= gain(free)
+    if bits is not None and missing > 0:
+        raise ValueError(
+            f"demote: bits={bits:,} cannot be met: with every group in low precision there are "
+            f"{bits + missing:,}; allow as many, or take narrower formats or fewer pins"
+        )
+    return Assignment(groups, frozenset(low), tuple(low_groups), formats, pins)
+
+
+def _ordered(groups: Sequence[Group], order: Order, seed: int | None) -> list[Group]:
+    if order == "random":
+        # Python promises the same numbers in every version for the method random().
+        draw = random.Random(seed)
+        draws = {group.index: draw.random() for group in groups}
+        return sorted(groups, key=lambda group: draws[group.index])
+    sign = -1 if order == "decreasing" else 1
+    return sorted(groups, key=lambda group: (sign * group.numel, group.index))
+
+
+def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> None:
+    """Raises: TypeError, ValueError: wrong arguments of `demote`; label: the caller, in errors."""
+    if (ratio is None) == (bits is None):
+        raise ValueError(f"{label}: give ratio or bits, one of them; got {ratio=} and {bits=}")
+    if ratio is not None:
+        checks.number(f"{label}: ratio", ratio, least=0, most=1)
+    if bits is not None:
+        checks.whole(f"{label}: bits", bits, 0)
+    checks.choice(f"{label}: order", order, get_args(Order))
+    if (order == "random") != isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(
+            f"{label}: order='random' takes an int as seed, and no other does; got order={order!r} "
+            f"and {seed=}"
+        )
+
+
+def uniform(
+    ops: Sequence[Op],
+    precision: Literal["low", "high"] = "low",
+    *,
+    formats: Formats = PAPER,
+    pins: Pins = NO_PINS,
+) -> Assignment:
+    """All tensors in one precision, but for pinned tensors and tensors of unknown operations.
+
+    Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
+    "high", formats=Formats.same("fp32")).
+
+    Args:
+        ops: of `trace`.
+        precision: "low" or "high", of all tensors.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
+
+    Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
+        matches nothing.
+
+    >>> from lpkernels.techniques.assignment import trace, uniform
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> uniform(trace(model, loss, batch), "high").ratio
+    0.0
+    """
+    checks.choice("uniform: precision", precision, ("low", "high"))
+    groups = group(ops)
+    if precision == "high":
+        return _baseline(groups, (), formats, pins)
+    made = _baseline(groups, (t.key for each in groups for t in each.tensors), formats, pins)
+    low_groups = (g.index for g in made.groups if any(t.key in made.low for t in g.tensors))
+    return replace(made, low_groups=tuple(low_groups))
+
+
+def operator_based(
+    ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS
+) -> Assignment:
+    """Low precision for the operands of GEMMs, forward and backward; the ends stay high.
+
+    Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
+    gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
+    an input, with their weights; all tensors of the last group; and the results, with gradients,
+    that operations of the last group read.
+
+    Args:
+        ops: of `trace`.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
+
+    Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
+        code, after Sun et al. 2019 (HFP8).
+    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
+    """
+    ops = checked_ops("operator_based", ops)
+    groups = group(ops)
+    return _baseline(groups, _entering_gemms(ops) - _ends(ops, groups), formats, pins)
+
+
+def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS) -> Assignment:
+    """Our reading of the paper's baseline after torch.amp, which its release cannot run.
+
+    It is as `operator_based`, and more tensors are low: the results of GEMMs, and results and
+    gradients of the operations that torch.amp leaves in the type of their inputs or casts to the
+    widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
+    stay high, as do the ends. Ops without a name of their operation count as none of these.
+
+    Args:
+        ops: of `trace`.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
+
+    Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
+        has no implementation, so this is ours and no figure of the paper belongs to it.
+    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
+    """
+    ops = checked_ops("amp_like", ops)
+    groups = group(ops)
+    low = _entering_gemms(ops)
+    for op in ops:
+        if op.is_gemm or op.operation in FOLLOWS_ITS_INPUTS:
+            low |= _result_keys(op.name)
+    return _baseline(groups, low - _ends(ops, groups), formats, pins)
+
+
+def _entering_gemms(ops: Sequence[Op]) -> set[str]:
+    low: set[str] = set()
+    for op in ops:
+        if op.is_gemm:
+            low |= {key_of(name, "activation") for name in op.inputs}
+            low |= {key_of(op.name, "grad_activation"), *_param_keys(op)}
+    return low
+
+
+def _ends(ops: Sequence[Op], groups: Sequence[Group]) -> set[str]:
+    """Keys that stay high at both ends of the network."""
+    in_last = {tensor.key for tensor in groups[-1].tensors}
+    inputs = {op.name for op in ops if not op.inputs}
+    first = [op for op in ops if inputs & set(op.inputs)]
+    last = [op for op in ops if key_of(op.name, "activation") in in_last]
+    names = inputs | {op.name for op in (*first, *last)}
+    names |= {name for op in last for name in op.inputs}
+    keys = {key for op in (*first, *last) for key in _param_keys(op)}
+    return keys.union(*map(_result_keys, names))
+
+
+def _result_keys(name: str) -> set[str]:
+    return {key_of(name, "activation"), key_of(name, "grad_activation")}
+
+
+def _param_keys(op: Op) -> set[str]:
+    kinds: tuple[Kind, ...] = ("weight", "grad_weight")
+    return {key_of(name, kind) for name in op.full_params for kind in kinds}
+
+
+def _baseline(
+    groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
+) -> Assignment:
+    """The assignment with pinned tensors held; tied tensors that would differ are all high."""
+    held_high, held_low = held(groups, pins)
+    chosen = (set(low) | held_low) - held_high
+    for tied in ties(pins, [tensor.key for each in groups for tensor in each.tensors]):
+        if not tied <= chosen:
+            chosen -= tied
+    return Assignment(tie(groups, pins), frozenset(chosen), (), formats, pins)
+
+
+class Promotion(NamedTuple):
+    """One tensor that was promoted.
+
+    step: the number of calls of `Promoter.update` before the one that promoted it. key: its key.
+    trigger: "overflow"; "tied" where a tensor tied to it overflowed.
+    value: the ratio that reached the threshold.
+    """
+
+    step: int
+    key: str
+    trigger: str
+    value: float
+
+
+class Promoter(Stateful):
+    """Decides after every step which tensors go to high precision for good, from the next step on
+    (in training under `assign` one step later, because nothing waits for the counts).
+
+    A weight or an activation in low precision is promoted alone where its overflow ratio (elements
+    whose magnitude is at least the overflow threshold of its format, over all) is at least
+    `threshold`. Gradients are not promoted: they overflow to infinity, and the loss scaler skips
+    the step. Tensors that are held stay, as does a kind whose low format is its high one.
+
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), the rule of their released code. Ours: tied
+        tensors are promoted together.
+
+    Args:
+        assignment: the one to start from.
+        threshold: of the overflow ratio, 0 to 1; None: nothing is promoted.
+    Raises: TypeError, ValueError: no Assignment, or a threshold out of range.
+
+    assignment is the one for the next step, promotions the tensors so far, in order.
+    """
+
+    _settings = ("_threshold",)
+    _progress = ("_steps", "promotions")
+
+    def __init__(self, assignment: Assignment, threshold: float | None = 0.01) -> None:
+        if not isinstance(assignment, Assignment):
+            raise TypeError(
+                f"Promoter: expected an Assignment, such as demote(...), got "
+                f"{type(assignment).__name__}"
+            )
+        if threshold is not None:
+            checks.number("Promoter: threshold", threshold, least=0, most=1)
+        self.assignment = self._first = assignment
+        self.promotions: list[Promotion] = []
+        self._threshold = threshold
+        self._steps = 0
+
+    def update(self, overflow: Mapping[str, float]) -> tuple[str, ...]:
+        """After a step: the keys that are in high precision from the next one on.
+
+        Ratios are compared as floats: 2 of 200 reach a threshold of 0.01. Keys of gradients, and of
+        tensors that are high already or held, may be given and change nothing; tensors whose keys
+        are left out do not change.
+
+        Args: overflow: ratios of the values before rounding, by key.
+        Raises: ValueError: an unknown key, or a ratio that is none; nothing is changed then.
+        """
+        now = self.assignment
+        for key, value in overflow.items():
+            now.is_low(key)
+            if not 0 <= value <= 1:
+                raise ValueError(f"Promoter: overflow of {key!r} must be from 0 to 1, got {value}")
+        free = now.low - now.held
+        sets = ties(now.pins, list(now.tensors))
+        triggers: dict[str, Promotion] = {}
+        for key, value in overflow.items():
+            reached = self._threshold is not None and float(value) >= self._threshold
+            if reached and key in free and self._changes(key):
+                triggers.setdefault(key, Promotion(self._steps, key, "overflow", float(value)))
+                for tied in sets:
+                    for other in tied & free if key in tied else ():
+                        promotion = Promotion(self._steps, other, "tied", float(value))
+                        triggers.setdefault(other, promotion)
+        self._steps += 1
+        order = [key for key in now.tensors if key in triggers]
+        self.promotions += [triggers[key] for key in order]
+        self.assignment = now.promoted(order)
+        return tuple(order)
+
+    def _changes(self, key: str) -> bool:
+        kind, formats = self.assignment.tensors[key].kind, self.assignment.formats
+        return kind in FORWARD and formats.of(kind, True) != formats.of(kind, False)
+
+    def _resume(self) -> None:
+        self.promotions = [Promotion(*values) for values in self.promotions]
+        for promotion in self.promotions:
+            if not self._first.is_low(promotion.key):
+                raise ValueError(
+                    f"load_state_dict: promotions: {promotion.key!r} is in high precision from the "
+                    "start here; load the state for the assignment it was saved with"
+                )
+        self.assignment = self._first.promoted(promotion.key for promotion in self.promotions)
+
+
+def kept_memory(ops: Sequence[Op], assignment: Assignment) -> int:
+    """The bytes of the assignment's tensors that the forward pass keeps for backward.
+
+    It counts each tensor once at its width, however many operations keep it: the operands and the
+    weight of a product, the result of a ReLU, softmax and their like, and the inputs and the scale
+    of every other operation. Sums, means, joins, moves and dropouts keep none. In float32 and in
+    formats without codes an element takes 32 bits; parameters in float32 are there anyway.
+
+    Statistics, masks, indices and copies in another order are not counted: `Assigned.memory` tells
+    what a step kept in all.
+
+    Args:
+        ops: of `trace`.
+        assignment: of these.
+    Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
+
+    >>> from lpkernels.techniques.assignment import kept_memory, trace, uniform
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> ops = trace(model, loss, batch)
+    >>> kept_memory(ops, uniform(ops, "low"))
+    48
+    """
+    ops = checked_ops("kept_memory", ops)
+    assignment.check(group(ops))
+    learning: set[str] = set()
+    keys: set[str] = set()
+    for op in ops:
+        has_gradient = bool(learning.intersection(op.inputs))
+        if has_gradient or op.params:
+            keys.update(_kept(op, has_gradient))
+            learning.add(op.name)
+    return sum(_bytes(key, assignment) for key in keys)
+
+
+def _kept(op: Op, input_has_gradient: bool) -> Iterator[str]:
+    """The keys of the tensors that the operation keeps."""
+    name = canonical(op.operation)
+    if not op.is_gemm:
+        if name in READS_NOTHING_BACK:
+            return
+        if name in BY_THEIR_RESULT:
+            yield key_of(op.name, "activation")
+            return
+    yield from (key_of(each, "activation") for each in op.inputs)
+    # A matrix product reads its weight for the gradient of its input, if that has one.
+    if not op.is_gemm or name.startswith("conv") or input_has_gradient:
+        yield from (key_of(p, "weight") for p in op.full_params if not p.endswith("bias"))
+
+
+def _bytes(key: str, assignment: Assignment) -> int:
+    tensor, bits = assignment.tensors[key], assignment.format_of(key).fmt.bits
+    width = min(int(bits) if isinstance(bits, int) else _FLOAT_BITS, _FLOAT_BITS)
+    if width == _FLOAT_BITS and tensor.kind == "weight":
+        return 0
+    return -(-tensor.numel * width // 8)
