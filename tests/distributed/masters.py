@@ -19,7 +19,7 @@ from lpkernels.experiments.processes.replicas import like, local, sharded, whole
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.stored import Layout
+from lpkernels.techniques.loss_scaling.masters.codec import Layout
 from tests.distributed.runs import ALIGNED, data, start_and_stop
 from tests.techniques.loss_scaling.optimizers import OPTIMIZERS, gradient
 

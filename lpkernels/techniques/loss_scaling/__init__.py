@@ -6,17 +6,13 @@ Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 from lpkernels.techniques.loss_scaling._gradients import StepRecord
 from lpkernels.techniques.loss_scaling.diagnosis import Report, diagnose
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.saving import Memory, MemoryRow, memory
-from lpkernels.techniques.loss_scaling.masters.updates import Stagnation
+from lpkernels.techniques.loss_scaling.masters.memory import memory
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [
     "LossScaler",
     "MasterWeights",
-    "Memory",
-    "MemoryRow",
     "Report",
-    "Stagnation",
     "StepRecord",
     "diagnose",
     "memory",

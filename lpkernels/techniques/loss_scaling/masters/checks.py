@@ -1,4 +1,5 @@
-"""Checks of optimizers that are to be wrapped, and warnings for users who ask for narrow states."""
+"""Checks of optimizers that are to be wrapped and of their states, and warnings for users who ask
+for narrow states."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import BlockFormat, Number
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.quantize import quantize
+from lpkernels.techniques.loss_scaling.masters.codec import is_values
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
-from lpkernels.techniques.loss_scaling.masters.groups import steps_alone
-from lpkernels.techniques.loss_scaling.masters.stored import is_values
+from lpkernels.techniques.loss_scaling.masters.general import step_on_zeros
 
 _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
@@ -102,27 +103,15 @@ def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
         )
 
 
-def state_names(optimizer: Optimizer) -> set[str]:
-    """The names of the optimizer's states of elements: the states that it has, and the states that
-    a step on zeros makes.
-
-    The step is one on a small parameter of its own, with the options of each group.
-    """
-    names = {
-        name
-        for state in optimizer.state.values()
-        for name, value in state.items()
-        if is_values(name, value)
-    }
-    if names:
-        return names
-    for group in optimizer.param_groups:
-        for dims in {max(p.dim(), 1) for p in group["params"]}:
-            device = group["params"][0].device
-            zeros = torch.zeros([2] * dims, dtype=torch.float32, device=device)
-            (state,), _ = steps_alone(optimizer, group, [(zeros, torch.zeros_like(zeros), {})])
-            names |= {name for name, value in state.items() if is_values(name, value)}
-    return names
+def _state_names(optimizer: Optimizer) -> set[str]:
+    """The names of the optimizer's states of elements: the states that it has, or else the states
+    that a step on small parameters of zeros makes, with the options of each group."""
+    states = list(optimizer.state.values())
+    if not any(is_values(name, value) for state in states for name, value in state.items()):
+        for group in optimizer.param_groups:
+            for dim in {max(p.dim(), 1) for p in group["params"]}:
+                states += step_on_zeros(optimizer, group, 1, dim=dim)[0]
+    return {name for state in states for name, value in state.items() if is_values(name, value)}
 
 
 def check_states(
@@ -137,26 +126,26 @@ def check_states(
     for _, formats in groups:
         _check_zeros(formats)
     if any(formats.states for _, formats in groups):
-        known = state_names(optimizer)
-        strange = sorted({name for _, formats in groups for name in formats.states} - known)
+        names = _state_names(optimizer)
+        strange = sorted({name for _, formats in groups for name in formats.states} - names)
         if strange:
             kind = type(optimizer).__name__
-            listed = nearest(strange[0], sorted(known), "the optimizer's state lists all")
-            has = f"its states are {listed}" if known else "it keeps none"
+            listed = nearest(strange[0], sorted(names), "the optimizer's state lists all")
+            has = f"its states are {listed}" if names else "it keeps none"
             raise ValueError(
                 f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these "
                 f"options; {has}"
             )
     for group, formats in groups:
-        _warn(formats, group)
+        _warn(group, formats)
 
 
 def _check_zeros(formats: WeightFormats) -> None:
     """Raises: ValueError: a format without zero of values that may be negative."""
     for name, quantizer in formats.all():
         fmt = quantizer.fmt
-        held = name in formats.states and name in _NEVER_NEGATIVE
-        if isinstance(fmt, BlockFormat) and fmt.without_zero and not held:
+        is_positive = name in formats.states and name in _NEVER_NEGATIVE
+        if isinstance(fmt, BlockFormat) and fmt.without_zero and not is_positive:
             raise ValueError(
                 f"MasterWeights: {name}: {fmt} has no zero and no negative values; it is for "
                 f"states that are never negative ({', '.join(_NEVER_NEGATIVE)}), each given by "
@@ -164,7 +153,7 @@ def _check_zeros(formats: WeightFormats) -> None:
             )
 
 
-def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:
+def _warn(group: Mapping[str, Any], formats: WeightFormats) -> None:
     """Warns where a second moment stays 0, because a step's addition to 0 rounds to 0.
 
     With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.
@@ -188,14 +177,8 @@ def _rounds_to_zero_below(quantizer: Quantizer) -> float:
     """The largest value that becomes 0; 0.0 where it depends on other values or on draws."""
     if quantizer.is_stochastic or not isinstance(quantizer.fmt, Number):
         return 0.0
-    # Codes of positive float32 values rise with the values: this halves the range between one that
-    # becomes 0 and infinity, which does not.
-    low, high = 0, 0x7F800000
-    while high - low > 1:
-        middle = (low + high) // 2
-        value = torch.tensor(middle, dtype=torch.int32, device="cpu").view(torch.float32)
-        if float(quantize(value, quantizer)):
-            high = middle
-        else:
-            low = middle
-    return float(torch.tensor(low, dtype=torch.int32, device="cpu").view(torch.float32))
+    powers = torch.tensor([2.0**exponent for exponent in range(-149, 128)], device="cpu")
+    # The limit of a rounding is a power of two, which is itself rounded to 0 or not.
+    values = torch.cat([powers, torch.nextafter(powers, torch.zeros_like(powers))])
+    zeros = values[quantize(values, quantizer) == 0]
+    return float(zeros.max()) if zeros.numel() else 0.0

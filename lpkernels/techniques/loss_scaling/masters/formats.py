@@ -1,4 +1,4 @@
-"""The formats around each parameter, as the keys of its group name them."""
+"""The formats around each parameter: the keys of its group, read and checked."""
 
 from __future__ import annotations
 
@@ -21,15 +21,23 @@ from lpkernels.formats import (
     TableFormat,
 )
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
+from lpkernels.formats.integers import InBlock, follows_from_values
 
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
 
 FLOAT32 = Quantizer(FP32)
-FLOAT32_NAME = "fp32"
-# The arguments of `MasterWeights` that a param_group may have as keys of its own.
+#: The arguments of `MasterWeights` that a param_group may have as keys of its own.
 KEYS = ("weight", "master", "state", "grad", "compensation")
+# Without a value these two round and keep nothing.
+_OPTIONAL = ("grad", "compensation")
+# Exponent and mantissa bits of the dtypes that a parameter can have.
+_DTYPES = {
+    torch.float16: (5, 10),
+    torch.bfloat16: (8, 7),
+    torch.float32: (8, 23),
+    torch.float64: (8, 23),
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,6 @@ class WeightFormats:
         Raises: TypeError, ValueError: there is no such format, or it cannot be kept.
         """
         names: dict[Format, str] = {}
-        given: dict[str, Any] = {"names": names}
 
         def read(label: str, value: Any) -> Quantizer:
             quantizer = _quantizer(f"MasterWeights: {label}", value)
@@ -68,17 +75,18 @@ class WeightFormats:
                 )
             return quantizer
 
-        for name in KEYS:
-            value = group.get(name)
-            if name == "state" and isinstance(value, Mapping):
-                given["states"] = {str(k): read(f"state {k}", v) for k, v in value.items()}
-            elif value is not None or name not in ("grad", "compensation"):
-                given[name] = read(name, value)
-        return WeightFormats(**given)
+        formats: dict[str, Any] = {}
+        for key in KEYS:
+            value = group.get(key)
+            if key == "state" and isinstance(value, Mapping):
+                formats["states"] = {str(k): read(f"state {k}", x) for k, x in value.items()}
+            elif value is not None or key not in _OPTIONAL:
+                formats[key] = read(key, value)
+        return WeightFormats(**formats, names=names)
 
     def name_of(self, fmt: Format) -> str:
         """The name by which the user gave the format first, else its own."""
-        return {FP32: FLOAT32_NAME, **self.names}.get(fmt, str(fmt))
+        return {FP32: "fp32", **self.names}.get(fmt, str(fmt))
 
     def of_state(self, name: str) -> Quantizer:
         """The format of the optimizer's state of this name."""
@@ -107,22 +115,6 @@ class WeightFormats:
         return any(quantizer.is_stochastic for _, quantizer in self.all())
 
 
-def plain(value: Any) -> Any:
-    """A format as the plain value that a group holds, and a state_dict with it."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(fmt) for name, fmt in value.items()}
-    return str(value) if isinstance(value, Format | Quantizer) else value
-
-
-def has_every_code(fmt: Format) -> bool:
-    """Whether every value that rounding makes has a code, infinities and NaN too."""
-    if isinstance(fmt, FloatFormat):
-        return has_every_float_code(fmt.to_ints())
-    if isinstance(fmt, TableFormat):
-        return fmt.nan_code is not None
-    return isinstance(fmt, BlockFormat)
-
-
 def _quantizer(label: str, value: Any) -> Quantizer:
     try:
         quantizer = as_quantizer(value)
@@ -135,13 +127,11 @@ def _quantizer(label: str, value: Any) -> Quantizer:
     return quantizer
 
 
-# Exponent and mantissa bits of the dtypes that a parameter can have.
-_DTYPES = {
-    torch.float16: (5, 10),
-    torch.bfloat16: (8, 7),
-    torch.float32: (8, 23),
-    torch.float64: (8, 23),
-}
+def plain(value: Any) -> Any:
+    """A format as the plain value that a group holds, and a state_dict with it."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(fmt) for name, fmt in value.items()}
+    return str(value) if isinstance(value, Format | Quantizer) else value
 
 
 @dataclass(frozen=True)
@@ -166,55 +156,50 @@ def rules_of(
     rules = {}
     for number, (name, parameter) in enumerate(zip(names, group["params"], strict=True), start):
         rules[parameter] = Rule(name, number, formats, parameter.dtype)
-        check_parameter(parameter, rules[parameter])
+        _check_parameter(parameter, formats, f"MasterWeights: parameter {name!r}")
     return rules
 
 
-def check_parameter(parameter: Tensor, rule: Rule) -> None:
-    """Checks that a parameter can have the formats of its rule.  Raises TypeError, ValueError."""
-    label = f"MasterWeights: parameter {rule.name!r}"
+def _check_parameter(parameter: Tensor, formats: WeightFormats, label: str) -> None:
+    """Raises: TypeError, ValueError: the parameter cannot have the formats."""
     if parameter.dtype not in _DTYPES:
         raise TypeError(
             f"{label} must be float16, bfloat16, float32 or float64, got {parameter.dtype}; leave "
             "it out of the optimizer"
         )
-    fmt, widths = rule.formats.weight.fmt, _DTYPES[parameter.dtype]
+    fmt, widths = formats.weight.fmt, _DTYPES[parameter.dtype]
     fits = fmt.fits_in(*widths) if isinstance(fmt, FloatFormat | TableFormat) else widths == (8, 23)
     if not fits:
         raise ValueError(
             f"{label} is {parameter.dtype}, which does not hold every value of weight={fmt}; "
             "make it float32, or choose a narrower format"
         )
-    for name, quantizer in rule.formats.all():
+    for name, quantizer in formats.all():
         wrong = misfit(quantizer.fmt.to_ints(), parameter.dim())
         if wrong is not None:
-            key = "state" if name in rule.formats.states else name
+            key = "state" if name in formats.states else name
             raise ValueError(
                 f"{label} has shape {tuple(parameter.shape)}, but {name}={quantizer.fmt} "
                 f"{wrong.reason}; put it into a param_group with another {key!r}"
             )
-    _check_blocks(parameter, rule)
+    for name, quantizer in formats.kept().items():
+        _check_shards(parameter, name, quantizer.fmt, label)
 
 
-def _check_blocks(parameter: Tensor, rule: Rule) -> None:
-    """Checks that no block that is kept lies in two shards. Raises ValueError."""
-    placements = getattr(parameter, "placements", ())
-    for name, quantizer in rule.formats.kept().items():
-        fmt = quantizer.fmt
-        ints = fmt.to_ints()
-        if not isinstance(fmt, BlockFormat) or not follows_from_values(ints):
+def _check_shards(parameter: Tensor, name: str, fmt: Format, label: str) -> None:
+    """Raises: ValueError: a block that is kept lies in two shards."""
+    ints = fmt.to_ints()
+    if not isinstance(fmt, BlockFormat) or not follows_from_values(ints):
+        return
+    block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS] % max(parameter.dim(), 1)
+    for along, placement in enumerate(getattr(parameter, "placements", ())):
+        if getattr(placement, "dim", None) != axis:
             continue
-        block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS]
-        dims = max(parameter.dim(), 1)
-        for along, placement in enumerate(placements):
-            if getattr(placement, "dim", None) != axis % dims:
-                continue
-            size = parameter.shape[axis]
-            shard = -(-size // parameter.device_mesh.size(along))  # type: ignore[attr-defined]
-            if shard < size and shard % block:
-                raise ValueError(
-                    f"MasterWeights: parameter {rule.name!r} of shape {tuple(parameter.shape)} is "
-                    f"sharded in pieces of {shard} along axis {axis % dims}, which cut the "
-                    f"blocks of {name}={fmt}; give the blocks another axis or size, or put it into "
-                    "a param_group with another format"
-                )
+        size = parameter.shape[axis]
+        shard = -(-size // parameter.device_mesh.size(along))  # type: ignore[attr-defined]
+        if shard < size and shard % block:
+            raise ValueError(
+                f"{label} of shape {tuple(parameter.shape)} is sharded in pieces of {shard} along "
+                f"axis {axis}, which cut the blocks of {name}={fmt}; give the blocks another axis "
+                "or size, or put it into a param_group with another format"
+            )

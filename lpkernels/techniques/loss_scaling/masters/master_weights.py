@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
-from lpkernels.techniques.loss_scaling.masters import saving
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
     check_unchanged,
     refuse_step,
+)
+from lpkernels.techniques.loss_scaling.masters.codec import (
+    COMPENSATION,
+    COUNTS,
+    MASTER,
+    Layout,
+    code_bits,
+    here,
+    is_codes,
+    kept_format,
+    shared,
+    whole,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import (
     KEYS,
@@ -28,20 +40,34 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     plain,
     rules_of,
 )
-from lpkernels.techniques.loss_scaling.masters.fused import Batches, check_fused
-from lpkernels.techniques.loss_scaling.masters.groups import Groups
-from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
-from lpkernels.techniques.loss_scaling.masters.updates import (
-    Stagnation,
+from lpkernels.techniques.loss_scaling.masters.fused import Batches
+from lpkernels.techniques.loss_scaling.masters.general import (
+    GroupSteps,
     Update,
-    adopt_state,
     begin,
     master_values,
-    run,
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _groups _formats _rules _fused _seed _step _begun _lent _ready".split()
+_OWN = "optimizer _formats _rules _fused _seed _step _begun _lent _ready".split()
+# The key of a state_dict for all that an optimizer's own state_dict has no place for.
+_SAVED = "master_weights"
+
+
+class Stagnation(NamedTuple):
+    """Updates of a parameter's elements.
+
+    asked: how many were asked for.
+    unchanged: how many of these changed nothing.
+    """
+
+    asked: int
+    unchanged: int
+
+    @property
+    def share(self) -> float:
+        """The part of the updates asked for that changed nothing; 0 if none was asked for."""
+        return self.unchanged / self.asked if self.asked else 0.0
 
 
 class MasterWeights(Optimizer):
@@ -132,7 +158,7 @@ class MasterWeights(Optimizer):
         self._ready, self._fused, self._rules = False, fused, dict[Tensor, Rule]()
         rules = self._rules_of(optimizer, optimizer.param_groups)
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.optimizer, self._groups = optimizer, Groups(optimizer)
+        self.optimizer = optimizer
         seed = seed_for(True, generator)
         assert seed is not None
         self._seed = seed.to(next(iter(rules)).device, copy=True)
@@ -165,30 +191,32 @@ class MasterWeights(Optimizer):
                 loss = closure()
         self._check_own("step")
         self._settle()
-        todo = [
-            (group, p) for group in self.param_groups for p in group["params"] if p.grad is not None
+        updates = [
+            (group, p, self._rules[p], self.state[p])
+            for group in self.param_groups
+            for p in group["params"]
+            if p.grad is not None
         ]
-        for _, parameter in todo:
-            check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
+        for _, parameter, rule, kept in updates:
+            check_unchanged(parameter, rule, kept[COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
-        number, groups = self._step + 1, self._groups.of_step()
-        batches, skips = Batches(self.optimizer, self._fused), None
-        for group, parameter in todo:
-            kept, rule = self.state[parameter], self._rules[parameter]
+        number, skips = self._step + 1, None
+        batches, general = Batches(self.optimizer, self._fused), GroupSteps(self.optimizer)
+        for group, parameter, rule, kept in updates:
             if batches.takes(group, parameter, rule):
-                began = batches.add(group, parameter, rule, kept)
-                if began and found is not None:
-                    self._begun.append((found, parameter, began))
+                names = batches.add(group, parameter, rule, kept)
+                if names and found is not None:
+                    self._begun.append((found, parameter, names))
                 continue
             if skips is None:
                 skips = found is not None and bool(found)
             if not skips:
                 seed = self._seed_of(parameter, number)
                 factor = scale.to(parameter.device) if isinstance(scale, Tensor) else scale
-                run(Update(groups, group, parameter, rule, kept, seed, factor))
+                Update(parameter, rule, kept, seed, factor).run(general, group)
         batches.run(self._seed, number, found, scale)
         if not skips:
-            groups.keep()
+            general.finish()
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -222,7 +250,15 @@ class MasterWeights(Optimizer):
         it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
         self._settle()
-        return saving.state_of(self, super().state_dict())
+        state = {
+            rule.number: {
+                name: Layout.of(p).saved(value, kept_format(name, value, rule.formats))
+                for name, value in self.state[p].items()
+            }
+            for p, rule in self._rules.items()
+        }
+        own = {"seed": int(self._seed), "step": int(self._step)}
+        return {**super().state_dict(), "state": state, _SAVED: own}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -236,10 +272,61 @@ class MasterWeights(Optimizer):
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, dict(state_dict))
             state_dict = state_dict if changed is None else changed
-        saving.load(self, state_dict)
+        self._check_groups(state_dict)
+        saved: dict[Tensor, dict[str, Any]] = {}
+        for parameter, rule in self._rules.items():
+            # Some loaders place what has a parameter's shape as the parameter is placed.
+            saved[parameter] = {
+                name: whole(value) if isinstance(value, Tensor) else copy.deepcopy(value)
+                for name, value in state_dict["state"].get(rule.number, {}).items()
+            }
+            _check_tensors(parameter, rule, saved[parameter])
+        for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
+            for parameter in group["params"]:
+                self.state[parameter] = {
+                    name: self._loaded(name, value, parameter, group)
+                    for name, value in saved[parameter].items()
+                }
+        self._seed, self._step = (
+            torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
+            for key in ("seed", "step")
+        )
         self._begun = []
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
+
+    def _check_groups(self, state: Mapping[str, Any]) -> None:
+        if _SAVED not in state:
+            raise ValueError(
+                f"load_state_dict: expected that of a MasterWeights, got one without {_SAVED!r}; "
+                "load that of a bare optimizer into the optimizer before it is wrapped"
+            )
+        own, others = self.param_groups, state["param_groups"]
+        sizes, saved = ([len(group["params"]) for group in groups] for groups in (own, others))
+        if sizes != saved:
+            raise ValueError(
+                f"load_state_dict: this optimizer has groups of {sizes} parameters, the state_dict "
+                f"of {saved}; wrap the parameters that it was made with"
+            )
+        for number, (group, other) in enumerate(zip(own, others, strict=True)):
+            if WeightFormats.of(group) != WeightFormats.of(other):
+                ours, theirs = ({key: x.get(key) for key in KEYS} for x in (group, other))
+                raise ValueError(
+                    f"load_state_dict: group {number} has the formats {ours}, in the state_dict "
+                    f"{theirs}; make the MasterWeights with the formats that were saved"
+                )
+
+    def _loaded(self, name: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:
+        """The part that this process keeps of a saved value, on the device where it is kept."""
+        if not isinstance(value, Tensor):
+            return value
+        fmt = kept_format(name, value, self._rules[parameter].formats)
+        if fmt is None and name != COUNTS and not value.dim():
+            # A count of steps, which torch keeps on the host unless asked otherwise.
+            on_device = group.get("capturable") or group.get("fused")
+            return value.to(parameter.device, copy=True) if on_device else value.clone()
+        return Layout.of(parameter).loaded(value.to(parameter.device, copy=True), fmt)
 
     @contextmanager
     def masters(self) -> Iterator[None]:
@@ -257,13 +344,13 @@ class MasterWeights(Optimizer):
                     f"masters: parameter {rule.name!r} is sharded and {parameter.dtype}, whose "
                     "memory cannot hold a master; shard it in float32"
                 )
-        held = {p: self._lend(p, rule) for p, rule in self._rules.items()}
+        working_copies = {p: self._lend(p, rule) for p, rule in self._rules.items()}
         self._lent = True
         try:
             yield
         finally:
             self._lent = False
-            for parameter, working in held.items():
+            for parameter, working in working_copies.items():
                 if parameter.dtype == working.dtype:
                     here(parameter).copy_(working)
                 else:
@@ -276,9 +363,8 @@ class MasterWeights(Optimizer):
         """
         self._check_own("take_weights")
         for parameter, rule in self._rules.items():
-            kept = begin(parameter, rule, self._seed_of(parameter, self._step))
-            counts = self.state[parameter][COUNTS]
-            self.state[parameter].update({**kept, COUNTS: counts})
+            kept = begin(parameter, rule, {}, self._seed_of(parameter, self._step))
+            self.state[parameter].update({**kept, COUNTS: self.state[parameter][COUNTS]})
 
     def stagnation(self) -> dict[str, Stagnation]:
         """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
@@ -327,7 +413,10 @@ class MasterWeights(Optimizer):
             formats += [(group, rule.formats) for rule in list(own.values())[:1]]
             rules.update(own)
         check_states(optimizer, formats)
-        check_fused(self._fused, optimizer, rules, groups)
+        batches = Batches(optimizer, self._fused)
+        for group in groups:
+            for parameter in group["params"]:
+                batches.takes(group, parameter, rules[parameter])
         for group in groups:
             group.update({key: plain(group.get(key, self._formats[key])) for key in KEYS})
         return rules
@@ -335,17 +424,16 @@ class MasterWeights(Optimizer):
     @torch.no_grad()
     def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
         """Makes the masters of parameters and takes over the optimizer's states."""
-        drew, draw = (
-            any(rule.formats.draws for rule in each.values()) for each in (self._rules, rules)
+        drew, draws = (
+            any(rule.formats.draws for rule in of.values()) for of in (self._rules, rules)
         )
-        if draw and not drew:
+        if draws and not drew:
             self._seed = shared(self._seed)
         self._rules.update(rules)
         for parameter, rule in rules.items():
+            states = self.optimizer.state.pop(parameter, {})
             seed = self._seed_of(parameter, self._step)
-            kept = begin(parameter, rule, seed)
-            known = self.optimizer.state.pop(parameter, {})
-            self.state[parameter] = {**kept, **adopt_state(parameter, rule, known, seed)}
+            self.state[parameter] = begin(parameter, rule, states, seed)
 
     def _seed_of(self, parameter: Tensor, step: Tensor) -> Tensor | None:
         """The seed of a parameter in a step, derived from seed, step and number in this order."""
@@ -386,4 +474,21 @@ class MasterWeights(Optimizer):
         if self._lent:
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
+            )
+
+
+def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> None:
+    """Raises: ValueError: what was saved of a parameter lacks its counts, or has another shape."""
+    if COUNTS not in values:
+        raise ValueError(f"load_state_dict: the state_dict lacks what it kept of {rule.name!r}")
+    for name, value in values.items():
+        fmt = kept_format(name, value, rule.formats)
+        shape = parameter.shape if name in (MASTER, COMPENSATION) else None
+        if fmt is not None and is_codes(value, fmt):
+            shape = torch.Size([(code_bits(fmt, parameter.shape) + 7) // 8])
+        if shape is not None and value.shape != shape:
+            raise ValueError(
+                f"load_state_dict: {name} of parameter {rule.name!r} must have shape "
+                f"{tuple(shape)} in {fmt}, got {tuple(value.shape)}; load it into the model it was "
+                "made with"
             )
