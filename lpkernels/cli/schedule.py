@@ -6,22 +6,14 @@ from typing import Annotated
 import typer
 
 from lpkernels.cli._options import alone, console, valid
-from lpkernels.techniques.cpt import OpenLoop, parse_schedule
-
-
-def _open(text: str) -> None:
-    if not isinstance(parse_schedule(text), OpenLoop):
-        raise ValueError(
-            f"{text!r} looks at the loss as it trains, so that there is nothing to draw before; "
-            "`lpkernels train --schedule` records its bits"
-        )
+from lpkernels.techniques.cpt import PFQ, parse_schedule
 
 
 def schedule(
     text: Annotated[
         str,
         typer.Argument(
-            callback=valid(_open),
+            callback=valid(parse_schedule),
             help="A schedule: cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
             "shuffled:3-8/8, or CR, LT, RTV, ... for those of later work.",
         ),
@@ -41,15 +33,20 @@ def schedule(
     """
     from lpkernels.report.schedules import plot_schedules, schedule_view
 
-    parsed = parse_schedule(text)
-    assert isinstance(parsed, OpenLoop)
     try:
-        console.print(schedule_view(parsed, steps, seed=seed), highlight=False)
+        scheduler = parse_schedule(text)(None, steps, seed=seed)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--steps") from error
+    if isinstance(scheduler, PFQ):
+        raise typer.BadParameter(
+            f"{text!r} looks at the loss as it trains, so that there is nothing to draw before; "
+            "`lpkernels train --schedule` records its bits",
+            param_hint="text",
+        )
+    console.print(schedule_view(scheduler, text), highlight=False)
     if plot is not None:
         try:
-            console.print(f"picture in {plot_schedules([parsed], steps, plot, seed=seed)}")
+            console.print(f"picture in {plot_schedules({text: scheduler}, plot)}")
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from error
 

@@ -1,6 +1,6 @@
 """Schedules of precisions and precision range tests, in the terminal and as pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.tables import add_numbers
-from lpkernels.techniques.cpt import OpenLoop, PrecisionRange, Schedule, occupancy, saving
+from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler
 
 __all__ = ["plot_precision_range", "plot_schedules"]
 
@@ -20,30 +20,31 @@ _SHADES = " ░▒▓█"
 _COLUMNS = 64
 
 
-def schedule_view(schedule: OpenLoop, steps: int, *, seed: int = 0) -> RenderableType:
-    """A schedule over so many steps: a drawing, the steps at each precision, its cost.
+_LABELS = {
+    "forward": "forward bits",
+    "backward": "gradient bits",
+    "weight": "weight bits",
+    "accumulator": "mantissa bits of accumulators",
+}
 
-    Raises: ValueError: fewer steps than cycles.
-    """
+
+def schedule_view(scheduler: PrecisionScheduler, title: str) -> RenderableType:
+    """A schedule: a drawing, the steps at each precision, its cost."""
     parts: list[RenderableType] = []
-    for name, track in _drawn(schedule, seed).items():
-        plan = track.plan(steps)
-        parts += [Text(f"{name}, {steps} steps"), drawing(plan), _occupancy_table(plan)]
-    return Group(Text(str(schedule), style="bold"), *parts, _cost_table(schedule, steps, seed))
+    for label, plan in _moving_plans(scheduler).items():
+        parts += [Text(f"{label}, {len(plan)} steps"), drawing(plan), _occupancy_table(plan)]
+    return Group(Text(title, style="bold"), *parts, _cost_table(scheduler))
 
 
-def _drawn(schedule: OpenLoop, seed: int) -> dict[str, Schedule]:
-    """The parts of a schedule that are worth a drawing: all except those that stay constant."""
-    labels = {
-        "forward": "forward bits",
-        "backward": "gradient bits",
-        "weight": "weight bits",
-        "accumulator": "mantissa bits of accumulators",
+def _moving_plans(scheduler: PrecisionScheduler) -> dict[str, np.ndarray]:
+    """The bits of the first track, and of all others that do not stay constant, by label."""
+    tracked = scheduler.schedules[""]
+    main = next(iter(tracked))
+    return {
+        _LABELS[track]: schedule.plan(scheduler.total_steps)
+        for track, schedule in tracked.items()
+        if track == main or schedule.bits[0] < schedule.highest
     }
-    found = dict(schedule.tracks(seed=seed).items())
-    first = next(iter(found))
-    moving = {n: s for n, s in found.items() if n == first or s.lowest < s.highest}
-    return {labels[name]: track for name, track in moving.items()}
 
 
 def drawing(plan: np.ndarray, *, columns: int = _COLUMNS) -> Text:
@@ -60,59 +61,50 @@ def drawing(plan: np.ndarray, *, columns: int = _COLUMNS) -> Text:
 def _occupancy_table(plan: np.ndarray) -> Table:
     table = Table()
     add_numbers(table, "bits", "steps", "share")
-    for bits, share in occupancy(plan).items():
-        table.add_row(str(bits), str(round(share * len(plan))), f"{share:.2%}")
+    for bits, steps in zip(*np.unique(plan, return_counts=True), strict=True):
+        table.add_row(str(bits), str(steps), f"{steps / len(plan):.2%}")
     table.add_row("mean", "", f"{plan.mean():.3f}")
     return table
 
 
-def _cost_table(schedule: OpenLoop, steps: int, seed: int) -> Table:
+def _cost_table(scheduler: PrecisionScheduler) -> Table:
     table = Table("cost relative to float32", caption="Multiplied bits, or bits of additions.")
     add_numbers(table, "mean", "constant, highest", "saved")
-    kinds = {"bitops": schedule.bits, "accumulator": schedule.accumulator}
-    for kind in (kind for kind, pair in kinds.items() if pair is not None):
-        found = schedule.costs(steps, kind, seed=seed)
-        mean, static = float(found[:-1].mean()), float(found[-1])
-        table.add_row(kind, f"{mean:.6f}", f"{static:.6f}", f"{saving(mean, static):.2%}")
+    for kind, track in (("bitops", "forward"), ("accumulator", "accumulator")):
+        if track in scheduler.schedules[""]:
+            mean, static = scheduler.expected_cost(kind), scheduler.static_cost(kind)
+            table.add_row(kind, f"{mean:.6f}", f"{static:.6f}", f"{1 - mean / static:.2%}")
     return table
 
 
 def plot_schedules(
-    schedules: Sequence[OpenLoop] | Mapping[str, OpenLoop],
-    steps: int,
-    path: str | Path,
-    *,
-    title: str = "",
-    seed: int = 0,
+    schedulers: Mapping[str, PrecisionScheduler], path: str | Path, *, title: str = ""
 ) -> Path:
-    """Draws the bits of schedules over so many steps, a panel for each, into `path`.
+    """Draws the bits of all steps of schedulers, a panel for each, into `path`.
 
     Args:
-        schedules: with labels, or by their own texts.
-        steps: of the run.
-        seed: of shuffled schedules that have none.
+        schedulers: by their labels; all have the same number of steps.
         path: the file; its ending says which kind.
         title: above the picture.
     Returns: the path.
 
-    Raises: ValueError: none, fewer steps than cycles, or a file of a kind matplotlib does not know.
+    Raises: ValueError: no scheduler, or a file of a kind that matplotlib does not know.
     """
-    named = dict(schedules) if isinstance(schedules, Mapping) else {str(s): s for s in schedules}
-    if not named:
-        raise ValueError("plot_schedules: expected at least one schedule, got none")
-    across = 1 if len(named) == 1 else 2
-    down = -(-len(named) // across)
+    if not schedulers:
+        raise ValueError("plot_schedules: expected at least one scheduler, got none")
+    across = 1 if len(schedulers) == 1 else 2
+    down = -(-len(schedulers) // across)
     figure = new_figure((4.6 * across + 1.5, 1.9 * down + 0.8))
     grid = figure.subplots(down, across, squeeze=False, sharex=True)
-    for axes, (label, schedule) in zip(grid.flat, named.items(), strict=False):
-        for name, track in _drawn(schedule, seed).items():
-            axes.step(range(steps), track.plan(steps), where="post", lw=1.2, label=name)
+    for axes, (label, scheduler) in zip(grid.flat, schedulers.items(), strict=False):
+        for name, plan in _moving_plans(scheduler).items():
+            axes.step(range(len(plan)), plan, where="post", lw=1.2, label=name)
         axes.set_title(label, fontsize="small")
         axes.grid(alpha=0.3)
         axes.yaxis.get_major_locator().set_params(integer=True)
         if len(axes.lines) > 1:
             axes.legend(fontsize="x-small")
-    for axes in grid.flat[len(named) :]:
+    for axes in grid.flat[len(schedulers) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
         axes.set_xlabel("step")

@@ -46,7 +46,7 @@ def loads_too_much(modules: list[str]) -> list[str]:
 STATEMENTS = (
     "import lpkernels",
     "lpkernels.techniques.cpt",
-    f"pickle.loads({pickle.dumps(cpt.Precision(8, 8))!r})",
+    f"pickle.loads({pickle.dumps(cpt.Schedule((3, 8)))!r})",
     "from lpkernels.techniques import pareto, loss_scaling, accumulation",
     "lpkernels.nn.observing.trace",
     "lpkernels.reference.exact",

@@ -12,7 +12,12 @@ from lpkernels.report.assignments import assignment_table, plot_assignment
 from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
 from lpkernels.report.schedules import drawing, plot_precision_range, plot_schedules, schedule_view
 from lpkernels.techniques.assignment import Formats, Pins, demote, group
-from lpkernels.techniques.cpt import OpenLoop, Schedule, parse_schedule, precision_range_test
+from lpkernels.techniques.cpt import (
+    PrecisionScheduler,
+    Schedule,
+    parse_schedule,
+    precision_range_test,
+)
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
 from tests.loops import each
@@ -115,10 +120,10 @@ def test_train_diagnose_prints_and_draws(tmp_path: Path) -> None:
     assert Report.load(out / "diagnosis.jsonl").rows
 
 
-def opened(name: str) -> OpenLoop:
-    schedule = parse_schedule(name)
-    assert isinstance(schedule, OpenLoop)
-    return schedule
+def scheduler(text: str, steps: int = 64) -> PrecisionScheduler:
+    made = parse_schedule(text)(None, steps)
+    assert isinstance(made, PrecisionScheduler)
+    return made
 
 
 def test_a_drawing_has_a_row_for_each_width_and_shades_for_shares() -> None:
@@ -136,20 +141,20 @@ def test_a_drawing_has_a_row_for_each_width_and_shades_for_shares() -> None:
 
 
 def test_a_view_says_what_a_schedule_costs() -> None:
-    view = text(schedule_view(opened("cpt:3-6/6"), 64000), 80)
+    view = text(schedule_view(scheduler("cpt:3-6/6", 64000), "cpt:3-6/6"), 80)
     assert "30.05%" in view and "4.499" in view and "0.024593" in view
-    view = text(schedule_view(opened("static:none,acc=5"), 10), 80)
+    view = text(schedule_view(scheduler("static:none,acc=5"), "static"), 80)
     assert "0.250000" in view and "bitops" not in view
 
 
 @each("names", [["cpt:3-8/8"], ["CR:3-8/8", "RTV:3-8/8", "cpt:4-8/4-8"]])
 def test_schedules_are_drawn_to_the_same_file_each_time(names: list[str], tmp_path: Path) -> None:
-    same_each_time(lambda path: plot_schedules([opened(n) for n in names], 64, path), tmp_path)
+    same_each_time(lambda path: plot_schedules({n: scheduler(n) for n in names}, path), tmp_path)
 
 
 def test_no_schedule_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected at least one schedule, got none"):
-        plot_schedules([], 64, tmp_path / "a.png")
+    with pytest.raises(ValueError, match="expected at least one scheduler, got none"):
+        plot_schedules({}, tmp_path / "a.png")
 
 
 @each("steepness", [0.002, 0.0])

@@ -101,9 +101,9 @@ TECHNIQUES = {
         lambda technique, step: technique.step(),
         [
             (scheduler(total=32).state_dict(), "total_steps: expected 16, got 32"),
-            (scheduler(cycles=4).state_dict(), "schedules: expected .*'cycles': 2"),
-            (scheduler(bits=(4, 8)).state_dict(), r"schedules: .*got .*\[4, 8\]"),
-            (scheduler(profile=lambda z: z).state_dict(), "schedules: .*function"),
+            (scheduler(cycles=4).state_dict(), "plans: expected .*'cycles': 2"),
+            (scheduler(bits=(4, 8)).state_dict(), r"plans: .*got .*\[4, 8\]"),
+            (scheduler(profile=lambda z: z).state_dict(), "plans: .*function"),
             ({**scheduler().state_dict(), "last_step": -1}, "last_step: expected at least 0"),
         ],
         with_bits,

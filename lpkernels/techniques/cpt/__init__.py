@@ -6,32 +6,22 @@ Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic
 
 from lpkernels.techniques.cpt.pfq import PFQ
 from lpkernels.techniques.cpt.range_test import PrecisionRange, precision_range_test
-from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
-from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bits_at, named_schedule
-from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
-from lpkernels.techniques.cpt.targets import TABLES
-from lpkernels.techniques.cpt.text import OpenLoop, StagedLoop, parse_schedule
-from lpkernels.techniques.cpt.tracks import Precision, adder_bits, bitops, occupancy, saving
+from lpkernels.techniques.cpt.recalibration import recalibrate
+from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bitops, bits_at
+from lpkernels.techniques.cpt.scheduler import TABLES, PrecisionScheduler
+from lpkernels.techniques.cpt.text import parse_schedule
 
 __all__ = [
     "NAMED",
     "PFQ",
     "PROFILES",
     "TABLES",
-    "OpenLoop",
-    "Precision",
     "PrecisionRange",
     "PrecisionScheduler",
     "Schedule",
-    "StagedLoop",
-    "adder_bits",
     "bitops",
     "bits_at",
-    "named_schedule",
-    "occupancy",
     "parse_schedule",
     "precision_range_test",
     "recalibrate",
-    "recalibrated",
-    "saving",
 ]

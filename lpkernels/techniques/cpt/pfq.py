@@ -3,7 +3,6 @@ training loss has become flat."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +10,15 @@ import torch
 from torch import Tensor
 
 from lpkernels.techniques import checks
-from lpkernels.techniques.cpt.schedule import Schedule, width
-from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
-from lpkernels.techniques.cpt.targets import Formats, Targets, find_targets
-from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, cost_of
+from lpkernels.techniques.cpt.schedule import Precision, bitops_of, width
+from lpkernels.techniques.cpt.scheduler import (
+    KINDS,
+    Formats,
+    PrecisionSetter,
+    TargetGroup,
+    Targets,
+    find_targets,
+)
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
@@ -23,16 +27,6 @@ STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
 _WINDOW, _FIRST = 5, 10
 # The turning points after which the threshold shrinks.
 _SHRINKS = 2
-
-
-@dataclass(frozen=True)
-class _Levels(Schedule):
-    """The widths of stages, and no others between them."""
-
-    levels: tuple[int, ...] = ()
-
-    def widths(self) -> Sequence[int]:
-        return sorted(set(self.levels))
 
 
 class PFQ(PrecisionSetter):
@@ -87,22 +81,19 @@ class PFQ(PrecisionSetter):
         eval_bits: int | None = None,
         formats: Formats | None = None,
     ) -> None:
-        self.stages = checked_stages(stages)
+        self.stages = _checked_stages(stages)
         self.period = checks.whole("period", period, 1)
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
-        forward, backward = (
-            _Levels((levels[0], levels[-1]), 1, levels=levels)
-            for levels in zip(*self.stages, strict=True)
-        )
-        group = TargetGroup("", find_targets("PFQ", targets), Tracks(forward, backward))
-        super().__init__([group], eval_bits=eval_bits, formats=formats, accumulators={})
+        levels = [Precision(*stage) for stage in self.stages]
+        group = TargetGroup("", find_targets("PFQ", targets), levels, levels[-1])
+        super().__init__([group], eval_bits=eval_bits, formats=formats)
         self.stage, self.seen, self.steps = 0, 0, 0
         # The cost of all steps so far.
         self._bitops = 0.0
         self.window: list[float] = []
         self.first: list[float] = []
-        # Of the losses of this period; on the device of the losses, where they are tensors.
+        # The sum of the losses of this period, on the device of the losses.
         self._sum: float | Tensor = 0.0
         self._set_stage()
 
@@ -117,10 +108,10 @@ class PFQ(PrecisionSetter):
     @property
     def threshold(self) -> float:
         """How far a loss of the window may lie from the last one, relative to the scale."""
-        found = self.eps
+        threshold = self.eps
         for _ in range(min(self.stage, _SHRINKS)):
-            found *= self.decay
-        return found
+            threshold *= self.decay
+        return threshold
 
     def step(self, loss: float | Tensor) -> None:
         """Takes the loss of a training step, a number or a tensor of one element, and at the end of
@@ -156,7 +147,7 @@ class PFQ(PrecisionSetter):
     def count(self, steps: int) -> None:
         """Adds the cost of training steps at the bits of now; `step` does it too."""
         self.steps += checks.whole("steps", steps, 0)
-        self._bitops += steps * cost_of(self._now[0])
+        self._bitops += steps * bitops_of(self._now[0])
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any.
@@ -165,12 +156,12 @@ class PFQ(PrecisionSetter):
         """
         if checks.choice("kind", kind, KINDS) != "bitops":
             raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        return self._bitops / self.steps if self.steps else cost_of(self._now[0])
+        return self._bitops / self.steps if self.steps else bitops_of(self._now[0])
 
     def _is_flat(self) -> bool:
         scale = abs(math.fsum(self.first) / len(self.first))
         *older, now = self.window
-        return scale > 0 and all(abs(each - now) / scale <= self.threshold for each in older)
+        return scale > 0 and all(abs(value - now) / scale <= self.threshold for value in older)
 
     def _resume(self) -> None:
         label = "load_state_dict"
@@ -182,7 +173,7 @@ class PFQ(PrecisionSetter):
         self._set_stage()
 
 
-def checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
+def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
     """Stages as pairs of bits.  Raises TypeError, ValueError: they are none."""
     if not isinstance(stages, list | tuple) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 for pair in stages
@@ -191,14 +182,15 @@ def checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
             "stages: expected pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)], got "
             f"{stages!r}"
         )
-    found = tuple((width("stages", pair[0]), width("stages", pair[1])) for pair in stages)
-    if len(found) < 2:
+    checked = tuple((width("stages", pair[0]), width("stages", pair[1])) for pair in stages)
+    if len(checked) < 2:
         raise ValueError(
-            f"stages: expected two or more, got {list(found)}; a constant precision needs no loop"
+            f"stages: expected two or more, got {list(checked)}; a constant precision needs no loop"
         )
-    for one, other in pairwise(found):
-        if other[0] < one[0] or other[1] < one[1]:
+    for stage, following in pairwise(checked):
+        if following[0] < stage[0] or following[1] < stage[1]:
             raise ValueError(
-                f"stages: expected bits that do not fall, got {one} and then {other}; order them"
+                f"stages: expected bits that do not fall, got {stage} and then {following}; order "
+                "them"
             )
-    return found
+    return checked

@@ -1,10 +1,11 @@
 """The precision range test: which bits a training can start from, and which are enough."""
 
+import copy
 import math
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from statistics import fmean, variance
 from typing import Any
@@ -14,12 +15,11 @@ import torch
 from torch import nn
 
 from lpkernels._table import Tabular, TextTable
+from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques import checks
-from lpkernels.techniques.cpt.restoring import as_found
 from lpkernels.techniques.cpt.schedule import width
+from lpkernels.techniques.cpt.scheduler import attributes_kept
 
-RULES = ("relative", "fu2021")
-MODES = ("within", "continue")
 # The last window is cut into so many parts. Student's t for their mean has four degrees of freedom:
 # its 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
 PARTS = 5
@@ -96,7 +96,6 @@ def precision_range_test(
     rule: str = "relative",
     share: float = 0.9,
     threshold: float = 0.01,
-    mode: str = "within",
 ) -> PrecisionRange:
     """Finds the bounds of a precision schedule by training for a little at each precision.
 
@@ -142,8 +141,6 @@ def precision_range_test(
         share: of the highest candidate's improvement, above 0 and below 1; for "relative". By 0.8
             cycles lose more: see the measurements in docs/cyclic-precision.md.
         threshold: a difference of shares, for "fu2021" of accuracies, that does not count.
-        mode: "within": each candidate starts from the same state. "continue", for "fu2021" alone:
-            where the one before it ended.
     Returns: the bounds, or None with the reason, and the trace of all candidates.
     Raises:
         TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
@@ -172,38 +169,97 @@ def precision_range_test(
     checks.function("step_fn", step_fn, "step_fn() -> accuracy")
     checks.function("set_bits", set_bits, "set_bits(bits)")
     levels = _candidates(candidates)
-    relative = checks.choice("rule", rule, RULES) == "relative"
+    relative = checks.choice("rule", rule, ("relative", "fu2021")) == "relative"
     checks.whole("window", window, 2 * PARTS if relative else 1)
     checks.whole("steps_per_level", steps_per_level, 1)
     if steps_per_level < window:
         raise ValueError(
             f"steps_per_level: expected at least window={window}, got {steps_per_level}"
         )
-    part = checks.number("share", share, above=0, below=1)
+    checks.number("share", share, above=0, below=1)
     limit = checks.number("threshold", threshold, least=0)
-    if checks.choice("mode", mode, MODES) == "continue" and relative:
-        raise ValueError(
-            "mode: expected 'within', since by the rule 'relative' candidates start from the same "
-            "state, got 'continue'; or give rule='fu2021'"
-        )
     if isinstance(restore, nn.Module) or not isinstance(restore, Iterable):
         raise TypeError(
             "restore: expected a list such as [model, optimizer], got a single "
             f"{type(restore).__name__}"
         )
-    around = partial(as_found, [*restore, *_generators(batches)])
-    of_all, of_level = (nullcontext, around) if mode == "within" else (around, nullcontext)
+    things = [*restore, *_generators(batches)]
     trace: list[Level] = []
-    with of_all():
-        for bits in levels:
-            with of_level():
-                set_bits(bits)
-                step = step_fn if batches is None else _on_batches(step_fn, batches)
-                accuracy = tuple(_accuracy(step(), bits) for _ in range(steps_per_level))
-            first, last = fmean(accuracy[:window]), fmean(accuracy[-window:])
-            trace.append(Level(bits, accuracy, first, last))
-    judge = partial(_relative, share=part) if relative else _fu2021
-    return judge(PrecisionRange(None, tuple(trace), limit, window))
+    for bits in levels:
+        with _restored(things):
+            set_bits(bits)
+            step = step_fn if batches is None else _on_batches(step_fn, batches)
+            accuracy = tuple(_accuracy(step(), bits) for _ in range(steps_per_level))
+        trace.append(Level(bits, accuracy, fmean(accuracy[:window]), fmean(accuracy[-window:])))
+    result = PrecisionRange(None, tuple(trace), limit, window)
+    return _relative(result, share) if relative else _fu2021(result)
+
+
+@contextmanager
+def _restored(things: Sequence[Any]) -> Iterator[None]:
+    """At its end, after an error too, modules, optimizers, generators and other things with a
+    state_dict are as they were at its start, and so are the global generators of torch, numpy and
+    Python.
+
+    Raises: TypeError: a thing without state_dict and load_state_dict.
+    """
+    # The global generator is what a user's data loading may draw from.
+    numbers, own = np.random.get_state(), random.getstate()  # noqa: NPY002
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices), ExitStack() as stack:
+            # The first thing is put back first.
+            for thing in reversed(things):
+                stack.enter_context(_restored_thing(thing))
+            yield
+    finally:
+        np.random.set_state(numbers)  # noqa: NPY002
+        random.setstate(own)
+
+
+def _restored_thing(thing: Any) -> AbstractContextManager[None]:
+    return _restored_module(thing) if isinstance(thing, nn.Module) else _restored_state(thing)
+
+
+@contextmanager
+def _restored_module(module: nn.Module) -> Iterator[None]:
+    """Tensors keep their places in memory."""
+    extra = [
+        (m, copy.deepcopy(m.get_extra_state()))
+        for m in module.modules()
+        if type(m).get_extra_state is not nn.Module.get_extra_state
+    ]
+    with left_as_found(module, []):
+        try:
+            with attributes_kept(list(module.modules())):
+                yield
+        finally:
+            for owner, state in extra:
+                owner.set_extra_state(state)
+
+
+@contextmanager
+def _restored_state(thing: Any) -> Iterator[None]:
+    """A generator, an optimizer, or anything else with a state_dict."""
+    if isinstance(thing, torch.Generator):
+        take, put = thing.get_state, thing.set_state
+    elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
+        take, put = thing.state_dict, thing.load_state_dict
+    else:
+        raise TypeError(
+            "restore: expected models, optimizers and other things with state_dict and "
+            f"load_state_dict, got {type(thing).__name__}"
+        )
+    state = copy.deepcopy(take())
+    settings = [set(group) for group in getattr(thing, "param_groups", ())]
+    try:
+        yield
+    finally:
+        put(state)
+        # An optimizer may keep settings that training has added to its groups.
+        for group, before in zip(getattr(thing, "param_groups", ()), settings, strict=True):
+            for name in group.keys() - before:
+                del group[name]
 
 
 def _candidates(candidates: Iterable[int]) -> list[int]:

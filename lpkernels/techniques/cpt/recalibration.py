@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.setter import PrecisionSetter
-from lpkernels.techniques.cpt.targets import find_targets
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, find_targets
 
 #: Called with the model and a batch of the loader.
 Forward = Callable[[nn.Module, Any], object]

@@ -1,26 +1,25 @@
-"""Precision as a function of the step: closed forms, without torch and without state.
+"""Precision as a function of the step, and the cost of a step: pure functions, without torch.
 
 Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision", arXiv
-2101.09868, and its code: cosine growth in repeated cycles. Wolfe and Kyrillidis 2024, "Better
-schedules for low precision training of deep neural networks", arXiv 2403.02243, and its code: the
-profiles linear, exp and rex, the triangular forms and the two reflections.
+2101.09868, and its code: cosine growth in repeated cycles, and the cost. Wolfe and Kyrillidis 2024,
+"Better schedules for low precision training of deep neural networks", arXiv 2403.02243, and its
+code: the profiles linear, exp and rex, the triangular forms and the two reflections.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.precisions import MOST_AFFINE_BITS
+from lpkernels.formats import FixedFormat, TableFormat
 from lpkernels.rng import mix64
 from lpkernels.techniques import checks
-
-#: The profile of a schedule: a name of PROFILES, or a function of z in [0, 1] to [0, 1].
-Profile = str | Callable[[float], float]
 
 # Where the cosine of pi z is rational (Niven's theorem); elsewhere no value is a tie.
 _COSINE = {
@@ -32,7 +31,7 @@ _COSINE = {
 }
 
 
-def cosine(z: Fraction) -> Fraction:
+def _cosine(z: Fraction) -> Fraction:
     """(1 - cos(pi z)) / 2."""
     exact = _COSINE.get(z)
     return Fraction(0.5 * (1 - math.cos(math.pi * z))) if exact is None else exact
@@ -41,7 +40,7 @@ def cosine(z: Fraction) -> Fraction:
 #: Growth profiles by name: how far between the lowest and the highest precision, at z in [0, 1] of
 #: a cycle. Values are exact rationals; a value that is not rational is rounded to float64.
 PROFILES: Mapping[str, Callable[[Fraction], Fraction]] = {
-    "cosine": cosine,
+    "cosine": _cosine,
     "linear": lambda z: z,
     # It ends at 0.98.
     "exp": lambda z: Fraction(-math.expm1(-4 * z)),
@@ -49,40 +48,35 @@ PROFILES: Mapping[str, Callable[[Fraction], Fraction]] = {
     "rex": lambda z: z / (10 - 9 * z),
 }
 
+#: The ten schedules of Wolfe and Kyrillidis by name, as settings of a Schedule: the profile
+#: (cosine, linear, exp, rex), then repeated, or triangular with a vertical or horizontal
+#: reflection. Their scripts have 8 cycles.
+NAMED: Mapping[str, Mapping[str, str]] = {
+    "CR": {"profile": "cosine"},
+    "CT": {"profile": "cosine", "form": "triangular"},
+    "LR": {"profile": "linear"},
+    "LT": {"profile": "linear", "form": "triangular"},
+    "ER": {"profile": "exp"},
+    "ETV": {"profile": "exp", "form": "triangular", "reflection": "vertical"},
+    "ETH": {"profile": "exp", "form": "triangular"},
+    "RR": {"profile": "rex"},
+    "RTV": {"profile": "rex", "form": "triangular", "reflection": "vertical"},
+    "RTH": {"profile": "rex", "form": "triangular"},
+}
 
-def growth(profile: Profile, z: Fraction) -> Fraction:
-    """The profile at z in [0, 1], exactly.
-
-    Raises: ValueError: a function of the user's gives a number outside [0, 1].
-    """
-    if not callable(profile):
-        return PROFILES[profile](z)
-    value = float(profile(float(z)))
-    if not 0 <= value <= 1:
-        raise ValueError(
-            f"profile: expected a function from [0, 1] to [0, 1], got {value} at z={float(z)}; "
-            "bits are lowest + (highest - lowest) * profile(z)"
-        )
-    return Fraction(value)
-
-
-FORMS = ("repeated", "triangular")
-REFLECTIONS = ("horizontal", "vertical")
-REMAINDERS = ("stretch", "partial", "hold_max")
-
-# A float32's own.
-_MAX_BITS = 32
+# The bits of a float32.
+_MOST_BITS = 32
 # 2^64 over the golden ratio: multiples of it are far apart modulo 2^64.
 _STRIDE = 0x9E3779B97F4A7C15
 
 
 def width(label: str, value: Any) -> int:
-    """A precision in bits."""
+    """A precision in bits, 1 to 32."""
     bits = checks.whole(label, value, 1)
-    if bits > _MAX_BITS:
+    if bits > _MOST_BITS:
         raise ValueError(
-            f"{label}: expected 1 to {_MAX_BITS} bits, got {bits}; tensors are float32, so give "
-            f"{_MAX_BITS}"
+            f"{label}: expected 1 to {_MOST_BITS} bits, got {bits}; tensors are float32, so give "
+            f"{_MOST_BITS}"
         )
     return bits
 
@@ -122,7 +116,7 @@ class Schedule:
     warmup: so many steps at the highest bits come first; the schedule takes those that are left.
     shuffled: the bits of the steps after the warm-up are in random order: there are as many steps
         at each precision, and so the cost is the same, but there are no cycles.
-    seed: of the order; None is 0, or the run's seed where a run has one.
+    seed: of the order.
 
     Raises:
         TypeError: an argument of another type.
@@ -131,30 +125,24 @@ class Schedule:
 
     bits: tuple[int, int]
     cycles: int = 32
-    profile: Profile = "cosine"
+    profile: str | Callable[[float], float] = "cosine"
     form: str = "repeated"
     reflection: str = "horizontal"
     remainder: str = "stretch"
     warmup: int = 0
     shuffled: bool = False
-    seed: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", widths("bits", self.bits))
         checks.whole("cycles", self.cycles, 1)
         if not callable(self.profile):
             checks.choice("profile", self.profile, PROFILES)
-        checks.choice("form", self.form, FORMS)
-        checks.choice("reflection", self.reflection, REFLECTIONS)
-        checks.choice("remainder", self.remainder, REMAINDERS)
+        checks.choice("form", self.form, ("repeated", "triangular"))
+        checks.choice("reflection", self.reflection, ("horizontal", "vertical"))
+        checks.choice("remainder", self.remainder, ("stretch", "partial", "hold_max"))
         checks.whole("warmup", self.warmup, 0)
-        if self.seed is not None:
-            checks.whole("seed", self.seed, 0)
-
-    @property
-    def lowest(self) -> int:
-        """The lowest bits of a step."""
-        return self.bits[0]
+        checks.whole("seed", self.seed, 0)
 
     @property
     def highest(self) -> int:
@@ -182,36 +170,19 @@ class Schedule:
             return self.highest
         step, steps = step - self.warmup, total - self.warmup
         if self.shuffled:
-            step = int(_order(steps, self.seed or 0)[step])
-        return self._at(step, steps)
+            step = int(_order(steps, self.seed)[step])
+        return self._in_order(step, steps)
 
     def plan(self, total: int) -> np.ndarray:
         """bits_at of every step: (total,) int64."""
         self.check(total)
         steps = total - self.warmup
-        cycled = np.fromiter((self._at(step, steps) for step in range(steps)), np.int64, steps)
-        if self.shuffled:
-            cycled = cycled[_order(steps, self.seed or 0)]
-        return np.concatenate([np.full(self.warmup, self.highest, np.int64), cycled])
+        order = _order(steps, self.seed).tolist() if self.shuffled else range(steps)
+        bits = [self.highest] * self.warmup + [self._in_order(step, steps) for step in order]
+        return np.array(bits, np.int64)
 
-    def widths(self) -> Sequence[int]:
-        """All bits between the lowest and the highest."""
-        return range(self.lowest, self.highest + 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values; of a function its name."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if callable(self.profile):
-            name = getattr(self.profile, "__qualname__", type(self.profile).__qualname__)
-            values["profile"] = f"function {name}"
-        return {**values, "bits": list(self.bits)}
-
-    def replace(self, **changes: Any) -> "Schedule":
-        """This schedule with other settings."""
-        return dataclasses.replace(self, **changes)
-
-    def _at(self, step: int, steps: int) -> int:
-        """The bits of a step after the warm-up, in order."""
+    def _in_order(self, step: int, steps: int) -> int:
+        """The bits of a step after the warm-up, without shuffling."""
         if self.remainder == "stretch":
             cycle, numerator = divmod(step * self.cycles, steps)
             return _within(self, cycle % 2, numerator, steps)
@@ -229,12 +200,28 @@ def _within(schedule: Schedule, odd: int, numerator: int, length: int) -> int:
     z = Fraction(numerator, length)
     decays = schedule.form == "triangular" and not odd
     mirrored = decays and schedule.reflection == "horizontal"
-    g = growth(schedule.profile, 1 - z if mirrored else z)
+    g = _growth(schedule.profile, 1 - z if mirrored else z)
     if decays and not mirrored:
         g = 1 - g
     low, high = schedule.bits
     # Python rounds a fraction half to even, exactly.
     return round(low + (high - low) * g)
+
+
+def _growth(profile: str | Callable[[float], float], z: Fraction) -> Fraction:
+    """The profile at z in [0, 1], exactly.
+
+    Raises: ValueError: a function of the user's gives a number outside [0, 1].
+    """
+    if not callable(profile):
+        return PROFILES[profile](z)
+    value = float(profile(float(z)))
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"profile: expected a function from [0, 1] to [0, 1], got {value} at z={float(z)}; "
+            "bits are lowest + (highest - lowest) * profile(z)"
+        )
+    return Fraction(value)
 
 
 @lru_cache(maxsize=4)
@@ -245,54 +232,12 @@ def _order(steps: int, seed: int) -> np.ndarray:
     return np.argsort(keys, kind="stable")
 
 
-#: The ten schedules of Wolfe and Kyrillidis by name: the profile (cosine, linear, exp, rex), then
-#: repeated, or triangular with a vertical or horizontal reflection. Their scripts have 8 cycles.
-NAMED: Mapping[str, Mapping[str, str]] = {
-    "CR": {"profile": "cosine"},
-    "CT": {"profile": "cosine", "form": "triangular"},
-    "LR": {"profile": "linear"},
-    "LT": {"profile": "linear", "form": "triangular"},
-    "ER": {"profile": "exp"},
-    "ETV": {"profile": "exp", "form": "triangular", "reflection": "vertical"},
-    "ETH": {"profile": "exp", "form": "triangular"},
-    "RR": {"profile": "rex"},
-    "RTV": {"profile": "rex", "form": "triangular", "reflection": "vertical"},
-    "RTH": {"profile": "rex", "form": "triangular"},
-}
-
-
-def named_schedule(
-    name: str, bits: tuple[int, int], *, cycles: int = 8, remainder: str = "stretch"
-) -> Schedule:
-    """One of the ten schedules of Wolfe and Kyrillidis 2024 (arXiv 2403.02243): see NAMED.
-
-    Args:
-        name: of NAMED: profile, form and reflection.
-        bits, cycles, remainder: Schedule's; their scripts have 8 cycles.
-
-    Raises: ValueError: no such name; else as Schedule.
-    """
-    checks.choice("name", name, NAMED, "lpkernels.techniques.cpt.NAMED lists all")
-    return Schedule(bits, cycles, remainder=remainder, **NAMED[name])  # type: ignore[arg-type]
-
-
-def bits_at(
-    step: int,
-    total: int,
-    *,
-    bits: tuple[int, int],
-    cycles: int = 32,
-    profile: Profile = "cosine",
-    form: str = "repeated",
-    reflection: str = "horizontal",
-    remainder: str = "stretch",
-    warmup: int = 0,
-) -> int:
+def bits_at(step: int, total: int, *, bits: tuple[int, int], **settings: Any) -> int:
     """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 32.
 
     Args:
         step, total: whole numbers; from step `total` on, the highest bits.
-        bits, cycles, profile, form, reflection, remainder, warmup: Schedule's.
+        bits, settings: as of Schedule: cycles=32, profile="cosine", form="repeated", ...
 
     Raises: TypeError, ValueError: as Schedule; total 0, or smaller than cycles after the warm-up.
 
@@ -300,5 +245,60 @@ def bits_at(
     >>> [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]
     [3, 3, 4, 6, 7, 8, 3, 3, 4, 6, 7, 8]
     """
-    made = Schedule(bits, cycles, profile, form, reflection, remainder, warmup)
-    return made.bits_at(step, total)
+    return Schedule(bits, **settings).bits_at(step, total)
+
+
+class Precision(NamedTuple):
+    """Bits of one step; None is not scheduled.
+
+    forward: operands of fprop.  backward: the incoming gradient.  weight: weights, where they
+    differ from forward.  accumulator: mantissa bits of the sums.
+    """
+
+    forward: int | None = None
+    backward: int | None = None
+    weight: int | None = None
+    accumulator: int | None = None
+
+
+def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = None) -> float:
+    """The multiplied bits of a training step, relative to one in float32.
+
+    (b^2 + 2 b g) / (3 * 32^2) with b forward and g backward bits: fprop multiplies b by b bits,
+    dgrad and wgrad b by g. Weights with bits of their own w count as w in fprop and dgrad.
+
+    Layers in float32 and additions are not counted. It counts multiply-accumulate bits: no
+    speed-up of a GPU follows from it.
+
+    Args:
+        forward_bits, backward_bits: b and g, 1 to 32.
+        weight_bits: w; None: b.
+
+    Raises: TypeError, ValueError: no int, or other than 1 to 32.
+    Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
+        32, since nothing is rounded there; the code counts them as they are.
+    """
+    named = {"forward_bits": forward_bits, "backward_bits": backward_bits}
+    named["weight_bits"] = forward_bits if weight_bits is None else weight_bits
+    checked = (width(f"bitops: {name}", bits) for name, bits in named.items())
+    b, g, w = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
+    return (w * b + w * g + b * g) / (3 * _MOST_BITS**2)
+
+
+@lru_cache(maxsize=1 << 12)
+def bitops_of(precision: Precision) -> float:
+    """bitops of a precision with forward and backward bits."""
+    assert precision.forward is not None and precision.backward is not None
+    return bitops(precision.forward, precision.backward, weight_bits=precision.weight)
+
+
+def adder_bits(accumulator: Accumulator) -> float:
+    """The significand bits that one addition handles, relative to float32's 24.
+
+    The format of the inner sums alone counts, not an outer one; a fixed-point format counts its
+    word, a table its code.
+    """
+    fmt = accumulator.fmt
+    if isinstance(fmt, FixedFormat):
+        return fmt.word_bits / 24
+    return (fmt.bits if isinstance(fmt, TableFormat) else fmt.man_bits + 1) / 24

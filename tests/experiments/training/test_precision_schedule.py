@@ -68,7 +68,7 @@ def test_tests_are_at_the_highest_and_the_last_epoch_has_two_more(tmp_path: Path
 def test_further_tests_leave_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_tests = trainer_in(tmp_path / "with", "cpt:3-8/8,cycles=2")
     with_tests.fit()
-    monkeypatch.setattr(precision_schedule._Scheduled, "further_tests", lambda callback: {})
+    monkeypatch.setattr(precision_schedule.PrecisionSchedule, "further_tests", lambda callback: {})
     without = trainer_in(tmp_path / "without", "cpt:3-8/8,cycles=2")
     without.fit()
     assert_same(*(dict(trainer.model.state_dict()) for trainer in (with_tests, without)))
@@ -129,7 +129,7 @@ def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: 
         three.load_state_dict(two.state_dict())
     for schedule, match in (
         ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),
-        ("cpt:none,acc=4-8,cycles=1", "schedule: .*has no set_accumulator"),
+        ("cpt:none,acc=4-8,cycles=1", "schedule: .*no attribute 'set_accumulator'"),
         ("pfq:3-8/8,period=13", "schedule: period: expected at most the 12 steps of the run"),
     ):
         with pytest.raises(ValueError, match=match):

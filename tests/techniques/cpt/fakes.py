@@ -59,13 +59,13 @@ class Separate(nn.Module):
 
 
 class Named:
-    """An object that is no module and remembers every call."""
+    """An object that is no module and remembers every call, in an attribute that is set anew."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
 
     def set_precision(self, forward: int, backward: int) -> None:
-        self.calls.append((forward, backward))
+        self.calls = [*self.calls, (forward, backward)]
 
 
 def small_model(layer: type[Quantized] = Quantized) -> nn.Sequential:

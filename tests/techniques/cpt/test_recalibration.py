@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.cpt import PrecisionScheduler, recalibrate, recalibrated
+from lpkernels.techniques.cpt import PrecisionScheduler, recalibrate
+from lpkernels.techniques.cpt.recalibration import recalibrated
 from tests.loops import each
 from tests.techniques.cpt.fakes import Quantized, small_model
 from tests.techniques.loss_scaling.optimizers import assert_same

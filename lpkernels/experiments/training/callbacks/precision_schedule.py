@@ -1,4 +1,4 @@
-"""Precision as a schedule: the callback that hands a PrecisionScheduler to the trainer."""
+"""Precision as a schedule: the callback that hands a scheduler of precision to the trainer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -6,20 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.workloads.workload import Batch
-from lpkernels.techniques.cpt import (
-    PFQ,
-    OpenLoop,
-    StagedLoop,
-    parse_schedule,
-    recalibrated,
-)
-from lpkernels.techniques.cpt.recalibration import with_statistics
-from lpkernels.techniques.cpt.setter import PrecisionSetter
+from lpkernels.techniques.cpt import PFQ, parse_schedule
+from lpkernels.techniques.cpt.recalibration import recalibrated, with_statistics
 
 
 @register
@@ -40,99 +33,33 @@ class PrecisionScheduleConfig(CallbackConfig):
     )
 
     def build(self) -> Callback:
-        plan = parse_schedule(self.schedule)
-        return OpenSchedule(plan) if isinstance(plan, OpenLoop) else ClosedSchedule(plan)
+        return PrecisionSchedule(self.schedule)
 
 
-class _Scheduled(Callback):
-    """The tests of both kinds: tests at the highest bits, and two further tests in the end."""
+class PrecisionSchedule(Callback):
+    """Sets the bits of every step by its number, or shows PFQ the mean loss of each period.
 
-    setter: PrecisionSetter
+    It tests at the highest bits, and makes two further tests in the end.
+    """
 
-    def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
-        raise NotImplementedError
+    def __init__(self, schedule: str) -> None:
+        self._scheduler_of = parse_schedule(schedule)
 
     def prepare(self, context: Context) -> None:
         self._model, self._context = context.model, context
         try:
-            self.setter = self._begin(context.model, context)
+            self.scheduler = self._scheduler_of(self._model, context.total_steps, seed=context.seed)
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
-
-    def evaluating(self) -> AbstractContextManager[Any]:
-        return self.setter.at()
-
-    def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
-        """Tests at the bits of the last step, and at the highest bits with statistics gathered at
-        the highest bits."""
-        tests = {"last_bits": self.setter.as_trained()}
-        if any(with_statistics(self._model)):
-            redone = recalibrated(self._model, self._batches(), forward=self._forward)
-            tests["recalibrated"] = redone
-        return tests
-
-    def _batches(self) -> Iterator[Batch]:
-        """The batches of the first epoch, whole, on every process."""
-        context = self._context
-        train = context.workload.train
-        plan = train.plan(context.seed, 0)
-        # A short last batch would count as much as the others.
-        for step in range(max(1, len(train) // context.batch)):
-            yield tuple(tensor.to(context.device) for tensor in plan.batch(step, context.batch))
-
-    def _forward(self, model: nn.Module, batch: Batch) -> None:
-        self._context.workload.loss(model, batch)
-
-    def record(self) -> dict[str, Any]:
-        """Bits of the last step, and the mean cost of the steps so far."""
-        found: dict[str, Any] = {}
-        now = self.setter.precisions[0]
-        if now.forward is not None:
-            found |= {"bits": now.forward, "grad_bits": now.backward}
-            # Six digits say more than the model of the cost does.
-            found["bitops"] = round(self.setter.cost(), 6)
-        if now.accumulator is not None:
-            found["accumulator_bits"] = now.accumulator
-            found["adder_cost"] = round(self.setter.cost("accumulator"), 6)
-        return found
-
-
-class OpenSchedule(_Scheduled):
-    """Sets the bits of every step, by its number: alike on all processes and after a resume."""
-
-    def __init__(self, plan: OpenLoop) -> None:
-        self.plan = plan
-
-    def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
-        self.scheduler = self.plan.scheduler(model, context.total_steps, seed=context.seed)
-        return self.scheduler
-
-    def before_step(self, step: int) -> None:
-        self.scheduler.step(step)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scheduler": self.scheduler.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scheduler.load_state_dict(state["scheduler"])
-
-
-class ClosedSchedule(_Scheduled):
-    """Adds up the loss of all processes, and shows the mean of each period to a PFQ."""
-
-    scheduler: PFQ
-
-    def __init__(self, plan: StagedLoop) -> None:
-        self.plan = plan
-
-    def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
-        self.scheduler = self.plan.scheduler(model, context.total_steps)
+        # The steps of this period, and the sum of their losses in this process, which stays on its
+        # device: reading it at every step would wait for the device.
         self._steps = 0
-        # It stays on its device: reading it at every step would wait for the device.
         self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
-        return self.scheduler
 
     def before_step(self, step: int) -> None:
+        if not isinstance(self.scheduler, PFQ):
+            self.scheduler.step(step)
+            return
         if self._steps == self.scheduler.period:
             self.scheduler.look(self._sum() / self._steps)
             self._steps = 0
@@ -145,15 +72,51 @@ class ClosedSchedule(_Scheduled):
         return loss
 
     def _sum(self) -> float:
-        """The sum of the losses of all processes over the steps since the last look."""
+        """The sum of the losses of all processes over the steps of this period."""
         return self._context.processes.sums([self._loss.item()])[0]
+
+    def evaluating(self) -> AbstractContextManager[Any]:
+        return self.scheduler.at()
+
+    def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
+        """Tests at the bits of the last step, and at the highest bits with statistics gathered at
+        the highest bits."""
+        tests = {"last_bits": self.scheduler.as_trained()}
+        if any(with_statistics(self._model)):
+            loss = self._context.workload.loss
+            tests["recalibrated"] = recalibrated(self._model, self._batches(), forward=loss)
+        return tests
+
+    def _batches(self) -> Iterator[Batch]:
+        """The batches of the first epoch, whole, on every process."""
+        context = self._context
+        train = context.workload.train
+        plan = train.plan(context.seed, 0)
+        # A short last batch would count as much as the others.
+        for step in range(max(1, len(train) // context.batch)):
+            yield tuple(tensor.to(context.device) for tensor in plan.batch(step, context.batch))
+
+    def record(self) -> dict[str, Any]:
+        """Bits of the last step, and the mean cost of the steps so far, to six digits."""
+        now = self.scheduler.precisions[0]
+        values: dict[str, Any] = {}
+        if now.forward is not None:
+            cost = round(self.scheduler.cost(), 6)
+            values |= {"bits": now.forward, "grad_bits": now.backward, "bitops": cost}
+        if now.accumulator is not None:
+            cost = round(self.scheduler.cost("accumulator"), 6)
+            values |= {"accumulator_bits": now.accumulator, "adder_cost": cost}
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         state = self.scheduler.state_dict()
+        if not isinstance(self.scheduler, PFQ):
+            return {"scheduler": state}
         return {"scheduler": state, "steps": self._steps, "loss": self._sum()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scheduler.load_state_dict(state["scheduler"])
-        self._steps = int(state["steps"])
-        # The sum of all processes, as one of them has it from now on.
-        self._loss.fill_(self._context.processes.first * float(state["loss"]))
+        if isinstance(self.scheduler, PFQ):
+            self._steps = int(state["steps"])
+            # The sum of all processes, as one of them has it from now on.
+            self._loss.fill_(self._context.processes.first * float(state["loss"]))
