@@ -1,7 +1,9 @@
 """The common part of the commands: the console, options, and the message of a stopped run."""
 
 import errno
-from collections.abc import Callable, Iterator
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from lpkernels.experiments.processes.torchrun import launched
 from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.formats.elsewhere import nearest
 
 # The control characters that a terminal would obey: all but the ends of lines and tabs.
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
@@ -82,6 +85,31 @@ def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
         return value
 
     return callback
+
+
+def one_of(*names: str) -> Callable[[str], None]:
+    """A check that the value is one of `names`."""
+
+    def check(value: str) -> None:
+        if value not in names:
+            listed = nearest(value, names, "the help of the option lists all")
+            raise ValueError(f"expected one of {listed}, got {value!r}")
+
+    return check
+
+
+def positive(value: float) -> None:
+    """A check that the value is a positive finite number."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"expected a positive number, got {value}")
+
+
+def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
+    """Turns a configuration's error, which begins with a field's name, into the command line's."""
+    field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
+    if field is None or field[1] not in set(names):
+        return typer.BadParameter(str(error))
+    return typer.BadParameter(str(error), param_hint=f"--{field[1].replace('_', '-')}")
 
 
 def is_given(context: typer.Context, name: str) -> bool:

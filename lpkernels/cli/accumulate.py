@@ -12,12 +12,13 @@ from lpkernels.cli._options import (
     alone,
     check_one_process,
     console,
+    one_of,
+    positive,
     show_table,
     valid,
 )
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.records import append_record
-from lpkernels.experiments.settings import one_of, positive
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN

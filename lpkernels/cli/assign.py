@@ -5,8 +5,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lpkernels.cli._options import Seed, alone, console, show_table, valid
-from lpkernels.experiments.settings import one_of
+from lpkernels.cli._options import Seed, alone, console, one_of, show_table, valid
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.request import BASELINES, Request
 from lpkernels.techniques.assignment.rules import Order
@@ -95,7 +94,7 @@ def _request(order: Any, ratio: float | None, bits: int | None, seed: int) -> Re
 
 
 def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
-    from lpkernels.cli._settings import wrong_option
+    from lpkernels.cli._options import wrong_option
     from lpkernels.experiments.workloads.config import WorkloadConfig
     from lpkernels.experiments.workloads.registry import find
 

@@ -11,9 +11,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
-from lpkernels.cli._settings import wrong_option
-from lpkernels.experiments.settings import one_of
+from lpkernels.cli._options import (
+    check_one_process,
+    console,
+    one_of,
+    show_table,
+    stopped,
+    valid,
+    wrong_option,
+)
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import (
     Frontier,

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import alone, console, show_table, system_errors
-from lpkernels.cli._settings import wrong_option
+from lpkernels.cli._options import alone, console, show_table, system_errors, wrong_option
 
 
 def report(

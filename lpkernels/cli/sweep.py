@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
-from lpkernels.cli._settings import wrong_option
+from lpkernels.cli._options import (
+    check_one_process,
+    console,
+    show_table,
+    stopped,
+    valid,
+    wrong_option,
+)
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.results import (
     Results,

@@ -14,7 +14,6 @@ import typer
 
 from lpkernels import formats
 from lpkernels.cli import app
-from lpkernels.experiments import settings
 from lpkernels.experiments.training.callbacks import CALLBACKS
 from lpkernels.experiments.workloads.models import FAMILIES
 from tests.loops import each
@@ -67,7 +66,7 @@ OF_PROVE = ("lightning", "pandas", "tensorboard")
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Everything that a page registers is removed after its test."""
-    kept = [(registry, dict(registry)) for registry in (CALLBACKS, FAMILIES, settings._OWNERS)]
+    kept = [(registry, dict(registry)) for registry in (CALLBACKS, FAMILIES)]
     yield
     for registry, before in kept:
         registry.clear()

@@ -16,7 +16,7 @@ from tests.loops import each, rows
 
 HEAVY = (
     "matplotlib", "pandas", "sklearn", "tensorboard", "transformers", "triton", "typer", "rich",
-    "joblib", "lpkernels._C",
+    "joblib", "pydantic", "lpkernels._C",
 )  # fmt: skip
 
 # An entry of None makes every import of that name fail, as if it were not installed.
@@ -80,6 +80,7 @@ def test_import_brings_in_nothing_heavy_and_a_technique_is_loaded_alone(loaded):
     heavy = {statement: {*HEAVY} & {*modules} for statement, modules in loaded.items()}
     assert heavy["import lpkernels"] == set()
     assert "rich" in heavy["import rich"]
+    assert not any("pydantic" in names for names in heavy.values())
     names = loaded["lpkernels.techniques.cpt"]
     techniques = {name.split(".")[2] for name in names if name.startswith("lpkernels.techniques.")}
     assert "cpt" in techniques

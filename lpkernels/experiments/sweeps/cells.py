@@ -33,7 +33,6 @@ from lpkernels.experiments.records import (
     unsealed,
     write_lines,
 )
-from lpkernels.experiments.settings import plain
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.experiments.training.config import RunConfig
@@ -61,7 +60,7 @@ def cell_name(config: RunConfig, version: str = lpkernels.__version__) -> str:
     cells of an earlier one.
     """
     usual = RunConfig().flat()
-    values = {k: plain(v) for k, v in config.flat().items() if k != "name" and v != usual[k]}
+    values = {k: v for k, v in config.flat().items() if k != "name" and v != usual[k]}
     text = json.dumps([version, values], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

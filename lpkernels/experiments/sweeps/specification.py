@@ -4,13 +4,14 @@ A cell is one training run: an arm, a value of each axis, and a seed.
 """
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lpkernels.experiments.settings import plain, unknown
+from lpkernels.experiments.settings import unknown_field
 from lpkernels.experiments.training.config import RunConfig, flatten
 from lpkernels.formats.elsewhere import nearest
 
@@ -145,7 +146,7 @@ def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequenc
     """Raises ValueError for a key that no specification has, TypeError for a table that is none."""
     others = sorted(set(values) - set(keys))
     if others:
-        raise unknown("specification", others, list(keys))
+        raise unknown_field("specification", others[0], list(keys))
     for key in tables:
         if not isinstance(values.get(key, {}), Mapping):
             raise TypeError(f"specification: {key}: expected a table [{key}]")
@@ -236,7 +237,8 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     flat = flat_fields(where, values)
     for name in sorted(flat.keys() & _OWN.keys()):
         raise ValueError(f"{where}: {name}: {_OWN[name]}")
-    return {name: plain(value) for name, value in flat.items()}
+    # Tuples become lists, as in TOML.
+    return {name: json.loads(json.dumps(value)) for name, value in flat.items()}
 
 
 def _axes(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -244,7 +246,6 @@ def _axes(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
     for name, values in found.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"[axes]: {name}: expected a list of values, got {values!r}")
-        found[name] = values = [plain(value) for value in values]
         if any(value in values[:i] for i, value in enumerate(values)):
             raise ValueError(f"[axes]: {name}: expected different values, got {values!r}")
     return found

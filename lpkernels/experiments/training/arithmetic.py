@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
+from pydantic import BeforeValidator, Field, model_validator
 from torch.nn import Module
 
 from lpkernels.arithmetic import (
@@ -17,7 +17,7 @@ from lpkernels.arithmetic import (
     as_accumulator,
     as_quantizer,
 )
-from lpkernels.experiments.settings import Section, setting
+from lpkernels.experiments.settings import Option, Settings, checked
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import REDUCING, Policy, method
 from lpkernels.nn.selecting import callers, layers, selection
@@ -25,8 +25,15 @@ from lpkernels.recipes import as_recipe
 from lpkernels.rounding import check_rounding
 
 
-@dataclass(frozen=True)
-class ArithmeticConfig(Section):
+def _tuples(rows: Any) -> Any:
+    """Lists of lists, as JSON and TOML have them, as tuples."""
+    return tuple(map(_tuples, rows)) if isinstance(rows, list | tuple) else rows
+
+
+LayerAccs = tuple[tuple[str, str, str, str], ...]
+
+
+class ArithmeticConfig(Settings):
     """The published method or the recipe by which the layers of a network compute, and what is
     changed in it.
 
@@ -34,52 +41,50 @@ class ArithmeticConfig(Section):
     that it leaves to torch stays torch's.
     """
 
-    TITLE: ClassVar[str] = "Arithmetic"
-
-    recipe: str = setting(
+    recipe: Annotated[str, checked(as_recipe)] = Field(
         "fp32",
-        "Arithmetic of the network: a published method's name, which treats norms, the first and "
-        "the last layer as its source does, or the text of a recipe for every layer, as "
+        description="Arithmetic of the network: a published method's name, which treats norms, the "
+        "first and the last layer as its source does, or the text of a recipe for every layer, as "
         "Recipe(fprop='e6m9'); lpkernels recipes lists names and shows texts.",
-        check=as_recipe,
     )
-    operands: str = setting(
+    operands: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        "Rounding of all inputs and weights instead of the recipe's, e.g. affine4.",
-        check=as_quantizer,
+        description="Rounding of all inputs and weights instead of the recipe's, e.g. affine4.",
     )
-    grads: str = setting(
+    grads: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        "Rounding of all incoming gradients instead of the recipe's, e.g. affine8:stochastic.",
-        check=as_quantizer,
+        description="Rounding of all incoming gradients instead of the recipe's, e.g. "
+        "affine8:stochastic.",
     )
-    edge: str = setting(
-        "", "Format of the first input and the last layer's operands.", check=parse_format
+    edge: Annotated[str, checked(parse_format)] = Field(
+        "", description="Format of the first input and the last layer's operands."
     )
-    acc: str = setting(
-        "", "Format or accumulator replacing the recipe's, as e6m9 or native.", check=as_accumulator
-    )
-    chunk: int = setting(0, "With --acc: length of the inner sums, 0 for none.", least=0)
-    acc_rounding: str = setting(
-        "nearest_even", "With --acc: rounding of its sums.", check=check_rounding
-    )
-    torch_layers: str = setting(
+    acc: Annotated[str, checked(as_accumulator)] = Field(
         "",
-        "Layers that stay torch's own: names or globs with commas between, as head,blocks.1.*.",
+        description="Format or accumulator replacing the recipe's, as e6m9 or native.",
     )
-    layer_accs: tuple[tuple[str, str, str, str], ...] = setting(
+    chunk: int = Field(0, ge=0, description="With --acc: length of the inner sums, 0 for none.")
+    acc_rounding: Annotated[str, checked(check_rounding)] = Field(
+        "nearest_even", description="With --acc: rounding of its sums."
+    )
+    torch_layers: str = Field(
+        "",
+        description="Layers that stay torch's own: names or globs with commas between, as "
+        "head,blocks.1.*.",
+    )
+    layer_accs: Annotated[LayerAccs, BeforeValidator(_tuples), Option("")] = Field(
         (),
-        "(layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by name.",
-        option=False,
+        description="(layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by "
+        "name.",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check_acc(self) -> "ArithmeticConfig":
         if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
             raise ValueError(
-                "ArithmeticConfig: chunk and acc_rounding belong to acc; give acc a format such as "
-                "'e6m9'"
+                "chunk and acc_rounding belong to acc; give acc a format such as 'e6m9'"
             )
+        return self
 
 
 def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:

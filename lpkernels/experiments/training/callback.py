@@ -15,7 +15,7 @@ The trainer calls the hooks of a run's callbacks and knows nothing else of them.
 With accumulated gradients, scale_loss is called for each piece of the batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.experiments.settings import Section, claim
+from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
+
+__all__ = ["Callback", "CallbackConfig", "Context", "register"]
 
 
 @dataclass
@@ -143,19 +145,15 @@ def loss_of(callbacks: Sequence[Callback], loss: Loss) -> Loss:
     return loss
 
 
-@dataclass(frozen=True)
-class CallbackConfig(Section):
+class CallbackConfig(Settings):
     """The settings of one kind of callback. Its defaults mean that the run has no such callback.
 
-    A subclass is a frozen dataclass of settings, whose names no other section uses; `register`
-    makes it known to configurations, records, checkpoints and the command line.
+    A subclass declares fields whose names no other section uses; `register` makes it known to
+    configurations, records, checkpoints and the command line.
     """
 
-    #: The callback's name in records, checkpoints and specifications.
+    #: The callback's name in records, checkpoints and specifications, and its place among others.
     NAME: ClassVar[str] = ""
-    #: Callbacks of a run are called in this order, smaller numbers first. A schedule of precisions
-    #: has 10, callbacks that change the model 30, callbacks that replace the optimizer 70, loss
-    #: scaling 75, callbacks that change the updated weights 90, callbacks that look on 95.
     ORDER: ClassVar[int] = 50
 
     def build(self) -> Callback:
@@ -166,24 +164,27 @@ class CallbackConfig(Section):
 #: By name, in the order in which the callbacks of a run are called.
 CALLBACKS: dict[str, type[CallbackConfig]] = {}
 
-P = TypeVar("P", bound=type[CallbackConfig])
+C = TypeVar("C", bound=CallbackConfig)
 
 
-def register(config: P) -> P:
-    """Makes the CallbackConfig `config` known, as a class decorator; CALLBACKS is sorted by ORDER,
-    then by name.
+def register(name: str, *, order: int) -> Callable[[type[C]], type[C]]:
+    """Makes a CallbackConfig known by `name`, as a class decorator.
 
-    Raises: ValueError: its name or the name of one of its settings is taken.
+    Args:
+        name: in records, checkpoints and specifications.
+        order: callbacks of a run are called in this order, then by name. A schedule of precisions
+            has 10, a callback that changes the model 30, that replaces the optimizer 70, a loss
+            scale 75, a callback that changes the updated weights 90, that only looks on 95.
+    Raises: ValueError: another callback has that name.
     """
-    if not config.NAME or not issubclass(config, CallbackConfig):
-        raise ValueError(
-            f"register: {config.__name__} must be a CallbackConfig with a NAME of its own"
-        )
-    known = CALLBACKS.get(config.NAME)
-    if known is not None and known.__qualname__ != config.__qualname__:
-        raise ValueError(f"register: a callback called {config.NAME!r} exists already")
-    claim(config.NAME, config)
-    CALLBACKS[config.NAME] = config
-    for name in sorted(CALLBACKS, key=lambda name: (CALLBACKS[name].ORDER, name)):
-        CALLBACKS[name] = CALLBACKS.pop(name)
-    return config
+
+    def decorate(config: type[C]) -> type[C]:
+        if name in CALLBACKS and CALLBACKS[name].__qualname__ != config.__qualname__:
+            raise ValueError(f"register: a callback called {name!r} exists already")
+        config.NAME, config.ORDER = name, order
+        CALLBACKS[name] = config
+        for each in sorted(CALLBACKS.values(), key=lambda each: (each.ORDER, each.NAME)):
+            CALLBACKS[each.NAME] = CALLBACKS.pop(each.NAME)
+        return config
+
+    return decorate

@@ -1,31 +1,20 @@
 """The configuration of one training run, as plain values: hashable, written to records and read
 back.
 
-A configuration is made of sections, each a dataclass beside the code that it configures. Every
-field of every section has a name of its own, which options, specifications of sweeps and
-`RunConfig.of` use.
+A configuration is made of sections, each beside the code that it configures. Every field of every
+section has a name of its own, which options, specifications of sweeps and `RunConfig.of` use.
 """
 
-import dataclasses
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, field_serializer, field_validator
+from pydantic.fields import FieldInfo
 
-from lpkernels.experiments.settings import (
-    Section,
-    at_most,
-    claim,
-    is_option,
-    name_of,
-    positive,
-    section_from,
-    setting,
-    settings,
-    unknown,
-)
+import lpkernels
+from lpkernels.experiments.settings import Settings, checked, option_of, unknown_field
 from lpkernels.experiments.training.arithmetic import ArithmeticConfig
 from lpkernels.experiments.training.callback import CallbackConfig
 from lpkernels.experiments.training.callbacks import CALLBACKS
@@ -35,48 +24,30 @@ from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["RunConfig"]
 
-#: The sections that every run has; a callback's section has the callback's name.
-SECTIONS: dict[str, type[Section]] = {
-    "workload": WorkloadConfig,
-    "arithmetic": ArithmeticConfig,
-    "optimizer": OptimizerConfig,
-}
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
 
 
 def device_exists(name: str) -> None:
     """Raises ValueError unless torch knows `name`, and has a GPU if it is one."""
-    try:
-        kind = torch.device(name).type
-    except RuntimeError as error:
-        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
+    if _device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             f"got {name!r}, but torch finds no CUDA device; `lpkernels doctor` says why"
         )
 
 
-def _device_name(name: str) -> None:
-    try:
-        torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"expected cpu, cuda or cuda:<number>, got {name!r}") from error
-
-
-@dataclass(frozen=True)
-class RunConfig(Section):
+class RunConfig(Settings):
     """One training run. Equal configurations on one machine type give the same figures.
 
-    name: the run's, in tables and plots.
-    epochs, batch: times over the training examples, and examples in a step of all processes.
-    accumulate: pieces of a batch, whose gradients are added before the update.
-    clip: the largest norm of all gradients together, after unscaling; None: any.
-    seed: of weights, order and stochastic rounding.
-    device, threads: "cpu", "cuda:1", ..., and CPU threads of each process; 0 leaves torch's choice.
     workload, arithmetic, optimizer: sections of settings, which `lpkernels train --help` lists.
     callbacks: the sections of the run's callbacks, in the order in which they are called; one whose
         settings are all defaults is no callback, and is left out.
 
-    Raises: TypeError, ValueError: a value of another type, or one that its field refuses.
+    Raises: TypeError, ValueError: as `Settings`.
 
     >>> from lpkernels.experiments.training.config import RunConfig
     >>> config = RunConfig.of(epochs=2, model="mlp2")
@@ -84,39 +55,50 @@ class RunConfig(Section):
     (2, 'mlp2')
     """
 
-    TITLE: ClassVar[str] = "Run"
-
-    name: str = setting("run", "Name of the run in tables and plots.")
-    epochs: int = setting(10, "Times over the training examples.", least=1)
-    batch: int = setting(64, "Examples in a step of all processes.", least=1)
-    accumulate: int = setting(
-        1, "Pieces of a batch, whose gradients are added before the update.", least=1
+    name: str = Field("run", description="Name of the run in tables and plots.")
+    epochs: int = Field(10, ge=1, description="Times over the training examples.")
+    batch: int = Field(64, ge=1, description="Examples in a step of all processes.")
+    accumulate: int = Field(
+        1, ge=1, description="Pieces of a batch, whose gradients are added before the update."
     )
-    clip: float | None = setting(
-        None, "Largest norm of all gradients together, after unscaling.", check=positive
+    clip: float | None = Field(
+        None, gt=0, description="Largest norm of all gradients together, after unscaling."
     )
-    seed: int = setting(0, "Seed of weights, order and stochastic rounding.", least=0)
-    device: str = setting("cpu", "cpu, cuda, cuda:1, ...", check=_device_name)
-    threads: int = setting(
-        2,
-        "CPU threads of each process, 0 leaves torch's choice. torch's float32 sums depend on it.",
-        least=0,
-        check=at_most(1024),
-    )
-    workload: WorkloadConfig = field(default_factory=WorkloadConfig)
-    arithmetic: ArithmeticConfig = field(default_factory=ArithmeticConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
+    device: Annotated[str, checked(_device)] = Field("cpu", description="cpu, cuda, cuda:1, ...")
+    threads: int = Field(
+        2, ge=0, le=1024,
+        description="CPU threads of each process, 0 leaves torch's choice. torch's float32 sums "
+        "depend on it.",
+    )  # fmt: skip
+    workload: WorkloadConfig = WorkloadConfig()
+    arithmetic: ArithmeticConfig = ArithmeticConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     callbacks: tuple[CallbackConfig, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        names = [type(callback).NAME for callback in self.callbacks]
+    @field_validator("callbacks", mode="before")
+    @classmethod
+    def _from_tables(cls, callbacks: Any) -> Any:
+        """Callbacks from their tables by name, as `to_dict` writes them."""
+        if not isinstance(callbacks, Mapping):
+            return callbacks
+        for name in callbacks.keys() - CALLBACKS.keys():
+            raise ValueError(f"unknown callback {name!r}; import the module that registers it")
+        return tuple(CALLBACKS[name](**values) for name, values in callbacks.items())
+
+    @field_validator("callbacks")
+    @classmethod
+    def _in_order(cls, callbacks: tuple[CallbackConfig, ...]) -> tuple[CallbackConfig, ...]:
+        names = [callback.NAME for callback in callbacks]
         if len(set(names)) < len(names):
-            raise ValueError(f"RunConfig: callbacks: expected each once, got {', '.join(names)}")
+            raise ValueError(f"expected each once, got {', '.join(names)}")
         order = list(CALLBACKS)
-        present = (callback for callback in self.callbacks if callback != type(callback)())
-        ordered = sorted(present, key=lambda callback: order.index(type(callback).NAME))
-        object.__setattr__(self, "callbacks", tuple(ordered))
+        present = (callback for callback in callbacks if callback != type(callback)())
+        return tuple(sorted(present, key=lambda callback: order.index(callback.NAME)))
+
+    @field_serializer("callbacks")
+    def _tables(self, callbacks: tuple[CallbackConfig, ...]) -> dict[str, Any]:
+        return {callback.NAME: callback.to_dict() for callback in callbacks}
 
     @staticmethod
     def of(**values: Any) -> "RunConfig":
@@ -134,39 +116,27 @@ class RunConfig(Section):
         A whole section may be given by its name too.
         """
         known = flat_settings()
-        whole = {k: v for k, v in values.items() if k in SECTIONS and isinstance(v, Section)}
-        whole |= {k: v for k, v in values.items() if k == "callbacks"}
-        others = sorted(set(values) - set(known) - set(whole))
-        if others:
-            raise unknown("RunConfig", others, list(known))
-        changed: dict[str, dict[str, Any]] = {}
+        whole = {k: v for k, v in values.items() if k == "callbacks" or isinstance(v, Settings)}
+        for name in sorted(values.keys() - known.keys() - whole.keys()):
+            raise unknown_field("RunConfig", name, list(known))
+        changes: dict[str, dict[str, Any]] = {}
         for name in values.keys() - whole.keys():
-            changed.setdefault(known[name][0], {})[name] = values[name]
-        fields: dict[str, Any] = {**changed.pop("", {}), **whole}
-        for name in SECTIONS:
-            if name in changed:
-                base = fields.get(name, getattr(self, name))
-                fields[name] = dataclasses.replace(base, **changed.pop(name))
-        callbacks = {
-            type(callback).NAME: callback for callback in fields.get("callbacks", self.callbacks)
-        }
-        for name, new in changed.items():
-            callbacks[name] = dataclasses.replace(callbacks.get(name, CALLBACKS[name]()), **new)
-        return dataclasses.replace(self, **{**fields, "callbacks": tuple(callbacks.values())})
+            changes.setdefault(known[name][0], {})[name] = values[name]
+        fields = {**dict(self), **whole, **changes.pop("", {})}
+        for name in SECTIONS.keys() & changes.keys():
+            fields[name] = fields[name].replace(**changes.pop(name))
+        callbacks = {callback.NAME: callback for callback in fields["callbacks"]}
+        for name, values in changes.items():
+            callbacks[name] = callbacks.get(name, CALLBACKS[name]()).replace(**values)
+        return RunConfig(**{**fields, "callbacks": tuple(callbacks.values())})
 
     def flat(self) -> dict[str, Any]:
-        """Every field of every section by its own name; absent callbacks have their defaults."""
-        callbacks = {name: CALLBACKS[name]() for name in CALLBACKS}
-        callbacks |= {type(callback).NAME: callback for callback in self.callbacks}
-        owners: dict[str, Section] = {"": self, **callbacks}
-        owners |= {name: getattr(self, name) for name in SECTIONS}
-        return {name: getattr(owners[owner], name) for name, (owner, _) in flat_settings().items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values by section, as JSON and checkpoints hold them."""
-        sections = {name: getattr(self, name).to_dict() for name in SECTIONS}
-        callbacks = {type(callback).NAME: callback.to_dict() for callback in self.callbacks}
-        return {**super().to_dict(), **sections, "callbacks": callbacks}
+        """Every field of every section by its own name, as plain values; absent callbacks have
+        their defaults."""
+        values = self.to_dict()
+        defaults = {name: section().to_dict() for name, section in CALLBACKS.items()}
+        tables = {**values, **defaults, **values["callbacks"], "": values}
+        return {name: tables[section][name] for name, (section, _) in flat_settings().items()}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
@@ -175,48 +145,55 @@ class RunConfig(Section):
         Args:
             values: the plain values that were written.
             version: the lpkernels that wrote it, for the error.
-        Raises: ValueError: a field or a callback that this version does not know.
+        Raises: ValueError: a field or a callback that this version does not know, or a value that
+            it refuses.
         """
-        own = {each.name for each in settings(RunConfig)}
-        others = sorted(set(values) - own - set(SECTIONS) - {"callbacks", "parts"})
-        if others:
-            raise unknown("RunConfig", others, [], version or "another version")
-        # Records and checkpoints of earlier versions call them parts.
-        callbacks = values.get("callbacks", values.get("parts", {}))
-        for name in callbacks:
-            if name not in CALLBACKS:
-                raise ValueError(
-                    f"RunConfig: unknown callback {name!r}; import the module that registers it "
-                    f"or read this with the lpkernels that wrote it: {version or 'another version'}"
-                )
-        return RunConfig(
-            **{name: values[name] for name in own & set(values)},
-            **{
-                name: section_from(section, values.get(name, {}), version)
-                for name, section in SECTIONS.items()
-            },
-            callbacks=tuple(
-                section_from(CALLBACKS[name], callbacks[name], version) for name in callbacks
-            ),
-        )
+        fields = dict(values)
+        if "parts" in fields:
+            # Records and checkpoints of earlier versions call them parts.
+            fields["callbacks"] = fields.pop("parts")
+        try:
+            return RunConfig(**fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{error}; written by lpkernels {version or 'of another version'}, this is "
+                f"{lpkernels.__version__}"
+            ) from error
 
 
-def sections() -> dict[str, type[Section]]:
-    """All sections by name: "" is the section of the run's own fields, callbacks come last."""
-    return {"": RunConfig, **SECTIONS, **CALLBACKS}
+#: The sections that every run has; a callback's section has the callback's name.
+SECTIONS: dict[str, type[Settings]] = {
+    "workload": WorkloadConfig,
+    "arithmetic": ArithmeticConfig,
+    "optimizer": OptimizerConfig,
+}
 
 
-for _name, _section in sections().items():
-    claim(_name, _section)
-
-
-def flat_settings() -> dict[str, tuple[str, "dataclasses.Field[Any]"]]:
-    """Every field by its own name: the section it belongs to, and the field."""
-    return {
-        each.name: (name, each)
-        for name, section in sections().items()
-        for each in settings(section)
+def sections() -> dict[str, dict[str, FieldInfo]]:
+    """The fields of all sections by their names; "" is the run itself, callbacks come last."""
+    own = {
+        name: field
+        for name, field in RunConfig.model_fields.items()
+        if name not in (*SECTIONS, "callbacks")
     }
+    named = {name: section.model_fields for name, section in {**SECTIONS, **CALLBACKS}.items()}
+    return {"": own, **named}
+
+
+def flat_settings() -> dict[str, tuple[str, FieldInfo]]:
+    """Every field by its own name: the section it belongs to, and the field.
+
+    Raises: ValueError: two sections have a field of one name.
+    """
+    flat: dict[str, tuple[str, FieldInfo]] = {}
+    for section, fields in sections().items():
+        for name in fields.keys() & flat.keys():
+            raise ValueError(
+                f"{section}.{name}: section {flat[name][0] or 'run'!r} has a field of that name, "
+                "and every field of a run needs a name of its own"
+            )
+        flat |= {name: (section, field) for name, field in fields.items()}
+    return flat
 
 
 def command_of(config: RunConfig, out: str = "") -> str:
@@ -224,13 +201,12 @@ def command_of(config: RunConfig, out: str = "") -> str:
     command's own; a comment where this needs a setting that has no option."""
     values, defaults = config.flat(), RunConfig().flat()
     words = ["lpkernels train"]
-    for name, (_, definition) in flat_settings().items():
-        value = values[name]
+    for name, (_, field) in flat_settings().items():
+        value, option = values[name], option_of(name, field)
         if value == defaults[name]:
             continue
-        if not is_option(definition):
+        if not option:
             return f"# {name} is no option of lpkernels train: run it from a sweep's specification"
-        option = name_of(definition) or f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
         else:
@@ -245,23 +221,24 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises: ValueError: an unknown field or section, a field given twice, or in a section that it
         does not belong to.
     """
-    known, places = flat_settings(), sections()
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        inner = value if isinstance(value, Mapping) else {name: value}
-        if isinstance(value, Mapping) and name not in places:
-            listed = nearest(name, filter(None, places), "`lpkernels train --help` lists all")
-            raise ValueError(f"unknown section {name!r}; expected one of {listed}")
-        others = sorted(set(inner) - set(known))
-        if others:
-            where = "RunConfig" if inner is not value else f"section {name!r}"
-            raise unknown(where, others, list(known))
-        for entry, given in inner.items():
-            owner = known[entry][0]
-            if inner is value and owner != name:
+    known, tables = flat_settings(), sections()
+    flat: dict[str, Any] = {}
+    for section, table in values.items():
+        if not isinstance(table, Mapping):
+            table, where = {section: table}, "RunConfig"
+        elif section in tables:
+            where = f"section {section!r}"
+        else:
+            names = nearest(section, filter(None, tables), "`lpkernels train --help` lists all")
+            raise ValueError(f"unknown section {section!r}; expected one of {names}")
+        for name, value in table.items():
+            if name not in known:
+                raise unknown_field(where, name, list(known))
+            owner = known[name][0]
+            if where != "RunConfig" and owner != section:
                 right = f"belongs to section {owner!r}" if owner else "is a field of the run itself"
-                raise ValueError(f"{name}.{entry}: it {right}")
-            if entry in found:
-                raise ValueError(f"{entry}: given twice")
-            found[entry] = given
-    return found
+                raise ValueError(f"{section}.{name}: it {right}")
+            if name in flat:
+                raise ValueError(f"{name}: given twice")
+            flat[name] = value
+    return flat

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 
-from lpkernels.experiments.settings import Section, one_of, positive, setting
+from lpkernels.experiments.settings import Settings, checked
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -23,7 +23,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "adam": {**_ADAM, "weight_decay": 0.0},
     "adamw": {**_ADAM, "weight_decay": 1e-2},
 }
-SCHEDULES = ("cosine", "cycles", "steps", "constant")
 
 
 def _milestones(text: str) -> tuple[float, ...]:
@@ -40,53 +39,55 @@ def _milestones(text: str) -> tuple[float, ...]:
     return found
 
 
-@dataclass(frozen=True)
-class OptimizerConfig(Section):
+class OptimizerConfig(Settings):
     """The optimizer of a run and its learning rate. None is the optimizer's own default.
 
     Raises: ValueError: an argument that the optimizer does not take.
     """
 
-    TITLE: ClassVar[str] = "Optimizer"
-
-    optimizer: str = setting("sgd", "sgd, adam or adamw, torch's own.", check=one_of(*OPTIMIZERS))
-    lr: float | None = setting(
-        None, "Peak learning rate; default: 0.1 for sgd, 0.001 for the others.", check=positive
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="sgd, adam or adamw, torch's own."
     )
-    momentum: float | None = setting(None, "Of sgd; default 0.9.", least=0.0)
-    dampening: float | None = setting(None, "Of sgd: of its momentum; default 0.", least=0.0)
-    nesterov: bool | None = setting(None, "Of sgd: Nesterov's momentum.")
-    beta1: float | None = setting(None, "Of adam and adamw; default 0.9.", least=0.0)
-    beta2: float | None = setting(None, "Of adam and adamw; default 0.999.", least=0.0)
-    eps: float | None = setting(None, "Of adam and adamw; default 1e-8.", check=positive)
-    amsgrad: bool | None = setting(None, "Of adam and adamw: the largest second moment counts.")
-    weight_decay: float | None = setting(
-        None, "Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01.", least=0.0
+    lr: float | None = Field(
+        None, gt=0, description="Peak learning rate; default: 0.1 for sgd, 0.001 for the others."
     )
-    lr_schedule: str = setting(
+    momentum: float | None = Field(None, ge=0, description="Of sgd; default 0.9.")
+    dampening: float | None = Field(None, ge=0, description="Of sgd: of its momentum; default 0.")
+    nesterov: bool | None = Field(None, description="Of sgd: Nesterov's momentum.")
+    beta1: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.9.")
+    beta2: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.999.")
+    eps: float | None = Field(None, gt=0, description="Of adam and adamw; default 1e-8.")
+    amsgrad: bool | None = Field(
+        None, description="Of adam and adamw: the largest second moment counts."
+    )
+    weight_decay: float | None = Field(
+        None, ge=0, description="Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01."
+    )
+    lr_schedule: Literal["cosine", "cycles", "steps", "constant"] = Field(
         "cosine",
-        "Learning rate: cosine to 0, cycles (--lr-cycles times from the peak to 0), steps (times "
-        "--lr-decay at each of --milestones), constant.",
-        check=one_of(*SCHEDULES),
+        description="Learning rate: cosine to 0, cycles (--lr-cycles times from the peak to 0), "
+        "steps (times --lr-decay at each of --milestones), constant.",
     )
-    warmup: int = setting(
-        0, "Steps in which the learning rate rises to its peak before the schedule.", least=0
+    warmup: int = Field(
+        0,
+        ge=0,
+        description="Steps in which the learning rate rises to its peak before the schedule.",
     )
-    lr_cycles: int = setting(8, "With cycles: how many, each half a cosine.", least=1)
-    milestones: str = setting(
-        "0.5,0.75", "With steps: shares of the steps after the warm-up.", check=_milestones
+    lr_cycles: int = Field(8, ge=1, description="With cycles: how many, each half a cosine.")
+    milestones: Annotated[str, checked(_milestones)] = Field(
+        "0.5,0.75", description="With steps: shares of the steps after the warm-up."
     )
-    lr_decay: float = setting(0.1, "With steps: the factor at each milestone.", check=positive)
+    lr_decay: float = Field(0.1, gt=0, description="With steps: the factor at each milestone.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check_arguments(self) -> "OptimizerConfig":
         for name in ("momentum", "dampening", "nesterov", "beta1", "beta2", "eps", "amsgrad"):
             if getattr(self, name) is not None and name not in _DEFAULTS[self.optimizer]:
                 owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
                 raise ValueError(
-                    f"OptimizerConfig: {name} is an argument of {owners}, got it with "
-                    f"{self.optimizer}; leave it out"
+                    f"{name} is an argument of {owners}, got it with {self.optimizer}; leave it out"
                 )
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the optimizer's constructor."""

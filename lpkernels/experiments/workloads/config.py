@@ -1,15 +1,11 @@
 """The settings of a run's workload: data, model, and how many of the data."""
 
 import re
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, Literal
 
-from lpkernels.experiments.settings import Section, one_of, setting
+from pydantic import Field
 
-
-def _share(value: float) -> None:
-    if not value <= 1:
-        raise ValueError(f"expected a share of 0 to 1, got {value}")
+from lpkernels.experiments.settings import Settings, checked
 
 
 def _classes(value: int) -> None:
@@ -17,49 +13,52 @@ def _classes(value: int) -> None:
         raise ValueError(f"expected at least 2, or 0 for all, got {value}")
 
 
-@dataclass(frozen=True)
-class WorkloadConfig(Section):
+class WorkloadConfig(Settings):
     """The workload of a run; `workloads.find` makes it."""
 
-    TITLE: ClassVar[str] = "Workload"
-
-    data: str = setting(
+    data: str = Field(
         "digits",
-        "digits, digits32, mnist1d, iris, wine, breast_cancer, fashion-mnist, fashion-denoise, "
-        "cifar10, cifar100, text, or module:function, which returns a Workload.",
+        description="digits, digits32, mnist1d, iris, wine, breast_cancer, fashion-mnist, "
+        "fashion-denoise, cifar10, cifar100, text, or module:function, which returns a Workload.",
     )
-    data_dir: str = setting(
+    data_dir: str = Field(
         "",
-        "Folder of CIFAR's extracted binary files, or of Fashion-MNIST's four files, plain or .gz; "
-        '"": Fashion-MNIST as Debian\'s package dataset-fashion-mnist installs it.',
+        description="Folder of CIFAR's extracted binary files, or of Fashion-MNIST's four files, "
+        'plain or .gz; "": Fashion-MNIST as Debian\'s package dataset-fashion-mnist installs it.',
     )
-    model: str = setting(
+    model: str = Field(
         "",
-        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or unet3; "": the one that '
-        "the data is usually trained with.",
+        description="A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or unet3; "
+        '"": the one that the data is usually trained with.',
     )
-    depth: int = setting(0, "Depth of the model; 0: that of its name.", least=0)
-    width: int = setting(
-        0, "Channels of the first layer (of lee-... percent); 0: the model's default.", least=0
-    )
-    norm: str = setting(
-        "",
-        'Normalisation: batch, layer or none; "": the usual one of the model.',
-        check=one_of("batch", "layer", "none"),
-    )
-    augment: bool = setting(False, "Shift (CIFAR, Fashion-MNIST: and flip) the training images.")
-    label_noise: float = setting(
-        0.0,
-        "Share of the training labels replaced by a class drawn from all.",
-        least=0.0,
-        check=_share,
-    )
-    train_size: int = setting(
+    depth: int = Field(0, ge=0, description="Depth of the model; 0: that of its name.")
+    width: int = Field(
         0,
-        "Training examples kept, as many of each class as can be, of text evenly; 0: all.",
-        least=0,
+        ge=0,
+        description="Channels of the first layer (of lee-... percent); 0: the model's default.",
     )
-    classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0, check=_classes)
+    norm: Literal["", "batch", "layer", "none"] = Field(
+        "",
+        description='Normalisation: batch, layer or none; "": the usual one of the model.',
+    )
+    augment: bool = Field(
+        False, description="Shift (CIFAR, Fashion-MNIST: and flip) the training images."
+    )
+    label_noise: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training labels replaced by a class drawn from all.",
+    )
+    train_size: int = Field(
+        0,
+        ge=0,
+        description="Training examples kept, as many of each class as can be, of text evenly; 0: "
+        "all.",
+    )
+    classes: Annotated[int, checked(_classes)] = Field(
+        0, ge=0, description="Classes kept, the first so many; 0: all."
+    )
 
     def network(self, usual: str = "") -> str:
         """The model's name with its depth; `usual` is the name where the run has none.

@@ -1,6 +1,5 @@
 """Workloads by name: one of lpkernels' data sets, or a function of the user's."""
 
-import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable
@@ -46,7 +45,7 @@ def find(config: WorkloadConfig) -> Workload:
             f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
             f"{nearest(min(others), ['model', 'width', *taken], _PAGE)}; leave it out"
         )
-    return known.make(dataclasses.replace(config, model=config.network(known.model), depth=0))
+    return known.make(config.replace(model=config.network(known.model), depth=0))
 
 
 def _changed(config: WorkloadConfig) -> dict[str, Any]:

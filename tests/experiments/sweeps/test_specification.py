@@ -103,7 +103,7 @@ test_wrong_specifications = rejects(
         ({"axes": {"lr": [1, 1.0]}}, "expected different values"),
         ({"arms": {"a": {"lr": 1}}, "axes": {"lr": [2]}}, r"\[arms.a\]: lr is an axis too"),
         ({"arms": {"a": {}}, "compare": "b"}, "compare: expected one of the arms a, got 'b'"),
-        ({"axes": {"batch": [0]}}, r"arm 'base' \(batch 0\): RunConfig: batch must be at least 1"),
+        ({"axes": {"batch": [0]}}, r"arm 'base' \(batch 0\): RunConfig: batch: expected greater"),
         ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
     ],
 )
@@ -112,7 +112,7 @@ test_values_of_another_type = rejects(
     [
         ({"base": 3}, r"base: expected a table \[base\]"),
         ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
-        ({"axes": {"lr": ["fast"]}}, "lr: expected float, got str 'fast'"),
+        ({"axes": {"lr": ["fast"]}}, "lr: expected a valid number, got 'fast'"),
     ],
     TypeError,
 )

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> N
     for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
         with pytest.raises(ValueError, match=f"assignment: {message}"):
             trainer_in(tmp_path / "a", assignment=text)
-    callback: Any = AssignmentConfig("ratio=0.5").build()
+    callback: Any = AssignmentConfig(assignment="ratio=0.5").build()
     several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
         callback.prepare(several)

@@ -2,24 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, make_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 import typer
+from pydantic import Field
 from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from lpkernels.cli._settings import with_settings
+from lpkernels.cli.train import with_settings
 from lpkernels.experiments import records
-from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks import CALLBACKS
-from lpkernels.experiments.training.config import RunConfig, sections
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.report.tables import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
@@ -49,15 +48,8 @@ class Shrinking(Callback):
         return {"shrunk": int(self.ran)}
 
 
-@dataclass(frozen=True)
 class ShrinkingConfig(CallbackConfig):
-    """The settings of the toy."""
-
-    TITLE: ClassVar[str] = "Shrinking"
-    NAME: ClassVar[str] = "shrinking"
-    ORDER: ClassVar[int] = 80
-
-    shrink: float = setting(1.0, "Factor of all weights after each update.")
+    shrink: float = Field(1.0, description="Factor of all weights after each update.")
 
     def build(self) -> Callback:
         return Shrinking(self.shrink)
@@ -104,26 +96,27 @@ class Noting(Callback):
         self.note("leave")
 
 
-def noted(field: str, name: str, order: int, takes: bool) -> type[CallbackConfig]:
-    """The settings of a callback whose calls are noted; it takes the step if `takes`."""
+class First(CallbackConfig):
+    first: bool = False
 
-    def build(config: CallbackConfig) -> Callback:
-        return Noting(field, takes)
-
-    own = {"TITLE": field, "NAME": name, "ORDER": order, "build": build, "__doc__": "Toys."}
-    fields = [(field, int, setting(0, "On or off."))]
-    return make_dataclass(field, fields, bases=(CallbackConfig,), namespace=own, frozen=True)
+    def build(self) -> Callback:
+        return Noting("first", takes=False)
 
 
-NOTED = (noted("first", "zfirst", 1, takes=False), noted("second", "asecond", 2, takes=True))
+class Second(CallbackConfig):
+    second: bool = False
+
+    def build(self) -> Callback:
+        return Noting("second", takes=True)
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """The toys are registered only while a test runs."""
     before = dict(CALLBACKS)
-    for kind in (ShrinkingConfig, *NOTED):
-        register(kind)
+    register("shrinking", order=80)(ShrinkingConfig)
+    register("zfirst", order=1)(First)
+    register("asecond", order=2)(Second)
     yield
     CALLBACKS.clear()
     CALLBACKS.update(before)
@@ -155,7 +148,7 @@ def test_a_toy_callback_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 def test_two_callbacks_are_called_in_their_order(tmp_path: Path) -> None:
     CALLS.clear()
-    trainer = trainer_in(tmp_path, first=1, second=1, epochs=2, accumulate=2)
+    trainer = trainer_in(tmp_path, first=True, second=True, epochs=2, accumulate=2)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     run = trainer.fit()
     assert CALLS[:2] == ["prepare first", "prepare second"]
@@ -178,31 +171,19 @@ def test_a_callback_brings_its_options() -> None:
     seen: dict[str, Any] = {}
 
     @app.command()
-    @with_settings(sections())
+    @with_settings
     def train(values: dict[str, Any]) -> None:
         seen.update(values)
 
     result = CliRunner().invoke(app, ["--shrink", "0.5"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert seen["shrink"] == 0.5 and RunConfig.of(**seen).callbacks == (ShrinkingConfig(0.5),)
+    assert RunConfig.of(**seen).callbacks == (ShrinkingConfig(shrink=0.5),)
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert "Shrinking" in shown and "Factor of all weights after each update." in shown
 
 
-def test_callbacks_have_names_of_their_own_and_build() -> None:
-    def callback(title: str, name: str, field: str = "nothing") -> type[CallbackConfig]:
-        fields = [(field, float, setting(0.0, "Something else."))]
-        named = {"NAME": name} if name else {}
-        return make_dataclass(title, fields, bases=(CallbackConfig,), namespace=named, frozen=True)
-
-    taken = callback("Taken", "taken", "lr")
-    for kind, message in (
-        (taken, r"Taken.lr: section 'optimizer' has a field of that name"),
-        (callback("Same", "shrinking"), "a callback called 'shrinking' exists already"),
-        (callback("Nameless", ""), "Nameless must be a CallbackConfig with a NAME of its own"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            register(kind)
-    assert "taken" not in CALLBACKS
-    with pytest.raises(NotImplementedError, match=r"Taken must define build\(\)"):
-        taken().build()
+def test_a_callback_has_a_name_of_its_own_and_builds() -> None:
+    with pytest.raises(ValueError, match="a callback called 'shrinking' exists already"):
+        register("shrinking", order=50)(First)
+    with pytest.raises(NotImplementedError, match=r"CallbackConfig must define build\(\)"):
+        CallbackConfig().build()

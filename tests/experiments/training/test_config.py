@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
-from dataclasses import make_dataclass
 
 import pytest
+from pydantic import Field
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.experiments.settings import Section, claim, setting, settings, text_of
+from lpkernels.experiments.settings import option_of
 from lpkernels.experiments.training.arithmetic import ArithmeticConfig, body_recipe, layer_recipes
+from lpkernels.experiments.training.callback import CallbackConfig
+from lpkernels.experiments.training.callbacks import CALLBACKS
 from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.callbacks.weight_update import WeightUpdateConfig
 from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten, sections
@@ -38,14 +40,14 @@ def test_config_round_trips_through_json_and_flat_fields_and_sections_flatten() 
 
 
 def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields() -> None:
-    callbacks = (WeightUpdateConfig("e6m9"), LossScaleConfig(8.0))
+    callbacks = (WeightUpdateConfig(weight_update="e6m9"), LossScaleConfig(loss_scale=8.0))
     config = RunConfig(callbacks=callbacks)
     assert config.callbacks == callbacks[::-1]
     assert config == RunConfig.of(loss_scale=8.0, weight_update="e6m9")
-    assert config.replace(weight_update="").callbacks == (LossScaleConfig(8.0),)
+    assert config.replace(weight_update="").callbacks == (LossScaleConfig(loss_scale=8.0),)
     assert RunConfig.of(loss_scale=1.0) == RunConfig()
     with pytest.raises(ValueError, match="callbacks: expected each once, got loss_scale, loss_"):
-        RunConfig(callbacks=(LossScaleConfig(8.0), LossScaleConfig(4.0)))
+        RunConfig(callbacks=(callbacks[1], LossScaleConfig(loss_scale=4.0)))
     config = EVERYTHING.replace(epochs=3, lr=0.5, width=4)
     assert (config.epochs, config.optimizer.lr, config.workload.width) == (3, 0.5, 4)
     assert config.replace(epochs=10, lr=1, width=0) == EVERYTHING
@@ -55,30 +57,28 @@ def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields(
 test_config_of_another_version_is_refused = rejects(
     lambda values: RunConfig.from_dict(values, "9.9"),
     [
-        ({"colour": 1}, "unknown field colour; written by lpkernels 9.9, this is"),
-        ({**RunConfig().to_dict(), "colour": 1}, "unknown field colour; written by lpkernels 9.9"),
-        ({"workload": {"colour": 1}}, "WorkloadConfig: unknown field colour; written by lpkern"),
+        ({"colour": 1}, "unknown field colour.*; written by lpkernels 9.9, this is"),
+        ({"workload": {"colour": 1}}, "WorkloadConfig: unknown field colour.* written by lpker"),
         ({"callbacks": {"x": {}}}, r"unknown callback 'x'; import the module .* 9.9"),
     ],
 )
 test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
-        *(({f: 0}, f"{f} must be at least 1") for f in ("epochs", "batch", "accumulate")),
-        ({"momentum": float("inf")}, "momentum must be at least 0.0 and finite, got inf"),
-        ({"loss_scale": 0.0}, "loss_scale: expected a positive number, got 0.0"),
-        ({"loss_scale": float("inf")}, "expected a positive number, got inf"),
-        ({"clip": -1.0}, "clip: expected a positive number, got -1.0"),
-        ({"threads": 10**5}, "threads: expected at most 1024, got 100000"),
+        *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch", "accumulate")),
+        ({"momentum": float("inf")}, "momentum: expected a finite number, got inf"),
+        ({"loss_scale": 0.0}, "loss_scale: expected greater than 0, got 0.0"),
+        ({"clip": -1.0}, "clip: expected greater than 0, got -1.0"),
+        ({"threads": 10**5}, "threads: expected less .* 1024, got 100000"),
         ({"chunk": 8}, "chunk and acc_rounding belong to acc"),
         ({"policy": "fp8_wang2018"}, "unknown field policy"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, "unknown field epoch; expected one of epochs"),
-        ({"lr": "x"}, "OptimizerConfig: lr: expected float, got str 'x'"),
-        ({"epochs": True}, "epochs: expected int, got bool True"),
-        ({"batch": 2.0}, "batch: expected int, got float 2.0"),
+        ({"lr": "x"}, "OptimizerConfig: lr: expected a valid number, got 'x'"),
+        ({"epochs": True}, "epochs: expected a valid integer, got True"),
+        ({"batch": 2.0}, "batch: expected a valid integer, got 2.0"),
         ({"device": "tpu7"}, "device: expected cpu, cuda .* got 'tpu7'"),
-        ({"optimizer": "lamb"}, "expected one of sgd, adam, adamw, got 'lamb'"),
+        ({"optimizer": "lamb"}, "expected 'sgd', 'adam' or 'adamw', got 'lamb'"),
         ({"beta1": 0.5}, "beta1 is an argument of adam and adamw, got it with sgd"),
         ({"milestones": "0.9,0.5"}, "expected ascending shares of the run"),
     ],
@@ -137,14 +137,18 @@ test_flatten_refuses = rejects(
 )
 
 
-def test_fields_are_documented_and_a_name_belongs_to_one_section() -> None:
-    for name, section in sections().items():
-        assert section.TITLE, name
-        assert all(text_of(field).endswith(".") for field in settings(section)), name
-    fields = [("lr", float, setting(0.0, "Another rate."))]
-    other = make_dataclass("Other", fields, bases=(Section,), namespace={"TITLE": "O"}, frozen=True)
-    with pytest.raises(ValueError, match=r"Other.lr: section 'optimizer' has a field of that name"):
-        claim("other", other)
+def test_fields_are_documented_and_have_names_of_their_own(monkeypatch) -> None:
+    for section, fields in sections().items():
+        for name, field in fields.items():
+            assert str(field.description).endswith("."), (section, name)
+            assert option_of(name, field).startswith("--") or name == "layer_accs"
+
+    class Other(CallbackConfig):
+        lr: float = Field(0.0, description="Another rate.")
+
+    monkeypatch.setitem(CALLBACKS, "other", Other)
+    with pytest.raises(ValueError, match=r"other.lr: section 'optimizer' has a field of that name"):
+        flat_settings()
 
 
 def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:

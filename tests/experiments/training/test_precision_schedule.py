@@ -136,4 +136,4 @@ def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: 
             trainer_in(tmp_path, schedule)
         assert not (tmp_path / records.RECORDS).exists()
     with pytest.raises(ValueError, match="PrecisionScheduleConfig: schedule: cannot read the sch"):
-        PrecisionScheduleConfig("cpt:8-3")
+        PrecisionScheduleConfig(schedule="cpt:8-3")

@@ -120,9 +120,9 @@ test_impossible_values_are_refused = rejects(
         ({"train_size": 241}, "train_size: expected 4, one of each class, to 240.*241"),
         ({"classes": 2, "train_size": 1},
          "train_size: expected 2, one of each class, to 140.*got 1"),
-        ({"label_noise": 1.5}, r"label_noise: expected a share of 0 to 1, got 1\.5"),
-        ({"label_noise": -0.5}, "label_noise must be at least 0"),
+        ({"label_noise": 1.5}, r"label_noise: expected less .* 1, got 1\.5"),
+        ({"label_noise": -0.5}, "label_noise: expected greater than"),
         ({"classes": 1}, "classes: expected at least 2, or 0 for all, got 1"),
-        ({"norm": "group"}, "norm: expected one of batch, layer, none, got 'group'"),
+        ({"norm": "group"}, "norm: expected .*'none', got 'group'"),
     ],
 )  # fmt: skip

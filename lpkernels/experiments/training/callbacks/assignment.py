@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from lpkernels import schemas
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, register
 from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.workloads.workload import Batch
@@ -19,22 +19,15 @@ from lpkernels.techniques.assignment.request import Request
 PROMOTIONS = "promotions"
 
 
-@register
-@dataclass(frozen=True)
+@register("assignment", order=30)
 class AssignmentConfig(CallbackConfig):
     """The settings of training under a precision assignment."""
 
-    TITLE: ClassVar[str] = "Precision assignment"
-    NAME: ClassVar[str] = "assignment"
-    # It changes what the model computes.
-    ORDER: ClassVar[int] = 30
-
-    assignment: str = setting(
+    assignment: Annotated[str, checked(Request.parse)] = Field(
         "",
-        "Which tensors are in low precision, e.g. ratio=0.6,order=decreasing,promote=0.01, "
-        "bits=1000000,order=increasing, uniform,promote=none, operator_based,promote=none or "
-        "file=assignment.json; `lpkernels assign` shows one.",
-        check=Request.parse,
+        description="Which tensors are in low precision, e.g. ratio=0.6,order=decreasing,"
+        "promote=0.01, bits=1000000,order=increasing, uniform,promote=none, "
+        "operator_based,promote=none or file=assignment.json; `lpkernels assign` shows one.",
     )
 
     def build(self) -> Callback:

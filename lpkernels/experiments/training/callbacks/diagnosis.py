@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks.loss_scale import ScaledLoss
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, diagnose, formats_by_kind
@@ -16,33 +16,30 @@ from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, diagnose, for
 DIAGNOSIS = "diagnosis"
 
 
-@register
-@dataclass(frozen=True)
+@register("diagnosis", order=95)
 class DiagnosisConfig(CallbackConfig):
     """The settings of a diagnosis.
 
     Raises: ValueError: diagnose_every without diagnose.
     """
 
-    TITLE: ClassVar[str] = "Diagnosis"
-    NAME: ClassVar[str] = DIAGNOSIS
-    # Callbacks that change the model come first: the diagnosis sees the model that is trained.
-    ORDER: ClassVar[int] = 95
-
-    diagnose: str = setting(
+    diagnose: Annotated[str, checked(formats_by_kind)] = Field(
         "",
-        "Count what underflows and overflows in this format, or in those of the recipe: recipe.",
-        check=formats_by_kind,
+        description="Count what underflows and overflows in this format, or in those of the "
+        "recipe: recipe.",
     )
-    diagnose_every: int = setting(1, "With --diagnose: count in every so many steps.", least=1)
+    diagnose_every: int = Field(
+        1, ge=1, description="With --diagnose: count in every so many steps."
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check_every(self) -> "DiagnosisConfig":
         if self.diagnose_every != 1 and not self.diagnose:
             raise ValueError(
-                f"DiagnosisConfig: diagnose_every belongs to diagnose, got {self.diagnose_every} "
-                "without; give diagnose a format, or 'recipe'"
+                f"diagnose_every belongs to diagnose, got {self.diagnose_every} without; give "
+                "diagnose a format, or 'recipe'"
             )
+        return self
 
     def build(self) -> Callback:
         return Diagnosing(self.diagnose, self.diagnose_every)

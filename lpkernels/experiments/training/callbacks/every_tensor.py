@@ -1,12 +1,12 @@
 """Two formats for all tensors of a network, as a configuration of `FormatSpace` trains."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
+from pydantic import Field, model_validator
 from torch import nn
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.workloads.workload import Batch
@@ -15,42 +15,36 @@ from lpkernels.techniques.assignment import Assignment, trace
 from lpkernels.techniques.pareto import TrainingRecipe
 
 
-@register
-@dataclass(frozen=True)
+@register("every_tensor", order=30)
 class EveryTensorConfig(CallbackConfig):
     """The settings of two formats for all tensors.
 
     Raises: ValueError: ends or tensor_sums without tensors.
     """
 
-    TITLE: ClassVar[str] = "Every tensor"
-    NAME: ClassVar[str] = "every_tensor"
-    ORDER: ClassVar[int] = 30
-
-    tensors: str = setting(
+    tensors: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        "Rounding of every tensor, forward and backward, but of weights' gradients, which "
-        "--opt-grad rounds: e4m3_sat:stochastic.",
-        check=as_quantizer,
+        description="Rounding of every tensor, forward and backward, but of weights' gradients, "
+        "which --opt-grad rounds: e4m3_sat:stochastic.",
     )
-    ends: str = setting(
+    ends: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        "With --tensors: rounding of the input and of the logits with their gradient; default: "
-        "that of --tensors.",
-        check=as_quantizer,
+        description="With --tensors: rounding of the input and of the logits with their gradient; "
+        "default: that of --tensors.",
     )
-    tensor_sums: str = setting(
-        "", "With --tensors: accumulator of all products.", check=as_accumulator
+    tensor_sums: Annotated[str, checked(as_accumulator)] = Field(
+        "", description="With --tensors: accumulator of all products."
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check_others(self) -> "EveryTensorConfig":
         others = [name for name in ("ends", "tensor_sums") if getattr(self, name)]
         if others and not self.tensors:
             raise ValueError(
-                f"EveryTensorConfig: {', '.join(others)}: belongs to tensors, got without; give "
-                "tensors a format such as 'e4m3_sat:stochastic'"
+                f"{', '.join(others)}: belongs to tensors, got without; give tensors a format such "
+                "as 'e4m3_sat:stochastic'"
             )
+        return self
 
     def build(self) -> Callback:
         low = as_quantizer(self.tensors)

@@ -3,15 +3,15 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from lpkernels import quantize
 from lpkernels.arithmetic import Quantizer
-from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.formats import BlockFormat
 from lpkernels.nn import Linear
@@ -20,19 +20,14 @@ from lpkernels.nn.scaling import KeptScales
 _ROLES = ("input", "weight", "grad_output")
 
 
-@register
-@dataclass(frozen=True)
+@register("layer_errors", order=95)
 class LayerErrorsConfig(CallbackConfig):
     """The setting of errors of layers."""
 
-    TITLE: ClassVar[str] = "Errors of layers"
-    NAME: ClassVar[str] = "layer_errors"
-    ORDER: ClassVar[int] = 95
-
-    layer_errors: bool = setting(
+    layer_errors: bool = Field(
         False,
-        "Record after every epoch, for each linear layer, the error of its weight's gradient and "
-        "the shares of operands that were clipped and that became zero.",
+        description="Record after every epoch, for each linear layer, the error of its weight's "
+        "gradient and the shares of operands that were clipped and that became zero.",
     )
 
     def build(self) -> Callback:

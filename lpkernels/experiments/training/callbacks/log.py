@@ -1,9 +1,10 @@
 """A log of a run's figures beside its records, for TensorBoard."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from lpkernels.experiments.settings import setting
+from pydantic import Field
+
+from lpkernels.experiments.settings import Option, checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 
 _KIND = "tensorboard"
@@ -20,20 +21,14 @@ def parse_log(text: str) -> str:
     return folder
 
 
-@register
-@dataclass(frozen=True)
+@register("log", order=95)
 class LogConfig(CallbackConfig):
     """The settings of a log."""
 
-    TITLE: ClassVar[str] = "Log"
-    NAME: ClassVar[str] = "log"
-    ORDER: ClassVar[int] = 95
-
-    log: str = setting(
+    log: Annotated[str, checked(parse_log), Option("--log-to")] = Field(
         "",
-        "Also write the figures of every epoch to a folder: tensorboard:DIR, one for each run.",
-        check=parse_log,
-        option="--log-to",
+        description="Also write the figures of every epoch to a folder: tensorboard:DIR, one for "
+        "each run.",
     )
 
     def build(self) -> Callback:

@@ -1,20 +1,17 @@
 """A loss scale, constant or dynamic: the callback that hands a LossScaler to the trainer."""
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpkernels.experiments.settings import one_of, positive, setting
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.techniques.loss_scaling import LossScaler
 
 
-@register
-@dataclass(frozen=True)
+@register("loss_scale", order=75)
 class LossScaleConfig(CallbackConfig):
     """The settings of a loss scale.
 
@@ -22,69 +19,66 @@ class LossScaleConfig(CallbackConfig):
         floor and ceiling that are not in order; settings of a hysteresis or a floor without it.
     """
 
-    TITLE: ClassVar[str] = "Loss scale"
-    NAME: ClassVar[str] = "loss_scale"
-    # It comes after callbacks that replace the optimizer, which it unscales and steps.
-    ORDER: ClassVar[int] = 75
-
-    loss_scale: float = setting(
+    loss_scale: float = Field(
         1.0,
-        "The loss is multiplied by it and the gradients divided; a power of two is exact.",
-        check=positive,
+        gt=0,
+        description="The loss is multiplied by it and the gradients divided; a power of two is "
+        "exact.",
     )
-    dynamic_scale: bool = setting(
+    dynamic_scale: bool = Field(
         False,
-        "A loss scale that halves where a gradient overflows and doubles after --scale-interval "
-        "other updates.",
+        description="A loss scale that halves where a gradient overflows and doubles after "
+        "--scale-interval other updates.",
     )
-    scale_start: float = setting(2.0**16, "The first dynamic scale.", check=positive)
-    scale_interval: int = setting(
-        2000, "Updates in a row without overflow after which the dynamic scale doubles.", least=1
+    scale_start: float = Field(2.0**16, gt=0, description="The first dynamic scale.")
+    scale_interval: int = Field(
+        2000,
+        ge=1,
+        description="Updates in a row without overflow after which the dynamic scale doubles.",
     )
-    scale_floor: float | None = setting(
-        None, "The dynamic scale does not fall below it.", check=positive
+    scale_floor: float | None = Field(
+        None, gt=0, description="The dynamic scale does not fall below it."
     )
-    scale_ceiling: float | None = setting(
-        None, "The dynamic scale does not rise above it.", check=positive
+    scale_ceiling: float | None = Field(
+        None, gt=0, description="The dynamic scale does not rise above it."
     )
-    scale_hysteresis: int = setting(
+    scale_hysteresis: int = Field(
         1,
-        "Updates with an overflow that lower the dynamic scale once: all but the last of them are "
-        "skipped at the scale as it is.",
-        least=1,
+        ge=1,
+        description="Updates with an overflow that lower the dynamic scale once: all but the last "
+        "of them are skipped at the scale as it is.",
     )
-    scale_consecutive: bool = setting(
+    scale_consecutive: bool = Field(
         False,
-        "The count of --scale-hysteresis begins anew after every update without overflow; else "
-        "when the scale doubles.",
+        description="The count of --scale-hysteresis begins anew after every update without "
+        "overflow; else when the scale doubles.",
     )
-    scale_at_floor: str = setting(
+    scale_at_floor: Literal["stay", "raise"] = Field(
         "stay",
-        "stay: updates that overflow at --scale-floor are skipped; raise: one of them ends the run "
-        "with an error that names the parameter.",
-        check=one_of("stay", "raise"),
+        description="stay: updates that overflow at --scale-floor are skipped; raise: one of them "
+        "ends the run with an error that names the parameter.",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="after")
+    def _check_kind(self) -> "LossScaleConfig":
         if self.dynamic_scale and self.loss_scale != 1.0:
             raise ValueError(
-                f"LossScaleConfig: loss_scale is the constant scale, got {self.loss_scale} with "
+                f"loss_scale is the constant scale, got {self.loss_scale} with "
                 "dynamic_scale; give scale_start, or leave dynamic_scale out"
             )
-        others = {f.name: f.default for f in dataclasses.fields(self) if f.name[:6] == "scale_"}
+        others = {n: f.default for n, f in type(self).model_fields.items() if n[:6] == "scale_"}
         given = [name for name, default in others.items() if getattr(self, name) != default]
         if given and not self.dynamic_scale:
             raise ValueError(
-                f"LossScaleConfig: {', '.join(given)}: of a dynamic scale, got without; add "
-                "dynamic_scale"
+                f"{', '.join(given)}: of a dynamic scale, got without; add dynamic_scale"
             )
         try:
             self.scaler()
         except ValueError as error:
             name = "scale_" if self.dynamic_scale else "loss_"
             text = str(error).replace("init_scale:", "start:").replace("static:", "scale:")
-            raise ValueError(f"LossScaleConfig: {name}{text}") from error
+            raise ValueError(f"{name}{text}") from error
+        return self
 
     def scaler(self, named_parameters: Iterable[tuple[str, Tensor]] = ()) -> LossScaler:
         """The scaler of these settings; its errors name the parameters."""

@@ -1,11 +1,12 @@
 """Masters of the weights, on which the optimizer steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from lpkernels.arithmetic import as_quantizer
-from lpkernels.experiments.settings import one_of, setting
+from lpkernels.experiments.settings import Option, checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.techniques.loss_scaling import MasterWeights
 
@@ -26,39 +27,28 @@ def _states(text: str) -> str | dict[str, str]:
     return {name: fmt for name, _, fmt in pairs}
 
 
-@register
-@dataclass(frozen=True)
+@register("master_weights", order=70)
 class MasterWeightsConfig(CallbackConfig):
     """The settings of masters; "" is fp32, of gradients none."""
 
-    TITLE: ClassVar[str] = "Master weights"
-    NAME: ClassVar[str] = "master_weights"
-    ORDER: ClassVar[int] = 70
-
-    master: str = setting(
+    master: Annotated[str, checked(as_quantizer), Option("--masters")] = Field(
+        "", description="Format of the masters; its rounding rounds updates: e6m9:stochastic."
+    )
+    working: Annotated[str, checked(as_quantizer)] = Field(
+        "", description="Format of the weights that the model has, rounded from the masters."
+    )
+    opt_state: Annotated[str, checked(_states)] = Field(
         "",
-        "Format of the masters; its rounding rounds updates: e6m9:stochastic.",
-        check=as_quantizer,
-        option="--masters",
+        description="Format of the optimizer's states, e.g. bf16 or "
+        "exp_avg=e4m3fn,exp_avg_sq=bf16.",
     )
-    working: str = setting(
-        "",
-        "Format of the weights that the model has, rounded from the masters.",
-        check=as_quantizer,
+    opt_grad: Annotated[str, checked(as_quantizer)] = Field(
+        "", description="Format of the gradients as they enter the optimizer."
     )
-    opt_state: str = setting(
-        "",
-        "Format of the optimizer's states, e.g. bf16 or exp_avg=e4m3fn,exp_avg_sq=bf16.",
-        check=_states,
-    )
-    opt_grad: str = setting(
-        "", "Format of the gradients as they enter the optimizer.", check=as_quantizer
-    )
-    opt_pass: str = setting(
+    opt_pass: Literal["fused", "general"] = Field(
         "fused",
-        "fused: updates in one pass over each parameter, where it can be; general: the optimizer's "
-        "own step, whose last places differ, as in records without this setting.",
-        check=one_of("fused", "general"),
+        description="fused: updates in one pass over each parameter, where it can be; general: the "
+        "optimizer's own step, whose last places differ, as in records without this setting.",
     )
 
     def build(self) -> Callback:

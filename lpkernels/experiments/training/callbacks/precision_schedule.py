@@ -2,34 +2,27 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import PFQ, parse_schedule
 from lpkernels.techniques.cpt.recalibration import recalibrated, with_statistics
 
 
-@register
-@dataclass(frozen=True)
+@register("precision_schedule", order=10)
 class PrecisionScheduleConfig(CallbackConfig):
     """The settings of a schedule of precisions."""
 
-    TITLE: ClassVar[str] = "Precision schedule"
-    NAME: ClassVar[str] = "precision_schedule"
-    # It comes before all others, which see the bits of the step.
-    ORDER: ClassVar[int] = 10
-
-    schedule: str = setting(
+    schedule: Annotated[str, checked(parse_schedule)] = Field(
         "",
-        "Bits of every step, e.g. cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
-        "shuffled:3-8/8, pfq:3-4-6-8/6-6-8-8; `lpkernels schedule` draws it.",
-        check=parse_schedule,
+        description="Bits of every step, e.g. cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, "
+        "fall:8-3/8, shuffled:3-8/8, pfq:3-4-6-8/6-6-8-8; `lpkernels schedule` draws it.",
     )
 
     def build(self) -> Callback:

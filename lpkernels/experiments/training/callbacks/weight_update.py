@@ -1,31 +1,26 @@
 """Weights that are rounded after every update."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.experiments.processes.replicas import like, whole
-from lpkernels.experiments.settings import setting
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.functional import quantize
 
 
-@register
-@dataclass(frozen=True)
+@register("weight_update", order=90)
 class WeightUpdateConfig(CallbackConfig):
     """The settings of rounded weight updates."""
 
-    TITLE: ClassVar[str] = "Weight updates"
-    NAME: ClassVar[str] = "weight_update"
-    ORDER: ClassVar[int] = 90
-
-    weight_update: str = setting(
+    weight_update: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        "Rounding of the weights at the start and after every update, e.g. e6m9:stochastic.",
-        check=as_quantizer,
+        description="Rounding of the weights at the start and after every update, e.g. "
+        "e6m9:stochastic.",
     )
 
     def build(self) -> Callback:
