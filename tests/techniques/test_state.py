@@ -61,7 +61,7 @@ def promoter(threshold: float = 0.01) -> Promoter:
 
 def promotion(key: str) -> dict[str, Any]:
     """The state of a Promoter."""
-    return {**promoter().state_dict(), "promotions": [(0, key, "overflow", 0.3)]}
+    return {**promoter().state_dict(), "promotions": [(0, key, 0.3)]}
 
 
 def assigned() -> Assigned:

@@ -307,22 +307,19 @@ PAPER = Formats()
 
 @dataclass(frozen=True, init=False)
 class Pins:
-    """Tensors held in a precision or tied together, by globs of their keys ("conv1.*", "*.GY").
+    """Tensors held in a precision, by globs of their keys ("conv1.*", "*.GY").
 
     Args:
         high: stay in high precision.
         low: are in low precision from the start, whatever the budget, and never promoted.
-        tied: each glob ties all tensors that it matches: they join the group of the first of them,
-            so that they are demoted together, and where one is promoted all are.
     Raises: TypeError: no text.
     """
 
     high: tuple[str, ...]
     low: tuple[str, ...]
-    tied: tuple[str, ...]
 
-    def __init__(self, *, high: Globs = (), low: Globs = (), tied: Globs = ()) -> None:
-        for name, globs in {"high": high, "low": low, "tied": tied}.items():
+    def __init__(self, *, high: Globs = (), low: Globs = ()) -> None:
+        for name, globs in {"high": high, "low": low}.items():
             globs = (globs,) if isinstance(globs, str) else tuple(globs)
             for glob in globs:
                 if not isinstance(glob, str):
@@ -345,43 +342,12 @@ def held(groups: Sequence[Group], pins: Pins) -> tuple[frozenset[str], frozenset
     high = {key for glob in pins.high for key in _matching("high", glob, keys)}
     high |= {tensor.key for tensor in tensors if not tensor.known}
     low = {key for glob in pins.low for key in _matching("low", glob, keys)}
-    for tied in ties(pins, keys):
-        for chosen in (high, low):
-            if tied & chosen:
-                chosen |= tied
     if high & low:
         raise ValueError(
-            f"pins: {named(high & low)} would be held high and low; hold a tensor once, tie it to "
-            "none that is held otherwise, and hold no tensor of an unknown operation low"
+            f"pins: {named(high & low)} would be held high and low; hold a tensor once, and no "
+            "tensor of an unknown operation low"
         )
     return frozenset(high), frozenset(low)
-
-
-def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
-    """The groups, where the tensors that a glob ties are in the group of the first of them.
-
-    A group that is left without a tensor is gone; the others keep their index.
-
-    Raises: ValueError: a glob that matches nothing.
-    """
-    home = {tensor.key: tensor.group for group in groups for tensor in group.tensors}
-    for tied in ties(pins, list(home)):
-        home |= dict.fromkeys(tied, min(home[key] for key in tied))
-    return regroup(replace(t, group=home[t.key]) for group in groups for t in group.tensors)
-
-
-def ties(pins: Pins, keys: Sequence[str]) -> list[frozenset[str]]:
-    """The sets of tied tensors; globs that match a common tensor make one set, so sets share none.
-
-    Raises: ValueError: a glob that matches nothing.
-    """
-    sets: list[frozenset[str]] = []
-    for glob in pins.tied:
-        tied = frozenset(_matching("tied", glob, keys))
-        touched = [other for other in sets if other & tied]
-        sets = [other for other in sets if other not in touched]
-        sets.append(tied.union(*touched))
-    return sets
 
 
 def _matching(field: str, glob: str, keys: Sequence[str]) -> list[str]:
@@ -405,12 +371,12 @@ def named(keys: Iterable[str]) -> str:
 class Assignment(Tabular):
     """The precision of every tensor of a network's training. `demote` and others make it.
 
-    groups: all tensors, tied ones together.
+    groups: all tensors.
     low: keys of the tensors in low precision.
     low_groups: indices of the groups that were demoted, in that order; () where no rule by groups
         made the assignment. A promotion takes tensors out of `low` and leaves this as it is.
     formats: the formats of high and low precision.
-    pins: the tensors that were asked to be held or tied.
+    pins: the tensors that were asked to be held.
 
     Memory is the sum over all tensors, as the paper counts it: no peak, no liveness.
     """
@@ -536,7 +502,7 @@ class Assignment(Tabular):
                 "what": _WHAT,
                 "schema": SCHEMA,
                 "formats": {kind: list(map(str, getattr(self.formats, kind))) for kind in kinds},
-                "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low", "tied")},
+                "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low")},
                 "low_groups": list(self.low_groups),
                 "tensors": [
                     [t.key, t.kind, t.numel, t.group, t.known, t.key in self.low]
@@ -563,7 +529,7 @@ class Assignment(Tabular):
                 frozenset(tensor.key for tensor, is_low in rows if is_low),
                 tuple(values["low_groups"]),
                 Formats(**{kind: tuple(pair) for kind, pair in values["formats"].items()}),
-                Pins(**values["pins"]),
+                Pins(high=values["pins"]["high"], low=values["pins"]["low"]),
             )
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"{path}: a field is missing or of another type: {error}") from error

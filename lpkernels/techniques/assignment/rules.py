@@ -25,8 +25,6 @@ from lpkernels.techniques.assignment.graph import (
     group,
     held,
     key_of,
-    tie,
-    ties,
 )
 from lpkernels.techniques.assignment.operations import (
     BY_THEIR_RESULT,
@@ -75,7 +73,7 @@ def demote(
         ratio: 0 to 1.
         order, seed: as above.
         formats: the formats of high and low precision.
-        pins: tensors held or tied.
+        pins: tensors held.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
 
     Raises:
@@ -94,7 +92,6 @@ def demote(
         raise TypeError("demote: expected the groups of group(ops), at least one")
     check_demand("demote", ratio, bits, order, seed)
     held_high, held_low = held(groups, pins)
-    groups = tie(groups, pins)
     tensors = [tensor for group in groups for tensor in group.tensors]
 
     def gain(lowered: Iterable[TensorSpec]) -> int:
@@ -167,7 +164,7 @@ def uniform(
         ops: of `trace`.
         precision: "low" or "high", of all tensors.
         formats: the formats of high and low precision.
-        pins: tensors held or tied.
+        pins: tensors held.
 
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
@@ -200,7 +197,7 @@ def operator_based(
     Args:
         ops: of `trace`.
         formats: the formats of high and low precision.
-        pins: tensors held or tied.
+        pins: tensors held.
 
     Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
         code, after Sun et al. 2019 (HFP8).
@@ -222,7 +219,7 @@ def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PIN
     Args:
         ops: of `trace`.
         formats: the formats of high and low precision.
-        pins: tensors held or tied.
+        pins: tensors held.
 
     Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
         has no implementation, so this is ours and no figure of the paper belongs to it.
@@ -270,26 +267,21 @@ def _param_keys(op: Op) -> set[str]:
 def _baseline(
     groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
 ) -> Assignment:
-    """The assignment with pinned tensors held; tied tensors that would differ are all high."""
+    """The assignment with pinned tensors held."""
     held_high, held_low = held(groups, pins)
-    chosen = (set(low) | held_low) - held_high
-    for tied in ties(pins, [tensor.key for each in groups for tensor in each.tensors]):
-        if not tied <= chosen:
-            chosen -= tied
-    return Assignment(tie(groups, pins), frozenset(chosen), (), formats, pins)
+    low = (frozenset(low) | held_low) - held_high
+    return Assignment(tuple(groups), low, (), formats, pins)
 
 
 class Promotion(NamedTuple):
     """One tensor that was promoted.
 
     step: the number of calls of `Promoter.update` before the one that promoted it. key: its key.
-    trigger: "overflow"; "tied" where a tensor tied to it overflowed.
-    value: the ratio that reached the threshold.
+    value: the overflow ratio that reached the threshold.
     """
 
     step: int
     key: str
-    trigger: str
     value: float
 
 
@@ -302,8 +294,7 @@ class Promoter(Stateful):
     `threshold`. Gradients are not promoted: they overflow to infinity, and the loss scaler skips
     the step. Tensors that are held stay, as does a kind whose low format is its high one.
 
-    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), the rule of their released code. Ours: tied
-        tensors are promoted together.
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), the rule of their released code.
 
     Args:
         assignment: the one to start from.
@@ -344,26 +335,22 @@ class Promoter(Stateful):
             now.is_low(key)
             if not 0 <= value <= 1:
                 raise ValueError(f"Promoter: overflow of {key!r} must be from 0 to 1, got {value}")
-        free = now.low - now.held
-        sets = ties(now.pins, list(now.tensors))
-        triggers: dict[str, Promotion] = {}
-        for key, value in overflow.items():
-            reached = self._threshold is not None and float(value) >= self._threshold
-            if reached and key in free and self._changes(key):
-                triggers.setdefault(key, Promotion(self._steps, key, "overflow", float(value)))
-                for tied in sets:
-                    for other in tied & free if key in tied else ():
-                        promotion = Promotion(self._steps, other, "tied", float(value))
-                        triggers.setdefault(other, promotion)
+        threshold = math.inf if self._threshold is None else self._threshold
+        promotions = [
+            Promotion(self._steps, key, float(overflow[key]))
+            for key in now.tensors
+            if float(overflow.get(key, -1)) >= threshold and self._may_promote(key)
+        ]
         self._steps += 1
-        order = [key for key in now.tensors if key in triggers]
-        self.promotions += [triggers[key] for key in order]
-        self.assignment = now.promoted(order)
-        return tuple(order)
+        self.promotions += promotions
+        keys = tuple(promotion.key for promotion in promotions)
+        self.assignment = now.promoted(keys)
+        return keys
 
-    def _changes(self, key: str) -> bool:
-        kind, formats = self.assignment.tensors[key].kind, self.assignment.formats
-        return kind in FORWARD and formats.of(kind, True) != formats.of(kind, False)
+    def _may_promote(self, key: str) -> bool:
+        now, kind = self.assignment, self.assignment.tensors[key].kind
+        differs = now.formats.of(kind, True) != now.formats.of(kind, False)
+        return kind in FORWARD and differs and key in now.low and key not in now.held
 
     def _resume(self) -> None:
         self.promotions = [Promotion(*values) for values in self.promotions]

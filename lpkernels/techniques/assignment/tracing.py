@@ -415,7 +415,7 @@ class _Recorder(Visitor):
         reads_no_values = name.endswith("_like") or name.startswith("new_")
         if reads_no_values or not any(map(self._depends, entered)):
             return
-        new = _new_values(result, entered, versions)
+        in_arguments, new = _new_values(result, entered, versions)
         floats = [x for x in new if x.is_floating_point() or x.is_complex()]
         if len(floats) < len(new):
             for x in new:
@@ -429,7 +429,11 @@ class _Recorder(Visitor):
                 self._makers[_memory(x)] = next(iter(makers.values()))
         else:
             self._record(call, name, arguments, makers, result, floats)
-            self._place(result, entered, floats)
+            places = entered if in_arguments else all_tensors({"": result}).values()
+            for number, x in enumerate(places):
+                step = self._makers.get(_memory(x))
+                if any(x is each for each in floats) and isinstance(step, TracedOp):
+                    self.calls[-1].results[ResultPlace(in_arguments, number)] = step
 
     def _record(
         self,
@@ -464,18 +468,6 @@ class _Recorder(Visitor):
         if result is not None:
             self._makers[_memory(result)] = step
 
-    def _place(self, result: Any, entered: list[Tensor], new: list[Tensor]) -> None:
-        """Notes where the last call has its new values: in its result or in its arguments."""
-        call = self.calls[-1]
-        # A function that works in place may return the tensor that it changed.
-        for in_arguments, values in ((True, entered), (False, result)):
-            for number, x in enumerate(all_tensors({"": values}).values()):
-                step = self._makers.get(_memory(x))
-                if any(x is each for each in new) and isinstance(step, TracedOp):
-                    call.results[ResultPlace(in_arguments, number)] = step
-            if call.results:
-                return
-
     def _maker(self, x: Tensor) -> Maker | None:
         return self._parameters.get(id(x)) or self._makers.get(_memory(x))
 
@@ -509,15 +501,18 @@ def _memory(tensor: Tensor) -> StorageWeakRef:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-def _new_values(result: Any, entered: list[Tensor], versions: list[int]) -> list[Tensor]:
-    """The tensors with new values: in new memory, else the ones changed in place."""
+def _new_values(
+    result: Any, entered: list[Tensor], versions: list[int]
+) -> tuple[bool, list[Tensor]]:
+    """Whether a call works in place, and the tensors with new values: the results in new memory,
+    else the arguments that it changed."""
     places = {_memory(x) for x in entered}
-    results = all_tensors({"result": result}).values()
+    results = all_tensors({"": result}).values()
     new = {_memory(x): x for x in results if _memory(x) not in places}
     if new:
-        return list(new.values())
+        return False, list(new.values())
     pairs = zip(entered, versions, strict=True)
-    return list({_memory(x): x for x, version in pairs if x._version != version}.values())
+    return True, list({_memory(x): x for x, version in pairs if x._version != version}.values())
 
 
 def _deciding_sizes(name: str, entered: list[Tensor], result: Any) -> list[Tensor]:

@@ -240,10 +240,3 @@ def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
     assert not low([replace(op, known=op.name != "conv2") for op in CHAIN])[1]
     found, second = low(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
     assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= found and not second
-
-
-def test_tied_tensors_that_differ_are_high():
-    made = operator_based(CHAIN, pins=Pins(tied="relu*.Y"))
-    assert operator_based(CHAIN).low - made.low == {"relu1.Y"}
-    kept = operator_based(CHAIN, pins=Pins(tied="conv2.weight.*"))
-    assert kept.low == operator_based(CHAIN).low

@@ -20,7 +20,7 @@ PAPER = Formats()
 GROUPS = group(chain())
 MADE = demote(
     GROUPS, 0.4, formats=Formats(weight=("bf16", "fp8_e5m2:stochastic")),
-    pins=Pins(high="in.*", low=["fc.*"], tied="bn?.bias.P"),
+    pins=Pins(high="in.*", low=["fc.*"]),
 )  # fmt: skip
 
 

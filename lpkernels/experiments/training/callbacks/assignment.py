@@ -73,7 +73,7 @@ class AssignedTraining(UnderAssignment):
         }
 
     def files(self) -> dict[str, list[dict[str, Any]]]:
-        """The promotions: which tensor, when, and by which trigger."""
+        """The promotions: which tensor, when, and at which overflow ratio."""
         header = {**schemas.header("promotions"), "assignment": str(self.request)}
         events = [{"type": "promotion", **each._asdict()} for each in self.assigned.promotions]
         return {PROMOTIONS: [header, *events]}
