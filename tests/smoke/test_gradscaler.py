@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.amp.grad_scaler import GradScaler, OptState
 
-from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
+from lpkernels.techniques.loss_scaling import LossScaler
+from lpkernels.techniques.loss_scaling.scaler import StepRecord
 
 pytestmark = pytest.mark.smoke
 # The private methods that LossScaler overrides or calls, and their parameters after self.

@@ -3,7 +3,6 @@
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """
 
-from lpkernels.techniques.loss_scaling._gradients import StepRecord
 from lpkernels.techniques.loss_scaling.diagnosis import Report, diagnose
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.memory import memory
@@ -13,7 +12,6 @@ __all__ = [
     "LossScaler",
     "MasterWeights",
     "Report",
-    "StepRecord",
     "diagnose",
     "memory",
 ]

@@ -21,8 +21,8 @@ from lpkernels.functional.count import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
 from lpkernels.nn.scaling import is_leaf
-from lpkernels.techniques.loss_scaling._gradients import values
 from lpkernels.techniques.loss_scaling.rows import GRADIENTS, Counts, Histogram, TensorRow
+from lpkernels.techniques.loss_scaling.scaler import local_values
 
 # The counts of `lp.count`: overflow, underflow, zeros, nonfinite; then a bin for each exponent.
 _EVENTS, _WIDTH = 4, 260
@@ -168,7 +168,7 @@ class CountingVisitor(Visitor):
 
     def _count(self, key: _Key, x: Tensor) -> None:
         """Adds the counts of x to its row."""
-        local = values(x)
+        local = local_values(x)
         if local.layout != torch.strided or local.is_meta:
             return
         sums = self._sums.setdefault(key, _Sums())

@@ -2,7 +2,9 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
+from torch.utils.weak import TensorWeakRef
 
 from lpkernels.techniques import checks
-from lpkernels.techniques.loss_scaling._gradients import (
-    Outcome,
-    SkippedInARow,
-    StepRecord,
-    check_and_multiply,
-    gradients,
-    is_shared,
-    is_watched,
-    names_of,
-)
 
 # The names of torch.amp.GradScaler's state; a LossScaler's has four more.
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
@@ -29,6 +22,8 @@ _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth
 _LEAST = 2.0**-126
 # Counters are int32 on the device.
 _MOST = 2**31 - 1
+# So many updates in a row that are skipped at a scale which cannot fall warn once.
+_SKIPPED = 10
 
 
 def scale(label: str, value: Any) -> float:
@@ -43,33 +38,121 @@ def scale(label: str, value: Any) -> float:
     return held
 
 
-def _bounds(label: str, start: float, floor: Any, ceiling: Any) -> tuple[float, float]:
-    """The least and the largest scale. start: the argument `label`."""
-    low = 0.0 if floor is None else scale("floor", floor)
-    high = math.inf if ceiling is None else scale("ceiling", ceiling)
-    if low > high:
-        raise ValueError(
-            f"floor: expected at most the ceiling {high}, got {low}; raise the ceiling or lower "
-            "the floor"
-        )
-    if not low <= start <= high:
-        raise ValueError(
-            f"{label}: expected a scale between the floor {floor} and the ceiling {ceiling}, got "
-            f"{start}"
-        )
-    return low, high
+@dataclass(frozen=True)
+class StepRecord:
+    """One call of LossScaler.step.
+
+    ran: whether the optimizer changed the weights.
+    parameter: the first parameter, in the optimizer's order, whose gradient was not finite: its
+        name if the scaler knows it, else its position. None if the step ran, if the gradients of
+        this process were finite (another rank's were not), or if they are gone.
+    """
+
+    ran: bool
+    parameter: str | int | None = None
 
 
-def _consecutive(value: Any, hysteresis: int) -> bool:
-    """The argument of this name, checked."""
-    if not isinstance(value, bool):
-        raise TypeError(f"consecutive: expected True or False, got {value!r}")
-    if value and hysteresis == 1:
-        raise ValueError(
-            "consecutive: it says when the counter of a hysteresis of 2 or more is full again, got "
-            "hysteresis=1; give hysteresis, or leave consecutive out"
-        )
-    return value
+class _Step:
+    """A step whose result is on the device; it keeps no gradient alive.
+
+    optimizer: after its step.
+    found: 0-d, not 0 if a gradient was not finite.
+    names: the parameters' names.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, found: Tensor, names: Mapping[Tensor, str]
+    ) -> None:
+        self.ran = found == 0
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._gradients = {
+            names.get(p, position): (TensorWeakRef(p.grad), p.grad._version)
+            for position, p in enumerate(parameters)
+            if p.grad is not None
+        }
+        self._finite: Tensor | None = None
+
+    def look(self) -> None:
+        """Notes on the device which gradients are finite, before anything changes them."""
+        gradients = [(reference(), version) for reference, version in self._gradients.values()]
+        if gradients and all(g is not None and g._version == version for g, version in gradients):
+            flags = [torch.isfinite(local_values(g)).all() for g, _ in gradients]
+            self._finite = torch.stack([f.to(self.ran.device, non_blocking=True) for f in flags])
+
+    def record(self) -> StepRecord:
+        """The record of the step; it waits for the device."""
+        if self.ran.item():
+            return StepRecord(ran=True)
+        if self._finite is None:
+            self.look()
+        finite = [] if self._finite is None else self._finite.tolist()
+        broken = (name for name, fine in zip(self._gradients, finite, strict=False) if not fine)
+        return StepRecord(ran=False, parameter=next(broken, None))
+
+
+def local_values(gradient: Tensor) -> Tensor:
+    """The memory of a gradient's elements in this process: the shard of a DTensor, the values of a
+    sparse tensor."""
+    if hasattr(gradient, "to_local"):
+        gradient = gradient.to_local()
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def _gradients(optimizer: torch.optim.Optimizer, *, halves: bool) -> list[Tensor]:
+    """The values of all gradients, as real tensors; float16 is a ValueError unless `halves`."""
+    gradients = []
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.dtype == torch.float16:
+            if not halves:
+                raise ValueError(
+                    "Attempting to unscale FP16 gradients: expected float32 (or bfloat16) "
+                    "parameters, got float16; keep the model in float32 and run it under autocast"
+                )
+            if gradient.is_sparse:
+                # Elements of one index may overflow when they are added.
+                gradient = parameter.grad = gradient.coalesce()
+        values = local_values(gradient)
+        # torch checks no complex numbers.
+        gradients.append(torch.view_as_real(values) if values.is_complex() else values)
+    return gradients
+
+
+def _check_and_multiply(gradients: Sequence[Tensor], factor: Tensor, flag: Tensor) -> None:
+    """Multiplies all elements by a 0-d factor, in place, and sets the 0-d flag, on the same device,
+    to 1 if an element is not finite."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+    for gradient in gradients:
+        kinds[gradient.device, gradient.dtype].append(gradient)
+    for (device, _), kind in kinds.items():
+        own = flag.to(device, non_blocking=True)
+        own_factor = factor.to(device, non_blocking=True)
+        torch._amp_foreach_non_finite_check_and_unscale_(kind, own, own_factor)
+        if own is not flag:
+            torch.maximum(flag, own.to(flag.device, non_blocking=True), out=flag)
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a function stands in the place of the optimizer's own step, as accelerate's that
+    notes whether it is called. That of a schedule of torch counts calls, and may be called."""
+    step = vars(optimizer).get("step")
+    own = getattr(step, "__func__", None) is type(optimizer).step
+    return not (step is None or own or hasattr(step, "_wrapped_by_lr_sched"))
+
+
+def _names_of(pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
+    """The names of parameters, by parameter."""
+    names: dict[Tensor, str] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(
+                "named_parameters: expected pairs (name, parameter) as of "
+                f"model.named_parameters(), got {type(pair).__name__}"
+            )
+        names[pair[1]] = pair[0]
+    return names
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -135,13 +218,22 @@ class LossScaler(torch.amp.GradScaler):
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        if static is not None and (floor, ceiling) != (None, None):
+        self._static = static is not None
+        if self._static and (floor, ceiling) != (None, None):
             raise ValueError(
                 f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
                 f"floor={floor}, ceiling={ceiling}; leave static or these out"
             )
         label, first = ("init_scale", init_scale) if static is None else ("static", static)
         start = scale(label, first)
+        low, high = (start, start) if self._static else (0.0, math.inf)
+        self._floor = low if floor is None else scale("floor", floor)
+        self._ceiling = high if ceiling is None else scale("ceiling", ceiling)
+        if not self._floor <= start <= self._ceiling:
+            raise ValueError(
+                f"{label}: expected a scale between the floor {floor} and the ceiling {ceiling}, "
+                f"got {start}"
+            )
         factors = (
             checks.number("growth_factor", growth_factor, above=1),
             checks.number("backoff_factor", backoff_factor, above=0, below=1),
@@ -149,22 +241,29 @@ class LossScaler(torch.amp.GradScaler):
         interval = checks.whole("growth_interval", growth_interval, 1)
         # "cuda" switches a GradScaler off where there is none; the first loss has the device.
         super().__init__("cpu", start, *factors, interval, enabled)
-        self._static = static is not None
-        low, high = (start, start) if self._static else _bounds(label, start, floor, ceiling)
-        self._floor, self._ceiling = low, high
         self._raises = checks.choice("at_floor", at_floor, ("stay", "raise")) == "raise"
         if self._raises and floor is None:
             raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
-        self._consecutive = _consecutive(consecutive, self._hysteresis)
+        if not isinstance(consecutive, bool):
+            raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
+        if consecutive and self._hysteresis == 1:
+            raise ValueError(
+                "consecutive: it says when the counter of a hysteresis of 2 or more is full again, "
+                "got hysteresis=1; give hysteresis, or leave consecutive out"
+            )
+        self._consecutive = consecutive
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._reduce, self._group = reduce, group
-        self._names = names_of(named_parameters or ())
+        self._names = _names_of(named_parameters or ())
         # The steps since the last update, and the last step of all.
-        self._outcomes: list[Outcome] = []
-        self._last: Outcome | None = None
-        self._skipped = SkippedInARow()
+        self._steps: list[_Step] = []
+        self._last: _Step | None = None
+        # Updates in a row that were skipped at a scale that cannot fall: a count on the device, and
+        # its copy on the host, which nothing waits for.
+        self._skipped: tuple[Tensor, Tensor] | None = None
+        self._warned = False
 
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         super()._lazy_init_scale_growth_tracker(dev)
@@ -180,16 +279,17 @@ class LossScaler(torch.amp.GradScaler):
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
         """One pass over the gradients of this process; one flag, the same on all ranks."""
-        tensors = gradients(optimizer, halves=allow_fp16)
+        gradients = _gradients(optimizer, halves=allow_fp16)
         # Where float16 is allowed torch only checks, and inv_scale is 1.
         divides = self._static and not allow_fp16 and math.frexp(self._floor)[0] != 0.5
         factor = torch.ones_like(inv_scale) if divides else inv_scale
-        check_and_multiply(tensors, factor, found_inf)
+        _check_and_multiply(gradients, factor, found_inf)
         if divides:
-            torch._foreach_div_(tensors, self._floor)
-        if self._reduce and is_shared(self._group):
+            torch._foreach_div_(gradients, self._floor)
+        several = dist.is_available() and dist.is_initialized()
+        if self._reduce and several and dist.get_world_size(self._group) > 1:
             dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._group)
-        elif not tensors:
+        elif not gradients:
             return {}
         return {found_inf.device: found_inf}
 
@@ -208,7 +308,7 @@ class LossScaler(torch.amp.GradScaler):
                 "unscaled; call scale(loss).backward() before step"
             )
         skips_alone = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if (not skips_alone or is_watched(optimizer)) and self._skips(optimizer, skips_alone):
+        if (not skips_alone or _is_watched(optimizer)) and self._skips(optimizer, skips_alone):
             return None
         result = super().step(optimizer, *args, **kwargs)
         self._note(optimizer)
@@ -229,11 +329,11 @@ class LossScaler(torch.amp.GradScaler):
         self._note(optimizer).look()
         return True
 
-    def _note(self, optimizer: torch.optim.Optimizer) -> Outcome:
+    def _note(self, optimizer: torch.optim.Optimizer) -> _Step:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
         found = flags[0] if flags else torch.zeros((), dtype=torch.float32, device="cpu")
-        self._last = Outcome(optimizer, found, self._names)
-        self._outcomes.append(self._last)
+        self._last = _Step(optimizer, found, self._names)
+        self._steps.append(self._last)
         return self._last
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
@@ -259,7 +359,7 @@ class LossScaler(torch.amp.GradScaler):
         else:
             is_tensor = isinstance(new_scale, Tensor)
             super().update(new_scale if is_tensor else scale("update: new_scale", new_scale))
-        self._outcomes = []
+        self._steps = []
 
     def _follow_rule(self) -> None:
         """torch's rule, then hysteresis, floor and ceiling."""
@@ -282,20 +382,36 @@ class LossScaler(torch.amp.GradScaler):
             fewer = torch.where(bad, (left - 1).clamp_(min=1), left)
             left.copy_(torch.where(full, self._hysteresis, fewer))
         value.clamp_(self._floor, self._ceiling)
-        if self._skipped.are_too_many(bad & (value <= max(self._floor, _LEAST))):
-            smaller = "give a smaller static=, or leave it out: the scale then falls by itself"
-            warnings.warn(
-                f"LossScaler: {SkippedInARow.MOST} updates in a row were skipped at the scale "
-                f"{self.get_scale()}, which cannot fall: the gradient {self._bad_gradient()} is "
-                f"not finite; {smaller if self._static else 'lower the floor'}. If the loss itself "
-                "is not finite, no scale helps: look for the infinity in the model or the data",
-                stacklevel=3,
-            )
+        if not self._warned:
+            self._count_skipped(bad & (value <= max(self._floor, _LEAST)))
+
+    def _count_skipped(self, stuck: Tensor) -> None:
+        """Counts an update, and warns once of too many in a row; the host may learn of their number
+        some updates later."""
+        if self._skipped is None:
+            count = torch.zeros((), dtype=torch.int32, device=stuck.device)
+            pinned = torch.zeros((), dtype=torch.int32, device="cpu", pin_memory=count.is_cuda)
+            self._skipped = count, count if count.device.type == "cpu" else pinned
+        count, on_host = self._skipped
+        count.add_(1).mul_(stuck)
+        if on_host is not count:
+            on_host.copy_(count, non_blocking=True)
+        if int(on_host.numpy()) < _SKIPPED:
+            return
+        self._warned = True
+        smaller = "give a smaller static=, or leave it out: the scale then falls by itself"
+        warnings.warn(
+            f"LossScaler: {_SKIPPED} updates in a row were skipped at the scale "
+            f"{self.get_scale()}, which cannot fall: the gradient {self._bad_gradient()} is not "
+            f"finite; {smaller if self._static else 'lower the floor'}. If the loss itself is not "
+            "finite, no scale helps: look for the infinity in the model or the data",
+            stacklevel=4,
+        )
 
     def _bad_gradient(self) -> str:
         """The first parameter whose gradient was not finite, in the words of an error."""
-        for outcome in self._outcomes:
-            parameter = outcome.record().parameter
+        for step in self._steps:
+            parameter = step.record().parameter
             if parameter is not None:
                 return f"of parameter {parameter!r}"
         return "of another process, or one that is gone,"
@@ -359,9 +475,9 @@ class LossScaler(torch.amp.GradScaler):
         if self._scale is not None:
             self._left.fill_(self._init_left)
 
-    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The state of a scaler of these settings."""
-        start, static = scale("load_state_dict: scale", given["scale"]), given.get("static", False)
+    def _checked(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The saved state as that of a scaler of these settings."""
+        start, static = scale("load_state_dict: scale", saved["scale"]), saved.get("static", False)
         if static != self._static or (static and start != self._floor):
             wanted = f"static scale of {self._floor}" if self._static else "dynamic scale"
             raise ValueError(
@@ -370,14 +486,15 @@ class LossScaler(torch.amp.GradScaler):
                 "one was"
             )
         own = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
-        rule = {name: given.get(name, own.get(name)) for name in (*_KEYS[1:4], *own)}
+        rule = {name: saved.get(name, own.get(name)) for name in (*_KEYS[1:4], *own)}
         state = {**LossScaler(init_scale=start, **rule).state_dict(), "static": static}
-        full, tracker = state["hysteresis"], given["_growth_tracker"]
-        left = checks.whole("_hysteresis_left", given.get("_hysteresis_left", full), 1, full)
+        full, tracker = state["hysteresis"], saved["_growth_tracker"]
+        left = checks.whole("_hysteresis_left", saved.get("_hysteresis_left", full), 1, full)
         tracker = checks.whole("_growth_tracker", tracker, 0, _MOST)
         return {**state, "_growth_tracker": tracker, "_hysteresis_left": left}
 
     def __getstate__(self) -> dict[str, Any]:
         # The names belong to parameters, and a copy would hold other parameters.
         plain: dict[str, Any] = {"_init_left": self._count_left()} if self._enabled else {}
-        return {**super().__getstate__(), **plain, "_last": None, "_names": {}, "_outcomes": []}
+        gone: dict[str, Any] = {"_last": None, "_names": {}, "_steps": [], "_skipped": None}
+        return {**super().__getstate__(), **plain, **gone}
