@@ -1,4 +1,4 @@
-"""trace: the operations of a model and its loss, and nothing of the model changed."""
+"""trace: the operations of a model and its loss, nothing of the model changed, and refusals."""
 
 import contextlib
 import warnings
@@ -15,6 +15,7 @@ from lpkernels.techniques.assignment import group, trace
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.computes import Computes
+from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import (
     chain,
     chain_batch,
@@ -48,9 +49,8 @@ def test_the_chain_is_the_data_of_the_paper():
 
 @rows(
     "view",
-    lambda y: y.view(8, 3), lambda y: y.t(), lambda y: y[:, 1:3],
-    lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0), lambda y: y.T.contiguous().clone(),
-    lambda y: y.float().to(torch.float64), lambda y: torch.flatten(y, 0),
+    lambda y: y[:, 1:3], lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0),
+    lambda y: y.T.contiguous().clone(), lambda y: y.float().to(torch.float64),
     lambda y: y.expand(2, 4, 6),
 )  # fmt: skip
 def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
@@ -179,10 +179,8 @@ def test_several_inputs_are_told_by_name():
 
 PRODUCTS = {
     "matmul": lambda x, w: x @ w,
-    "mm": lambda x, w: torch.mm(x, w),
     "addmm": lambda x, w: torch.addmm(w[0], x, w),
     "einsum": lambda x, w: torch.einsum("ij,jk->ik", x, w),
-    "bmm": lambda x, w: torch.bmm(x[None], w[None]),
     "conv1d": lambda x, w: F.conv1d(x[:, None], w[:, None, :3]),
     "conv_transpose1d": lambda x, w: F.conv_transpose1d(x[:, None], w[None, :, :3]),
 }
@@ -265,61 +263,112 @@ def test_trace_keeps_no_tensor_alive():
     assert seen[0].expired()
 
 
-def test_attention_in_one_call_is_its_products():
-    def attention(m: Any, x: Tensor) -> Tensor:
-        q, k, v = m.qkv(x).view(2, 3, 3, 2, 4).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=m.p)
-
-    model = Computes(attention, qkv=nn.Linear(8, 24))
-    x = torch.randn(2, 3, 8)
-    for model.p, names in ((0.0, ["softmax"]), (0.5, ["softmax", "dropout"])):
-        ops = list(trace(model, lambda y, t: y.mean(), (x, None)))
-        parts = ["scores", *names, "values"]
-        assert [op.name for op in ops] == ["input", "qkv", *parts, "loss.mean"]
-        assert [op.numel for op in ops[2:-1]] == [36] * (len(parts) - 1) + [48]
-        assert [op.is_gemm for op in ops[2:-1]] == [True, *[False] * len(names), True]
-        assert ops[-2].inputs == (names[-1], "qkv")
+def attention(m: Any, x: Tensor) -> Tensor:
+    q, k, v = m.qkv(x).view(2, 3, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=m.p)
 
 
-@each("crossed", [False, True])
-def test_multi_head_attention_is_its_products(crossed: bool):
-    layer = nn.MultiheadAttention(8, 2, batch_first=True)
-    other = torch.randn(2, 5, 8) if crossed else None
-
-    def attend(m: Any, x: Tensor) -> Tensor:
-        memory = x if other is None else other * x.mean()
-        return m.layer(x, memory, memory)[0]
-
-    ops = ops_of(attend, torch.randn(2, 3, 8), layer=layer)
-    found = {op.name.removeprefix("layer."): op for op in ops if op.name.startswith("layer.")}
-    projections = ["in_proj_q", "in_proj_k", "in_proj_v"]
-    assert list(found) == [*projections, "scores", "softmax", "values", "out_proj"]
-    scores = 2 * 2 * 3 * (5 if crossed else 3)
-    sizes = [48, *([80, 80] if crossed else [48, 48]), scores, scores, 48, 48]
-    assert [op.numel for op in found.values()] == sizes
-    out = {"layer.out_proj.weight": 64, "layer.out_proj.bias": 8}
-    assert dict(found["out_proj"].params) == out
-    assert found["values"].inputs == ("layer.softmax", f"layer.{projections[-1]}")
-    # There is one packed weight, whatever reads it.
-    assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
+def multi_head(result: int = 0) -> Any:
+    return lambda m, x, *memory: m.layer(x, *(memory or (x, x)))[result]
 
 
-def test_weights_of_multi_head_attention_are_dropped_in_training_and_told_where_needed():
-    def found(result: int, dropout: float, training: bool = True) -> list[tuple[str, int, Any]]:
-        layer = nn.MultiheadAttention(8, 2, dropout).train(training)
-        ops = ops_of(lambda m, x: m.layer(x, x, x)[result], torch.randn(3, 2, 8), layer=layer)
-        rows = [(op.name.removeprefix("layer."), op.numel, op.inputs) for op in ops]
-        return rows[[name for name, *_ in rows].index("scores") :]
+def heads(dropout: float = 0.0, training: bool = True) -> dict[str, nn.Module]:
+    layer = nn.MultiheadAttention(8, 2, dropout, batch_first=True).train(training)
+    return {"layer": layer}
 
-    for training in (False, True):
-        names = [name for name, _, _ in found(0, 0.5, training)]
-        assert ("dropout" in names) == training
-    assert [row[:2] for row in found(1, 0.0)] == [("scores", 36), ("softmax", 36), ("mean", 18)]
-    last = found(1, 0.5)[-1]
-    assert last[0] == "mean" and last[2] == ("layer.dropout",)
+
+LONG = torch.randn(2, 5, 8)
+INTO = "in_proj_q* 48 input, in_proj_k* 48 input"
+SELF = f"{INTO}, in_proj_v* 48 input, scores* 36 in_proj_q in_proj_k"
+SOFTMAX, DROPOUT = "softmax 36 scores", "softmax 36 scores, dropout 36 softmax"
+OUT = "out_proj* 48 values"
+
+
+@rows(
+    "function, parts, more, told",
+    (attention, {"qkv": nn.Linear(8, 24), "p": 0.0}, (),
+     f"qkv* 144 input, scores* 36 qkv, {SOFTMAX}, values* 48 softmax qkv"),
+    (attention, {"qkv": nn.Linear(8, 24), "p": 0.5}, (),
+     f"qkv* 144 input, scores* 36 qkv, {DROPOUT}, values* 48 dropout qkv"),
+    (multi_head(), heads(), (), f"{SELF}, {SOFTMAX}, values* 48 softmax in_proj_v, {OUT}"),
+    (multi_head(), heads(0.5), (), f"{SELF}, {DROPOUT}, values* 48 dropout in_proj_v, {OUT}"),
+    (multi_head(), heads(0.5, False), (),
+     f"{SELF}, {SOFTMAX}, values* 48 softmax in_proj_v, {OUT}"),
+    (multi_head(), heads(), (LONG, LONG.clone()),
+     "in_proj_q* 48 input.0, in_proj_k* 80 input.1, in_proj_v* 80 input.2, "
+     "scores* 60 in_proj_q in_proj_k, softmax 60 scores, values* 48 softmax in_proj_v, " + OUT),
+    # Where the weights are the result nothing needs the values.
+    (multi_head(1), heads(0.5), (),
+     f"{INTO}, scores* 36 in_proj_q in_proj_k, {DROPOUT}, mean 18 dropout"),
+)  # fmt: skip
+def test_attention_in_one_call_is_its_products(function: Any, parts: Any, more: Any, told: str):
+    ops = ops_of(function, torch.randn(2, 3, 8), *more, **parts)
+    lines = [f"{op.name}{'*' * op.is_gemm} {op.numel} {' '.join(op.inputs)}" for op in ops]
+    found = ", ".join(line for line in lines if not line.startswith("input"))
+    assert found.replace("layer.", "") == told
+    if "layer" in parts:
+        # There is one packed weight, whatever reads it.
+        assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
 
 
 def test_cross_entropy_inside_the_model_is_two_ops_too():
     ops = ops_of(lambda m, x: F.cross_entropy(input=m.head(x), target=LABELS, reduction="none"),
                  X, head=nn.Linear(6, 3))  # fmt: skip
     assert [(op.name, op.numel) for op in ops[2:]] == [("log_softmax", 12), ("nll_loss", 4)]
+
+
+def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), Computes(lambda m, x: function(torch.relu(x))))
+
+
+@rows(
+    "function, match",
+    (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
+    (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
+    (lambda y: y[: int((y > 0).sum())], r"reads a value that .*\(int\)"),
+    (lambda y: y[y > 0], r"makes a tensor of a size that .*\(getitem\)"),
+    (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
+    (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
+)
+def test_control_flow_by_values_is_refused_with_its_module(function, match):
+    model = wrapped(function)
+    where = r"trace: module '1' \(Computes\) "
+    with pytest.raises(NotImplementedError, match=where + match):
+        trace(model, lambda y, t: y.sum(), (X, None))
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+@rows(
+    "function",
+    lambda y: y if bool((torch.arange(3) > 1).any()) else -y, lambda y: torch.where(y > 0, y, -y),
+    lambda y: y[torch.arange(4) > 1], lambda y: y.masked_select(torch.arange(6) > 1),
+    lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
+)  # fmt: skip
+def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
+    assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
+
+
+LINE = nn.Linear(6, 6)
+LOSSES: list[tuple[Any, str]] = [
+    (lambda y, t: y, r"must be a scalar tensor, got shape \(4, 6\); take a mean, say"),
+    (lambda y, t: 3.0, "must be a scalar tensor, got float"),
+    (lambda y, t: t.sum(), "does not depend on what the model computes"),
+]
+BATCHES = [(X, "Tensor"), ((X, X, X), "tuple of 3")]
+SPARSE = Computes(lambda m, x: torch.sparse.mm(torch.relu(x).to_sparse(), x.t()))
+test_other_losses_batches_and_models_are_refused = refuses(
+    trace,
+    [
+        *(((LINE, loss, (X, X.clone())), {}, ValueError, f"trace: the loss {match}")
+          for loss, match in LOSSES),
+        *(((LINE, F.mse_loss, batch), {}, TypeError,
+           rf"trace: batch must be \(input, target\), got {got}") for batch, got in BATCHES),
+        ((torch.relu, F.mse_loss, (X, X)), {}, TypeError,
+         r"trace: model must be a torch\.nn\.Module, got builtin_function_or_method"),
+        ((SPARSE, lambda y, t: y.sum(), (X, None)), {}, NotImplementedError,
+         r"of layout torch\.sparse_coo is not followed"),
+        # A parameter that decides.
+        ((LINE, lambda y, t: y.sum() if LINE.bias[0] > 0 else y.mean(), (X, None)), {},
+         NotImplementedError, "trace: the loss, or what runs around the model"),
+    ],
+)  # fmt: skip
