@@ -162,7 +162,7 @@ class CountingVisitor(Visitor):
             if tensor == kind:
                 self._count(key, x)
             else:
-                # Its row stands before those of later arguments, whose gradients may come first.
+                # Rows keep the order of the arguments; their gradients come in another order.
                 self._sums.setdefault(key, _Sums())
                 layer.gradients[name] = key
 

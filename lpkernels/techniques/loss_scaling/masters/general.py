@@ -65,7 +65,7 @@ class GroupSteps:
         return new
 
     def finish(self) -> None:
-        """Writes what the step changed into the groups, also into those without a gradient."""
+        """Writes what the step changed into every group, with gradients or without."""
         for group in self._optimizer.param_groups:
             if group["params"] and all(p.grad is None for p in group["params"]):
                 _, changes = step_on_zeros(self._optimizer, group, 1, with_gradient=False)
