@@ -211,31 +211,3 @@ def test_parameters_and_flags_that_are_refused() -> None:
     assert len(optimizer.param_groups) == 1
     with pytest.raises(TypeError, match="fused must be True, False or None, got 'yes'"):
         make("sgd", optimizers.parameters(), "yes", RECIPES["fp32"])
-
-
-def test_a_gradient_need_not_be_contiguous() -> None:
-    values, ends = optimizers.gradient(torch.empty(5, 6), 0, 1).t(), []
-    for grad in (values, values.contiguous()):
-        held = optimizers.parameters(shapes=[(6, 5)])
-        held[0].grad = grad
-        make("momentum", held, True, DRAWN).step()
-        ends.append(held[0].detach())
-    optimizers.assert_same(*ends)
-
-
-@rows(
-    "dtype, weight, bits",
-    (torch.float32, "fp32", 0x7FC00000), (torch.bfloat16, "bf16", 0x7FC0),
-    (torch.float16, "fp16", 0x7E00),
-)  # fmt: skip
-def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int) -> None:
-    p = nn.Parameter(torch.ones(40, dtype=dtype))
-    optimizer = make("momentum", [p], True, {"weight": weight})
-    # A NaN with the sign and all bits set.
-    p.grad = torch.full((40,), -1, dtype=torch.int32).view(torch.float32).to(dtype)
-    optimizer.step()
-    integers = torch.int32 if dtype == torch.float32 else torch.int16
-    assert p.detach().view(integers).unique().tolist() == [bits]
-    (master,) = optimizers.masters(optimizer, [p])
-    for kept in (master, optimizer.state[p]["momentum_buffer"]):
-        assert kept.view(torch.int32).unique().tolist() == [0x7FC00000]

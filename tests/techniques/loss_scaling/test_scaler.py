@@ -1,7 +1,6 @@
 """LossScaler beyond torch's: constant scales, bounds, hysteresis, records, reads; its refusals."""
 
 import copy
-import pickle
 import random
 import warnings
 import weakref
@@ -65,7 +64,7 @@ def test_ten_skipped_updates_in_a_row_warn_once(options: Any, fused: bool) -> No
         run(LossScaler(init_scale=2.0**20, hysteresis=15), "1" * 60)
 
 
-@each("scale, fused", [2.0**-20, 1024.0, 2.0**100, 1000.0, 3.0], [False, True])
+@each("scale, fused", [2.0**-20, 2.0**100, 3.0], [False, True])
 def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float, fused: bool):
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, plain = nn.Parameter(weights.clone()), nn.Parameter(weights.clone())
@@ -77,20 +76,6 @@ def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float
     torch._foreach_div_([plain.grad], scale)
     scaler.step(optimizer)
     assert_bit_equal(ours.grad, plain.grad)
-
-
-def test_two_optimizers_skip_each_on_its_own_flag() -> None:
-    one, two = parameter(), parameter()
-    first, second = SGD([one], lr=0.5), SGD([two], lr=0.5)
-    scaler = LossScaler(init_scale=4.0)
-    scaler.scale(one.sum() + two.sum() * INF).backward()
-    scaler.unscale_(second)
-    scaler.step(first)
-    assert scaler.last_step == StepRecord(ran=True)
-    scaler.step(second)
-    assert scaler.last_step == StepRecord(ran=False, parameter=0)
-    scaler.update()
-    assert (one.item(), two.item(), scaler.get_scale()) == (0.5, 1.0, 2.0)
 
 
 FUSED: list[optimizers.Make] = [
@@ -122,6 +107,31 @@ def test_every_optimizer_of_torch_steps_and_skips(make: optimizers.Make) -> None
         optimizers.assert_same(optimizers.state_of(optimizer), before)
     take(scaler, optimizer)
     assert scaler.ran and not torch.equal(ours[0], before[0][0])
+
+
+def test_two_optimizers_skip_each_on_its_own_flag_and_the_error_names_the_parameter() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    first, second = (SGD(layer.parameters(), lr=0.1) for layer in model)
+    names = model.named_parameters()
+    scaler = LossScaler(init_scale=1.0, floor=1.0, at_floor="raise", named_parameters=names)
+    backward(scaler, model.parameters())
+    model[1].bias.grad[0] = NAN
+    scaler.unscale_(second)
+    scaler.step(first)
+    assert scaler.last_step == StepRecord(ran=True)
+    scaler.step(second)
+    assert scaler.last_step == StepRecord(ran=False, parameter="1.bias")
+    with pytest.raises(FloatingPointError, match=r"gradient of parameter '1\.bias' is not finite"):
+        scaler.update()
+    # Nothing was changed: a lower scale goes on, and a scale below the floor cannot fall either.
+    scaler.update(0.5)
+    fused = SGD(model.parameters(), lr=0.1, fused=True)
+    backward(scaler, model.parameters(), INF)
+    scaler.step(fused)
+    # Where the gradient is gone, so is its name.
+    fused.zero_grad()
+    with pytest.raises(FloatingPointError, match=r"or one that is gone.* at its floor 0\.5"):
+        scaler.update()
 
 
 @each("fused", [False, True])
@@ -236,85 +246,32 @@ def test_random_traces_are_those_of_the_rule(hysteresis: int, consecutive: bool,
     assert ended
 
 
-def test_the_state_goes_on_in_a_new_scaler_and_in_copies() -> None:
-    scaler = LossScaler(init_scale=64.0, hysteresis=4, consecutive=True, growth_interval=3)
-    optimizer = SGD([parameter()], lr=0.1)
-    for _ in range(2):
-        take(scaler, optimizer, INF)
-    used, plain = LossScaler(hysteresis=2), LossScaler()
-    take(used, optimizer)
-    others = [used, plain, copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))]
-    for other in others[:2]:
-        other.load_state_dict(scaler.state_dict())
-    for bad in (1, 1, 0, 1, 0, 0, 0, 1):
-        for each_one in (scaler, *others):
-            take(each_one, optimizer, INF if bad else 1.0)
-        assert [other.state_dict() for other in others] == [scaler.state_dict()] * 4
-
-
-def test_the_error_names_the_parameter_of_any_optimizer() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    stepped = [SGD(layer.parameters(), lr=0.1) for layer in model]
-    names = model.named_parameters()
-    scaler = LossScaler(init_scale=1.0, floor=1.0, at_floor="raise", named_parameters=names)
-    backward(scaler, model.parameters())
-    model[0].bias.grad[1] = NAN
-    for optimizer in stepped:
-        scaler.step(optimizer)
-    with pytest.raises(FloatingPointError, match=r"gradient of parameter '0\.bias' is not finite"):
-        scaler.update()
-    # Nothing was changed: a lower scale goes on, and a scale below the floor cannot fall either.
-    scaler.update(0.5)
-    backward(scaler, model.parameters(), INF)
-    scaler.step(stepped[0])
-    with pytest.raises(FloatingPointError, match=r"'0\.weight' .* at its floor 0\.5"):
-        scaler.update()
-    # Where the gradient is gone, so is its name.
-    scaler = LossScaler(init_scale=1.0, floor=1.0, at_floor="raise")
-    fused = SGD(model.parameters(), lr=0.1, fused=True)
-    backward(scaler, model.parameters(), INF)
-    scaler.step(fused)
-    fused.zero_grad()
-    with pytest.raises(FloatingPointError, match="of another process, or one that is gone"):
-        scaler.update()
-
-
 ARGUMENTS = [
-    *(({"init_scale": wrong}, ValueError, f"init_scale: expected a positive finite.*got {wrong}")
-      for wrong in (0.0, -1, INF, NAN)),
-    ({"init_scale": 2.0**128}, ValueError, "init_scale: expected .* float32's largest"),
-    ({"init_scale": 2.0**-127}, ValueError, r"init_scale: expected .* from 2\*\*-126"),
+    *(({"init_scale": wrong}, ValueError, "init_scale: expected a positive finite scale")
+      for wrong in (0.0, -1, INF, NAN, 2.0**128, 2.0**-127)),
     ({"init_scale": "8"}, TypeError, "init_scale: expected a number, got str '8'"),
     ({"static": 0.0}, ValueError, "static: expected a positive finite scale"),
     ({"static": 8.0, "floor": 1.0}, ValueError, "a static scale has no floor and no ceiling"),
     ({"growth_factor": 1.0}, ValueError, "growth_factor: expected a finite number above 1"),
-    ({"growth_factor": None}, TypeError, "growth_factor: expected a number, got NoneType"),
     ({"backoff_factor": 0}, ValueError, "backoff_factor: expected a finite number above"),
     ({"growth_interval": 0}, ValueError, "growth_interval: expected at least 1, got 0"),
-    ({"floor": 0.0}, ValueError, "floor: expected a positive finite scale"),
     ({"floor": 8.0, "ceiling": 4.0}, ValueError, "between the floor 8.0 and the ceiling 4.0"),
-    ({"ceiling": 4.0}, ValueError, "init_scale: expected a scale between .* ceiling 4.0"),
-    ({"init_scale": 1.0, "floor": 2.0}, ValueError, "between the floor 2.0 and the ceiling"),
     ({"hysteresis": 0}, ValueError, "hysteresis: expected 1 to 2147483647, got 0"),
     ({"consecutive": 1}, TypeError, "consecutive: expected True or False, got 1"),
     ({"consecutive": True}, ValueError, "consecutive: .*got hysteresis=1; give hyst"),
     ({"at_floor": "fall"}, ValueError, "at_floor: expected one of stay, raise, got 'fall'"),
     ({"at_floor": "raise"}, ValueError, "at_floor: 'raise' needs a floor, got floor=None"),
-    *(({"named_parameters": wrong}, TypeError, r"named_parameters: expected pairs \(name, param")
-      for wrong in ([1], [("weight", 1)], {"weight": parameter()})),
+    ({"named_parameters": [("w", 1)]}, TypeError, "named_parameters: expected pairs"),
 ]  # fmt: skip
 test_wrong_arguments_are_refused = refuses(LossScaler, [((), *row) for row in ARGUMENTS])
 
 STATE = LossScaler(hysteresis=3).state_dict()
 STATES = [
     ({}, RuntimeError, "The source state dict is empty"),
-    ([1], TypeError, "load_state_dict: expected a dict, got list"),
     ({"state": {}, "param_groups": []}, ValueError, "without scale, .* its keys are state"),
     ({**STATE, "scale": -1.0}, ValueError, "load_state_dict: scale: expected a positive"),
     ({**STATE, "backoff_factor": 2.0}, ValueError, "backoff_factor: expected"),
     ({**STATE, "_growth_tracker": 2**31}, ValueError, "expected 0 to 2147483647, got 2147483648"),
-    ({**STATE, "_growth_tracker": 1.5}, TypeError, "_growth_tracker: expected an int, got float"),
-    ({**STATE, "static": True}, ValueError, "of a dynamic scale, got that of a static one"),
     ({**STATE, "_hysteresis_left": 4}, ValueError, "_hysteresis_left: expected 1 to 3, got 4"),
     ({**STATE, "hysteresis": 1, "consecutive": True}, ValueError, "consecutive: it says when"),
 ]
