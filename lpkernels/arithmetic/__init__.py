@@ -5,21 +5,20 @@ Each Quantizer and Accumulator has a text form: ``str(x)`` goes through :func:`a
 """
 
 from lpkernels.arithmetic._accumulator import (
-    MAX_ACCUMULATOR_RANDOM_BITS,
-    MAX_ALIGNED_BITS,
-    MAX_BLOCK,
     ORDERS,
     Accumulator,
     accumulator_from_ints,
 )
 from lpkernels.arithmetic._integer import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.arithmetic._named_accumulators import (
+    MODELS,
     NAMED_ACCUMULATORS,
     NATIVE,
+    UNITS,
+    Unit,
     accumulator,
     as_accumulator,
 )
-from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
 from lpkernels.arithmetic._ranks import ANY_RANK, NO_PRODUCT, Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
@@ -31,7 +30,6 @@ from lpkernels.arithmetic._scaling import (
     as_scaling,
     check_scaling,
 )
-from lpkernels.arithmetic._units import MODELS, UNITS, Unit
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
@@ -51,9 +49,6 @@ from lpkernels.arithmetic.updates import (
 
 __all__ = [
     "ANY_RANK",
-    "MAX_ACCUMULATOR_RANDOM_BITS",
-    "MAX_ALIGNED_BITS",
-    "MAX_BLOCK",
     "MODELS",
     "NAMED_ACCUMULATORS",
     "NATIVE",
@@ -91,7 +86,6 @@ __all__ = [
     "check_mode",
     "check_scaling",
     "checked_formats",
-    "exchanged",
     "max_l1_norm",
     "never_overflows",
     "precision",

@@ -1,10 +1,10 @@
 """Accumulator: how a sum of products is formed and rounded."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from lpkernels.arithmetic import _operands
 from lpkernels.arithmetic._quantizer import ROUNDING_OPTIONS
 from lpkernels.arithmetic.integers import (
     SCALE,
@@ -19,6 +19,7 @@ from lpkernels.formats import (
     AffineFormat,
     BlockFormat,
     FloatFormat,
+    Format,
     FormatLike,
     Number,
     as_format,
@@ -31,12 +32,33 @@ from lpkernels.rounding import ROUNDINGS, check_rounding
 
 ORDERS = ("sequential", "native", "pairwise", "compensated")
 
-MAX_ACCUMULATOR_RANDOM_BITS = 24
-
-# An aligned sum of MAX_BLOCK + 1 addends of 1 + MAX_ALIGNED_BITS bits fits in the 53 of float64,
+_MAX_RANDOM_BITS = 24
+# An aligned sum of _MAX_BLOCK + 1 addends of 1 + _MAX_ALIGNED_BITS bits fits in the 53 of float64,
 # and a block into what a kernel works on at a time.
-MAX_BLOCK = 256
-MAX_ALIGNED_BITS = 40
+_MAX_BLOCK = 256
+_MAX_ALIGNED_BITS = 40
+# 256 products of e2m1 codes are below 256 * 36, and two scales below 4 times the product of their
+# binades: the sum of a block is below 2^53 units of 2^-37 of it.
+_MAX_GROUPED_BITS = 37
+# Exponents of factors and of their scales, added, stay in the range of float64.
+_MAX_SCALED_OPERAND = 8
+# Two operands have exponents of -298 or more and 254 or less together: beyond, nothing changes.
+_LARGEST_EXPONENT = 300
+#: Fields that need another one: the field, the one it needs, its default, and an example of the
+#: other.
+_NEEDS = (
+    ("outer", "chunk", None, "chunk=64"),
+    ("outer_rounding", "chunk", None, "chunk=64"),
+    ("product_rounding", "product", "nearest_even", "product='bf16'"),
+    ("block", "aligned_bits", None, "block=32, aligned_bits=13"),
+    ("aligned_bits", "block", None, "block=32, aligned_bits=13"),
+    ("operands", "block", None, "block=16, aligned_bits=25"),
+    ("least_exponent", "operands", None, "operands='fp16'"),
+    ("interleaved", "operands", 1, "operands='fp16'"),
+    ("group", "operands", None, "operands='e4m3fn'"),
+)
+
+Operands: TypeAlias = FormatLike | Sequence[FormatLike] | None
 
 
 @dataclass(frozen=True, init=False)
@@ -127,18 +149,17 @@ class Accumulator(PlainValues):
     order: str
     block: int | None
     aligned_bits: int | None
+    operands: tuple[FloatFormat, FloatFormat] | None
+    least_exponent: int | None
+    interleaved: int
+    group: int | None
+    scale_order: str
     random_bits: int
     rng: str
     if TYPE_CHECKING:
         is_native: bool
         is_stochastic: bool
         _ints: tuple[int, ...]
-    # Defaults for what was pickled before these were fields.
-    operands: tuple[FloatFormat, FloatFormat] | None = None
-    least_exponent: int | None = None
-    interleaved: int = 1
-    scale_order: str = "product"
-    group: int | None = None
 
     def __init__(
         self,
@@ -153,7 +174,7 @@ class Accumulator(PlainValues):
         order: str = "sequential",
         block: int | None = None,
         aligned_bits: int | None = None,
-        operands: _operands.Given = None,
+        operands: Operands = None,
         least_exponent: int | None = None,
         interleaved: int = 1,
         group: int | None = None,
@@ -161,45 +182,44 @@ class Accumulator(PlainValues):
         random_bits: int = 8,
         rng: str = "fast",
     ) -> None:
-        sum_format = _sum_format("fmt", fmt)
-        outer_format = None if outer is None else _sum_format("outer", outer)
-        rounding = check_rounding(rounding, "Accumulator")
+        if chunk is not None and chunk != SCALE:
+            chunk = _checked_int("chunk", chunk)
         if outer_rounding is not None:
-            outer_rounding = check_rounding(outer_rounding, "Accumulator outer")
-        if chunk is None:
-            _needs_chunk("outer", outer_format)
-            _needs_chunk("outer_rounding", outer_rounding)
-        else:
-            chunk = SCALE if chunk == SCALE else checked_int("Accumulator", "chunk", chunk, 1)
-            outer_format = outer_format or sum_format
-            outer_rounding = outer_rounding or rounding
+            check_rounding(outer_rounding, "Accumulator outer")
         set_fields(
             self,
-            fmt=sum_format,
-            rounding=rounding,
+            fmt=_sum_format("fmt", fmt),
+            rounding=check_rounding(rounding, "Accumulator"),
             product=None if product is None else _sum_format("product", product),
             product_rounding=check_rounding(product_rounding, "Accumulator product"),
             chunk=chunk,
-            outer=outer_format,
+            outer=None if outer is None else _sum_format("outer", outer),
             outer_rounding=outer_rounding,
             order=checked_choice("Accumulator", "order", order, ORDERS, order_here(order)),
-            block=_optional_int("block", block, MAX_BLOCK),
-            aligned_bits=_optional_int("aligned_bits", aligned_bits, MAX_ALIGNED_BITS),
-            random_bits=checked_int(
-                "Accumulator", "random_bits", random_bits, 1, MAX_ACCUMULATOR_RANDOM_BITS
+            block=_checked_int("block", block, 1, _MAX_BLOCK),
+            aligned_bits=_checked_int("aligned_bits", aligned_bits, 1, _MAX_ALIGNED_BITS),
+            operands=_checked_operands(operands),
+            least_exponent=_checked_int(
+                "least_exponent", least_exponent, -_LARGEST_EXPONENT, _LARGEST_EXPONENT
             ),
-            rng=check_rng(rng, "Accumulator"),
-            operands=_operands.checked_formats(operands),
-            least_exponent=_operands.checked_least_exponent(least_exponent),
             interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
-            group=_optional_int("group", group, MAX_BLOCK),
+            group=_checked_int("group", group, 1, _MAX_BLOCK),
             scale_order=checked_choice("Accumulator", "scale_order", scale_order, SCALE_ORDERS),
+            random_bits=checked_int("Accumulator", "random_bits", random_bits, 1, _MAX_RANDOM_BITS),
+            rng=check_rng(rng, "Accumulator"),
         )
-        self._check_combination()
-        self._learn()
-
-    def _learn(self) -> None:
-        """Computes once what every call of a product asks."""
+        for field, other, default, example in _NEEDS:
+            value = getattr(self, field)
+            if value != default and getattr(self, other) is None:
+                raise ValueError(
+                    f"Accumulator: {field}={_text(value)} needs {other}; pass {example}, say, or "
+                    f"leave {field} away"
+                )
+        if self.chunk is not None:
+            outer_format = self.outer or self.fmt
+            set_fields(self, outer=outer_format, outer_rounding=outer_rounding or rounding)
+        if problem := self._order_problem() or (self.operands and self._operands_problem()):
+            raise ValueError(f"Accumulator: {problem}")
         roundings = (self.rounding, self.product_rounding, self.outer_rounding)
         set_fields(
             self,
@@ -208,63 +228,82 @@ class Accumulator(PlainValues):
             _ints=self._integers(),
         )
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A pickle may lack the computed attributes: they are computed anew."""
-        vars(self).update(state)
-        self._learn()
-
-    def _check_combination(self) -> None:
+    def _order_problem(self) -> str | None:
+        """Why the order of the sum does not go with the other fields."""
         if self.scale_order != "product" and self.chunk != SCALE:
-            raise ValueError(
-                f"Accumulator: scale_order={self.scale_order!r} needs chunk='scale', sums that end "
-                "where a scale changes; pass it, or drop scale_order"
-            )
-        if self.product is None and self.product_rounding != "nearest_even":
-            raise ValueError(
-                f"Accumulator: product_rounding={self.product_rounding!r} needs product, the "
-                "format of the products; without it they are exact"
-            )
-        if (self.block is None) != (self.aligned_bits is None):
-            raise ValueError(
-                f"Accumulator: block={self.block} and aligned_bits={self.aligned_bits} go "
-                "together: pass both, for example block=32, aligned_bits=13, or neither"
+            return (
+                f"scale_order={self.scale_order!r} needs chunk='scale', sums that end where a "
+                "scale changes; pass it, or leave scale_order away"
             )
         if self.block is not None and self.order != "sequential":
-            raise ValueError(
-                f"Accumulator: block={self.block} adds whole blocks one after the other, got "
-                f"order={self.order!r}; use order='sequential', or drop block and aligned_bits"
+            return (
+                f"block={self.block} adds whole blocks one after the other, got order="
+                f"{self.order!r}; use order='sequential', or leave block and aligned_bits away"
             )
         if self.order == "compensated" and self.rounding == "stochastic":
-            raise ValueError(
-                "Accumulator: order='compensated' has no rounding='stochastic': the correction "
-                "would be one of random errors; use a deterministic mode, or order='pairwise'"
+            return (
+                "order='compensated' has no rounding='stochastic': the correction would be one of "
+                "random errors; use a deterministic mode, or order='pairwise'"
             )
-        if self.order == "native":
-            self._check_native()
-        _operands.check_combination(self)
+        if self.order != "native":
+            return None
+        if self.fmt != FP32 or self.product is not None:
+            return (
+                f"order='native' sums exact products in fp32, got fmt={self.fmt}, product="
+                f"{self.product}; use order='sequential', or chunk and outer for a narrower outer "
+                "accumulator"
+            )
+        if (self.outer_rounding or "nearest_even") != self.rounding:
+            return (
+                "order='native' rounds as the hardware does, and the outer sum of chunks alone in "
+                f"`rounding`, got rounding={self.rounding!r} and outer_rounding="
+                f"{self.outer_rounding!r}; use order='sequential', or pass chunk and only rounding"
+            )
+        return None
 
-    def _check_native(self) -> None:
-        if self.fmt != FP32:
-            raise ValueError(
-                f"Accumulator: order='native' sums in fp32, got fmt={self.fmt}; use fmt='fp32', "
-                "with chunk and outer for a narrower outer accumulator"
+    def _operands_problem(self) -> str | None:
+        """Why sums that are aligned by their operands do not go with the other fields."""
+        assert self.operands is not None and self.block is not None
+        operands, block, group = _text(self.operands), self.block, self.group
+        if self.product is not None or not isinstance(self.fmt, FloatFormat):
+            return (
+                f"operands={operands} align exact products and a float sum by their exponents, got "
+                f"fmt={self.fmt}, product={self.product}; use a FloatFormat and no product"
             )
-        if self.product is not None:
-            raise ValueError(
-                f"Accumulator: order='native' has exact products, got product={self.product}; use "
-                "order='sequential' to round them"
+        run = self.interleaved * block
+        if self.interleaved > 1 and block % 2:
+            return (
+                f"interleaved={self.interleaved} deals positions out in pairs, got block={block}; "
+                "use an even block"
             )
-        if self.chunk is None and self.rounding != "nearest_even":
-            raise ValueError(
-                f"Accumulator: order='native' without chunk rounds as the hardware does, got "
-                f"rounding={self.rounding!r}; use order='sequential', or pass chunk to round the "
-                "outer sum so"
+        if self.interleaved > 1 and (not isinstance(self.chunk, int) or self.chunk % run):
+            return (
+                f"interleaved={self.interleaved} with block={block} needs chunk, a multiple of "
+                f"{run}, got chunk={self.chunk}; pass chunk={run}, say"
             )
-        if self.chunk is not None and self.outer_rounding != self.rounding:
-            raise ValueError(
-                f"Accumulator: order='native' rounds the outer sum alone, got rounding="
-                f"{self.rounding!r} and outer_rounding={self.outer_rounding!r}; pass only rounding"
+        if group is None:
+            return None
+        if self.chunk is not None or self.rounding == "stochastic":
+            return (
+                f"group={group} brings scales into every block and draws no random bits, got "
+                f"chunk={self.chunk}, rounding={self.rounding!r}; leave chunk away and use a "
+                "deterministic mode"
             )
+        if block % group:
+            return f"group={group} must divide the block, got block={block}; use block={group}"
+        if any(fmt.bits > _MAX_SCALED_OPERAND for fmt in self.operands):
+            return (
+                f"group={group} is for codes of {_MAX_SCALED_OPERAND} bits or fewer, got operands="
+                f"{operands}; use those of a block format, for example 'e4m3fn'"
+            )
+        narrow = all((fmt.exp_bits, fmt.man_bits, fmt.bias) == (2, 1, 1) for fmt in self.operands)
+        if group > 1 and not (narrow and (self.aligned_bits or 0) <= _MAX_GROUPED_BITS):
+            return (
+                f"group={group} sums its products exactly, which is for operands='fp4_e2m1', "
+                f"aligned_bits up to {_MAX_GROUPED_BITS}, got operands={operands}, aligned_bits="
+                f"{self.aligned_bits}; use group=1, whose products are aligned one by one"
+            )
+        return None
 
     @property
     def chunk_length(self) -> int | None:
@@ -311,6 +350,11 @@ class Accumulator(PlainValues):
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
+        behind: tuple[int, ...] = ()
+        if self.operands is not None:
+            least = self.least_exponent
+            left, right = (fmt.to_ints() for fmt in self.operands)
+            behind = (*left, *right, int(least is not None), least or 0, self.interleaved)
         return (
             ORDERS.index(self.order),
             chunk_to_int(self.chunk, self.scale_order, self.group),
@@ -326,7 +370,7 @@ class Accumulator(PlainValues):
             self.block or 0,
             self.aligned_bits or 0,
             ROUNDINGS.index(self.outermost_rounding),
-            *_operands.integers(self),
+            *behind,
         )
 
 
@@ -340,16 +384,38 @@ def _sum_format(name: str, fmt: FormatLike) -> Number:
     return fmt
 
 
-def _needs_chunk(name: str, value: object) -> None:
-    if value is not None:
-        raise ValueError(
-            f"Accumulator: {name}={value} needs chunk, the length of the inner sums; "
-            f"pass chunk=64, say, or drop {name}"
+def _checked_int(name: str, value: object, low: int = 1, high: int | None = None) -> int | None:
+    return None if value is None else checked_int("Accumulator", name, value, low, high)
+
+
+def _checked_operands(operands: Operands) -> tuple[FloatFormat, FloatFormat] | None:
+    """The pair (left, right) of one format, of two, or of a text "left,right"."""
+    if operands is None:
+        return None
+    given = tuple(operands.split(",")) if isinstance(operands, str) else operands
+    pair = (given,) if isinstance(given, Format) else given
+    if not isinstance(pair, Sequence):
+        raise TypeError(
+            f"Accumulator: operands must be a format, its name, or two of them, got {operands!r} "
+            f"({type(operands).__name__})"
         )
+    if len(pair) not in (1, 2):
+        raise ValueError(
+            f"Accumulator: operands={operands!r}: expected a format, or two: (left, right), for "
+            "example operands=('e5m2', 'e4m3fn')"
+        )
+    left, right = as_format(pair[0]), as_format(pair[-1])
+    if not isinstance(left, FloatFormat) or not isinstance(right, FloatFormat):
+        raise ValueError(
+            f"Accumulator: operands={left},{right} have no exponents to align by; use a "
+            "FloatFormat, for example operands='e4m3fn'"
+        )
+    return left, right
 
 
-def _optional_int(name: str, value: int | None, largest: int) -> int | None:
-    return None if value is None else checked_int("Accumulator", name, value, 1, largest)
+def _text(value: object) -> str:
+    """A field's value as texts have it: of operands one format, or both with a comma."""
+    return ",".join(dict.fromkeys(map(str, value))) if isinstance(value, tuple) else str(value)
 
 
 #: What follows the format and the chunk in a text.
@@ -361,11 +427,8 @@ ACCUMULATOR_OPTIONS = options_of(
     outer_rounding={"default": lambda acc: acc.outer_rounding and acc.rounding},
     # The head says that an order is native.
     order={"default": lambda acc: acc.order if acc.order == "native" else "sequential"},
-    block={"read": whole},
-    aligned_bits={"read": whole},
-    operands={"write": _operands.formats_text},
-    least_exponent={"read": whole},
-    group={"read": whole},
+    operands={"write": _text},
+    **{key: {"read": whole} for key in ("block", "aligned_bits", "least_exponent", "group")},
     **ROUNDING_OPTIONS,
 )
 
@@ -382,11 +445,17 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
             f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), or "
             f"{at.ALL} with operands, got {ints}"
         )
-    has_product, has_outer = ints[at.HAS_PRODUCT], ints[at.HAS_OUTER]
+    has_outer, behind = ints[at.HAS_OUTER], {}
+    if len(ints) == at.ALL:
+        behind = {
+            "operands": (format_from_ints(ints[at.LEFT]), format_from_ints(ints[at.RIGHT])),
+            "least_exponent": ints[at.LEAST_EXPONENT] if ints[at.HAS_LEAST_EXPONENT] else None,
+            "interleaved": ints[at.INTERLEAVED],
+        }
     return Accumulator(
         format_from_ints(ints[at.FORMAT]),
         ROUNDINGS[ints[at.ROUNDING]],
-        product=format_from_ints(ints[at.PRODUCT]) if has_product else None,
+        product=format_from_ints(ints[at.PRODUCT]) if ints[at.HAS_PRODUCT] else None,
         product_rounding=ROUNDINGS[ints[at.PRODUCT_ROUNDING]],
         **chunk_from_int(ints[at.CHUNK]),
         outer=format_from_ints(ints[at.OUTER]) if has_outer else None,
@@ -394,7 +463,7 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
         order=ORDERS[ints[at.ORDER]],
         block=ints[at.BLOCK] or None,
         aligned_bits=ints[at.ALIGNED_BITS] or None,
-        **_operands.from_integers(ints),
+        **behind,  # type: ignore[arg-type]
         random_bits=ints[at.RANDOM_BITS],
         rng=RNGS[ints[at.RNG]],
     )

@@ -1,10 +1,19 @@
-"""Accumulators by name: the named ones, and the text form of every other."""
+"""Accumulators by name: the text form of every one, those of papers, and tensor cores.
+
+Source of the tensor cores: the recordings of F. A. Khattak and M. Mikaitis, "Accurate Models of
+NVIDIA Tensor Cores" (ACM TACO 23(3), 2026, doi:10.1145/3830409, arXiv 2512.07004; the repository
+north-numerical-computing/MATLAB-tensor-core), 260,000 in all, which these parameters reproduce.
+Beside them: mmaemu 0.1.0 (PyPI; recordings of its own on an H100 PCIe and an RTX 4060), MMA-Sim
+(arXiv 2511.10909) and Hawkeye (arXiv 2603.20421; H100 and A100 probed). docs/tensor-cores.md says
+what a recording can decide. The MODELS have no recording: they follow MMA-Sim alone.
+"""
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
-from lpkernels.arithmetic._units import MODELS, UNITS
 from lpkernels.arithmetic.text import read_options
 from lpkernels.formats import Format, FormatLike, as_format, take_names_of_accumulators
 from lpkernels.formats.elsewhere import KINDS, name_here, nearest, of_another_kind, unless_dtype
@@ -12,37 +21,180 @@ from lpkernels.formats.elsewhere import KINDS, name_here, nearest, of_another_ki
 #: torch's own sums: fp32, in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")
 
-#: Accumulators whose text form would hide where they come from; every text form is a name too.
-NAMED_ACCUMULATORS: dict[str, Accumulator] = {
+
+class Unit(NamedTuple):
+    """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
+
+    Attributes:
+        name: the unit's, which `lpkernels.accumulator` and `lpkernels.recipe` know.
+        text: the text form of its arithmetic.
+        hardware, instruction: the GPUs and the instruction that were recorded.
+        decided: the parameters that the recordings decide.
+        unknown: the parameters that the recordings leave open, and where the values here come from.
+        evidence: "recordings", or "model only" where there is none.
+    """
+
+    name: str
+    text: str
+    hardware: str
+    instruction: str
+    decided: str
+    unknown: str
+    evidence: str = "recordings"
+
+    @property
+    def accumulator(self) -> Accumulator:
+        """Its arithmetic."""
+        return accumulator(self.name)
+
+    @property
+    def inputs(self) -> str:
+        """The format it multiplies, from its name: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
+        return self.name.removeprefix("model_").split("_")[1]
+
+
+#: Chains of 14 bits of an H100's fp8 unit, each added to a float32 sum.
+_H100_CHAIN = (
+    "e8m13_chunk{}:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13"
+    ":operands=e4m3fn"
+)
+_COMMON = "operand alignment, the cut toward zero, the rounding, c in the alignment"
+_BITS = f"aligned_bits, no shorter block, {_COMMON}"
+_BLOCK = "block (one was recorded; MATLAB-tensor-core and MMA-Sim"
+_BLOCK_TF32 = (
+    "block (wmma has steps of 4, which were recorded: use block=4 for it; MATLAB-tensor-core and "
+    "MMA-Sim say 8 for mma.sync m16n8k8 and wgmma)"
+)
+_LEAST = "least_exponent (MATLAB-tensor-core and Hawkeye; MMA-Sim has -126)"
+_LEAST_HALF = "least_exponent (MATLAB-tensor-core since August 2026; the others have none)"
+_REST = "special values, overflow, signs of zero, subnormal bounds (models only)"
+
+
+def _full(operands: str, block: int, bits: int, least: int | None = None) -> str:
+    """An fp32 result of a unit."""
+    end = "" if least is None else f":least_exponent={least}"
+    return f"fp32:toward_zero:block={block}:aligned_bits={bits}:operands={operands}{end}"
+
+
+def _sixteen_bits(
+    gpu: str, hardware: str, block: int, bits: int, least: int | None, half_bits: str, models: str
+) -> Iterator[Unit]:
+    """fp16, bf16 and tf32 (none on the V100) of one GPU, and its fp16 results.
+
+    least: the least exponent of bf16 and tf32. half_bits: what recordings of fp16 results say about
+    aligned_bits.
+    """
+    recorded = (hardware, "wmma", _BITS)
+    open_block = f"{_BLOCK}{models})"
+    yield Unit(f"{gpu}_fp16", _full("fp16", block, bits), *recorded, f"{open_block}; {_REST}")
+    if least is not None:
+        wide = f"{open_block}; {_LEAST}; {_REST}"
+        yield Unit(f"{gpu}_bf16", _full("bf16", block, bits, least), *recorded, wide)
+        narrow = wide if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
+        steps = _BITS if block == 8 else f"aligned_bits, {_COMMON}"
+        tf32 = _full("tf32", block // 2, bits, least)
+        yield Unit(f"{gpu}_tf32", tf32, hardware, "wmma", steps, narrow)
+    yield Unit(
+        f"{gpu}_fp16_fp16",
+        f"fp16:block={block}:aligned_bits={bits}:operands=fp16:least_exponent={4 - bits}",
+        hardware,
+        "wmma",
+        f"no shorter block, the rounding, c in the alignment; aligned_bits: {half_bits}",
+        f"operand alignment (that of {gpu}_fp16); {open_block}; {_LEAST_HALF}; {_REST}",
+    )
+
+
+def _recorded() -> Iterator[Unit]:
+    ada, h100, b200 = "Ada, L40S", "H100, H200", "B200"
+    yield from _sixteen_bits("v100", "V100", 4, 23, None, "22 to 28 fit", "")
+    yield from _sixteen_bits("a100", "A100, A2", 8, 24, -132, "24 or more fit", ", Hawkeye")
+    yield from _sixteen_bits("ada", ada, 8, 24, -132, "22 to 29 fit", "")
+    alone = "25 alone fits H100 and B200"
+    yield from _sixteen_bits("h100", h100, 16, 25, -133, alone, ", Hawkeye")
+    yield from _sixteen_bits("b200", b200, 16, 25, -133, alone, "")
+    for name, operands in (("e4m3", "e4m3fn"), ("e5m2", "e5m2")):
+        step = f"aligned_bits=13:operands={operands}"
+        qmma = "mma.sync (QMMA)"
+        yield Unit(
+            f"ada_{name}", f"e8m13:toward_zero:block=16:{step}", ada, qmma,
+            f"block, 13 places of a result, aligned_bits, {_COMMON}; mixed formats too (mmaemu, "
+            "1.06e8 outputs)", _REST,
+        )  # fmt: skip
+        decided = f"block, aligned_bits, {_COMMON}"
+        yield Unit(f"ada_{name}_fp16", f"fp16:block=16:{step}", ada, qmma, decided, _REST)
+        yield Unit(
+            f"h100_{name}", f"e8m13:toward_zero:block=32:{step}", h100, "wgmma",
+            "13 places of a result, aligned_bits, no shorter block, operand alignment, the cut, "
+            "the rounding; c was +0",
+            f"c in the alignment (mmaemu's recordings, MMA-Sim, Hawkeye); {_BLOCK}); {_REST}",
+        )  # fmt: skip
+    # mma.sync with fp8 on sm_90 and sm_100: two fp16 steps and an addition.
+    for gpu, hardware in (("h100", h100), ("b200", b200)):
+        yield Unit(
+            f"{gpu}_fp8_mma",
+            "fp32_chunk32:toward_zero:outer_rounding=nearest_even:block=16:aligned_bits=25"
+            ":operands=fp16:interleaved=2",
+            hardware, "mma.sync (2 HMMA, FADD)",
+            "that c is added last, to nearest even; the instructions (ptxas 13.0)",
+            f"which positions the two steps have (decided by its fp16 results); {_REST}",
+        )  # fmt: skip
+        yield Unit(
+            f"{gpu}_fp8_mma_fp16",
+            "fp16_chunk32:block=16:aligned_bits=25:operands=fp16:least_exponent=-21:interleaved=2",
+            hardware, "mma.sync (2 HMMA, HADD2)",
+            "the positions of the two steps and their order; the instructions (ptxas 13.0)",
+            f"{_LEAST_HALF}; {_REST}",
+        )  # fmt: skip
+    # The sums of cuBLAS on h100_e4m3 with use_fast_accum=False: chains of 128 products, added in
+    # order to float32.
+    yield Unit(
+        "hopper_fp8", _H100_CHAIN.format(128), "H100 PCIe",
+        "torch._scaled_mm, use_fast_accum=False",
+        "374 live calls of cuBLASLt 12.8 without split-K (mmaemu); its step is h100_e4m3",
+        f"split-K, a heuristic of shape, SMs and version; other H100 variants and versions; "
+        f"{_REST}",
+    )  # fmt: skip
+
+
+_MODEL = "nothing: there is none; 150 of 150 outputs of MMA-Sim are equal"
+_MODEL_OF_A_MODEL = (
+    "all of it on hardware: this is a model of a model, MMA-Sim's, which knows neither sparse "
+    "forms nor split-K nor the order of k in larger tiles"
+)
+#: By name, in the order of the page.
+UNITS: dict[str, Unit] = {unit.name: unit for unit in _recorded()}
+#: Units without a recording, which follow a model: block-scaled steps of Blackwell as MMA-Sim has
+#: them, which counts a zero c as 2^-126. Their operands have scales.
+MODELS: dict[str, Unit] = {
+    f"model_b200_{name}": Unit(
+        f"model_b200_{name}", f"{_full(operands, block, bits, -126)}:group={group}", "none",
+        f"tcgen05.mma, mma.sync (kind::{kind})", _MODEL, _MODEL_OF_A_MODEL, "model only",
+    )
+    for name, kind, block, bits, operands, group in (
+        ("mxf8", "mxf8f6f4", 32, 25, "e4m3fn", 1),
+        ("mxf4", "mxf4, mxf4nvf4 with e8m0 scales", 64, 35, "fp4_e2m1", 16),
+        ("nvf4", "mxf4nvf4 with e4m3 scales", 64, 35, "fp4_e2m1", 16),
+    )
+}  # fmt: skip
+
+#: The text forms of accumulators whose text would hide where they come from; every text form is a
+#: name too.
+NAMED_ACCUMULATORS: dict[str, str] = {
     # Wang et al. 2018 (arXiv 1812.08011): sums of 64 in a 16-bit float with 6 exponent bits.
-    "ibm_e6m9_chunk64": Accumulator("e6m9", chunk=64),
+    "ibm_e6m9_chunk64": "e6m9_chunk64",
     # Blumenfeld et al. 2024 (arXiv 2401.14110): product and sum keep 7 mantissa and 4 exponent
     # bits, truncate, saturate and flush below min_normal. The biases and the chunk length are
     # parameters of the method: 12 (product max 15.9), 10 (sum max 63.75), 16 are this package's.
-    "lba_m7e4": Accumulator(
-        "e4m7none_b10_nosub_sat",
-        "toward_zero",
-        product="e4m7none_b12_nosub_sat",
-        product_rounding="toward_zero",
-        chunk=16,
-    ),
+    "lba_m7e4": "e4m7none_b10_nosub_sat_chunk16:toward_zero:product=e4m7none_b12_nosub_sat"
+    ":product_rounding=toward_zero",
     # DeepSeek-V3 (arXiv 2412.19437, section 3.3): chains of 14 bits of an H100's fp8 unit over 128
     # codes, each added to a float32 sum times both scales; their product is rounded, as in
     # DeepGEMM.
-    "deepseek_v3": Accumulator(
-        "e8m13",
-        "toward_zero",
-        block=32,
-        aligned_bits=13,
-        operands="e4m3fn",
-        chunk="scale",
-        outer="fp32",
-        outer_rounding="nearest_even",
-    ),
+    "deepseek_v3": _H100_CHAIN.format("scale"),
     # OCP MX v1.0, section 6: the sum of each block's codes times both scales, with float32 sums.
-    "mx_fp32": Accumulator("fp32", chunk="scale"),
+    "mx_fp32": "fp32_chunkscale",
     # Tensor cores as they are: `lpkernels units` says where each is known from.
-    **{name: unit.accumulator for name, unit in (UNITS | MODELS).items()},
+    **{name: unit.text for name, unit in (UNITS | MODELS).items()},
 }
 
 take_names_of_accumulators(NAMED_ACCUMULATORS)
@@ -74,10 +226,9 @@ def accumulator(name: str) -> Accumulator:
 
 @lru_cache(maxsize=1024)
 def _named_or_parsed(name: str) -> Accumulator:
-    if name in NAMED_ACCUMULATORS:
-        return NAMED_ACCUMULATORS[name]
-    head, *parts = name.split(":")
-    options = read_options(name, parts, ACCUMULATOR_OPTIONS)
+    text = NAMED_ACCUMULATORS.get(name, name)
+    head, *parts = text.split(":")
+    options = read_options(text, parts, ACCUMULATOR_OPTIONS)
     match = _HEAD.fullmatch(head)
     fmt, chunk = match.groups() if match else ("", None)
     native = fmt == "native"

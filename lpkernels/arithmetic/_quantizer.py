@@ -20,7 +20,14 @@ from lpkernels.arithmetic.text import (
     whole,
     written_options,
 )
-from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
+from lpkernels.formats import (
+    BlockFormat,
+    Format,
+    FormatLike,
+    as_format,
+    format_from_ints,
+    parse_format,
+)
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.formats.elsewhere import KINDS, of_another_kind, unless_dtype
 from lpkernels.formats.integers import BLOCK, KIND, STEPS, InBlock, takes_scales
@@ -75,14 +82,13 @@ class Quantizer(PlainValues):
     rounding: str
     random_bits: int | None
     rng: str
+    hadamard: int | None
+    signs: str | int
     if TYPE_CHECKING:
         is_stochastic: bool
         is_scaled: bool
         fuses: bool
         _ints: tuple[int, ...]
-    # An old pickle lacks these two fields: it has the defaults.
-    hadamard: int | None = None
-    signs: str | int = TE
 
     def __init__(
         self,
@@ -105,28 +111,26 @@ class Quantizer(PlainValues):
             random_bits = checked_int("Quantizer", "random_bits", random_bits, 1, MAX_RANDOM_BITS)
         fmt = as_format(fmt)
         check_mode("Quantizer", fmt.to_ints(), check_rounding(rounding, "Quantizer"))
+        draws, scales = rounding == "stochastic", takes_scales(fmt.to_ints())
+        codes = (
+            ROUNDINGS.index(rounding),
+            MAX_RANDOM_BITS if random_bits is None else random_bits,
+            RNGS.index(check_rng(rng, "Quantizer")),
+            transform_to_int(hadamard, signs),
+        )
         set_fields(
             self,
             fmt=fmt,
             rounding=rounding,
             random_bits=random_bits,
-            rng=check_rng(rng, "Quantizer"),
+            rng=rng,
             hadamard=hadamard,
             signs=signs,
+            is_stochastic=draws,
+            is_scaled=isinstance(fmt, BlockFormat) or hadamard is not None,
+            fuses=not (draws or scales or hadamard),
+            _ints=fmt.to_ints() + codes,
         )
-        self._learn()
-
-    def _learn(self) -> None:
-        """Computes once what every rounding asks."""
-        draws, ints = self.rounding == "stochastic", self._integers()
-        fuses = not (draws or takes_scales(ints) or self.hadamard)
-        scaled = ints[KIND] == BLOCK or self.hadamard is not None
-        set_fields(self, is_stochastic=draws, is_scaled=scaled, fuses=fuses, _ints=ints)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A pickle may lack the computed attributes: they are computed anew."""
-        vars(self).update(state)
-        self._learn()
 
     @staticmethod
     def parse(text: str) -> "Quantizer":
@@ -146,12 +150,6 @@ class Quantizer(PlainValues):
         """The format's 8, 16 or 24 integers, then rounding, random_bits (32 for None), rng, and
         `arithmetic.hadamard.transform_to_int` of the transform, 0 for none."""
         return self._ints
-
-    def _integers(self) -> tuple[int, ...]:
-        random_bits = MAX_RANDOM_BITS if self.random_bits is None else self.random_bits
-        transform = transform_to_int(self.hadamard, self.signs)
-        codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), transform)
-        return self.fmt.to_ints() + codes
 
 
 def check_mode(owner: str, fmt: tuple[int, ...], rounding: str) -> None:

@@ -179,6 +179,12 @@ class Recipe(PlainValues):
     dgrad: Accumulator
     wgrad: Accumulator
     input_range: RunningRange | None
+    dgrad_weight: Quantizer | None
+    wgrad_input: Quantizer | None
+    wgrad_grad_output: Quantizer | None
+    # Recipes of compiled layers lack these two.
+    requantize: str = "source"
+    scaling: DelayedScaling | None = None
     if TYPE_CHECKING:
         # The quantizers whose formats have an axis, for `check_axes`.
         axes: tuple[Axis, ...]
@@ -188,12 +194,6 @@ class Recipe(PlainValues):
         fused: "Applied"
         # The operands of each product, where one reads codes of its own or sums codes.
         by_product: "ByProduct | None"
-    # A pickle of an older version lacks the fields that follow.
-    dgrad_weight: Quantizer | None = None
-    wgrad_input: Quantizer | None = None
-    wgrad_grad_output: Quantizer | None = None
-    requantize: str = "source"
-    scaling: Any = None
 
     @_names_fields
     def __init__(
@@ -215,22 +215,12 @@ class Recipe(PlainValues):
         requantize: str | None = None,
         scaling: DelayedScaling | str | None = None,
     ) -> None:
+        given = locals()
         set_fields(
             self,
-            input=_quantizer("input", input),
-            weight=_quantizer("weight", weight),
-            bias=_quantizer("bias", bias),
-            output=_quantizer("output", output),
-            grad_output=_quantizer("grad_output", grad_output),
-            grad_input=_quantizer("grad_input", grad_input),
-            grad_weight=_quantizer("grad_weight", grad_weight),
-            fprop=_accumulator("fprop", fprop),
-            dgrad=_accumulator("dgrad", dgrad),
-            wgrad=_accumulator("wgrad", wgrad),
+            **{name: _quantizer(name, given[name]) for name in QUANTIZERS},
+            **{name: _accumulator(name, given[name]) for name in PRODUCTS},
             input_range=_optional("input_range", as_running_range, input_range),
-            dgrad_weight=_quantizer("dgrad_weight", dgrad_weight),
-            wgrad_input=_quantizer("wgrad_input", wgrad_input),
-            wgrad_grad_output=_quantizer("wgrad_grad_output", wgrad_grad_output),
             requantize=checked_choice(
                 "Recipe", "requantize", requantize or "source", ("source", "codes")
             ),
@@ -278,11 +268,6 @@ class Recipe(PlainValues):
             return ()
         native = any(getattr(self, product).order == "native" for product in products)
         return () if native else quantizer.to_ints()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A pickle may lack the computed attributes: they are computed anew."""
-        vars(self).update(state)
-        self._learn(state.get("axes"))
 
     @staticmethod
     def parse(text: str) -> "Recipe":

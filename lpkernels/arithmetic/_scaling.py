@@ -4,18 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from lpkernels.arithmetic._quantizer import Quantizer
-from lpkernels.arithmetic.text import PlainValues, options_of, read_options, written_options
+from lpkernels.arithmetic.text import (
+    Option,
+    PlainValues,
+    number,
+    options_of,
+    read_options,
+    written_options,
+)
 from lpkernels.formats import BlockFormat, Format
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
 
-_RUNNING = "running"
-_DEBIASED = "debiased"
+#: The roles whose tensors have a history in a layer; the tensors of a Recipe's three quantizers.
+SCALED_ROLES = ("input", "weight", "grad_output")
+_ALGORITHMS = ("max", "most_recent")
+_MAX_HISTORY = 1 << 20
+# M 2^-margin stays a normal float32 for every element.
+_MAX_MARGIN = 64
+
+T = TypeVar("T", bound="_Worded")
 
 
-@dataclass(frozen=True, init=False)
-class RunningRange:
+class _Worded(PlainValues):
+    """A description whose text is a word and options: ``delayed:history=4:max``."""
+
+    _word: ClassVar[str]
+    _options: ClassVar[dict[str, Option]]
+
+    def __str__(self) -> str:
+        return ":".join((self._word, *written_options(self, self._options)))
+
+    @classmethod
+    def parse(cls: type[T], text: str) -> T:
+        """The description of a text form: ``kind.parse(str(x)) == x``.
+
+        Raises:  TypeError: not a str.  ValueError: text of another form.
+        """
+        word, *parts = text.split(":") if isinstance(text, str) else ("",)
+        if word != cls._word:
+            kind = ValueError if isinstance(text, str) else TypeError
+            raise kind(
+                f"expected a {cls.__name__} or its text, such as {str(cls())!r}, got {text!r} "
+                f"({type(text).__name__})"
+            )
+        return cls(**read_options(text, parts, cls._options))
+
+
+@dataclass(frozen=True)
+class RunningRange(_Worded):
     """An exponential average of the ranges of a layer's inputs in training, for evaluation.
 
     In training each batch has its own range, and ``average = momentum * average + (1 - momentum) *
@@ -36,10 +75,12 @@ class RunningRange:
     arXiv 2101.09868, whose published code has momentum 0.9 and starts at 0. Debiasing is ours.
     """
 
-    momentum: float
-    debiased: bool
+    momentum: float = 0.9
+    debiased: bool = False
+    _word = "running"
 
-    def __init__(self, momentum: float = 0.9, debiased: bool = False) -> None:
+    def __post_init__(self) -> None:
+        momentum: Any = self.momentum
         if isinstance(momentum, bool) or not isinstance(momentum, int | float):
             raise TypeError(
                 f"RunningRange: momentum must be a float, got {momentum!r} "
@@ -50,11 +91,8 @@ class RunningRange:
                 f"RunningRange: momentum must be at least 0 and below 1, got {momentum}; 0 keeps "
                 "the last range only"
             )
-        debiased = checked_bool("RunningRange", "debiased", debiased)
-        set_fields(self, momentum=float(momentum), debiased=debiased)
-
-    def __str__(self) -> str:
-        return f"{_RUNNING}:{self.momentum!r}" + f":{_DEBIASED}" * self.debiased
+        checked_bool("RunningRange", "debiased", self.debiased)
+        set_fields(self, momentum=float(momentum))
 
 
 def as_running_range(value: RunningRange | str) -> RunningRange:
@@ -62,40 +100,11 @@ def as_running_range(value: RunningRange | str) -> RunningRange:
 
     Raises:  TypeError: something else.  ValueError: text of another form.
     """
-    if isinstance(value, RunningRange):
-        return value
-    if not isinstance(value, str):
-        raise TypeError(
-            f"expected a RunningRange or its text 'running:<momentum>[:debiased]', got {value!r} "
-            f"({type(value).__name__}); for example lp.RunningRange(0.9)"
-        )
-    name, _, rest = value.partition(":")
-    momentum, _, option = rest.partition(":")
-    try:
-        if name != _RUNNING or option not in ("", _DEBIASED):
-            raise ValueError
-        number = float(momentum)
-    except ValueError:
-        raise ValueError(
-            f"cannot read {value!r}; expected 'running:<momentum>[:debiased]', for example "
-            "'running:0.9'"
-        ) from None
-    return RunningRange(number, option == _DEBIASED)
+    return value if isinstance(value, RunningRange) else RunningRange.parse(value)
 
 
-_DELAYED = "delayed"
-_FORM = f"'{_DELAYED}[:history=<n>][:max|:most_recent][:margin=<n>][:local]'"
-_LOCAL = "local"
-ALGORITHMS = ("max", "most_recent")
-#: The roles whose tensors have a history in a layer; the tensors of a Recipe's three quantizers.
-SCALED_ROLES = ("input", "weight", "grad_output")
-_MAX_HISTORY = 1 << 20
-# M 2^-margin stays a normal float32 for every element.
-_MAX_MARGIN = 64
-
-
-@dataclass(frozen=True, init=False)
-class DelayedScaling(PlainValues):
+@dataclass(frozen=True)
+class DelayedScaling(_Worded):
     """Scales of whole tensors from the largest magnitudes of the steps before.
 
     A layer whose Recipe has this `scaling` keeps two buffers for each role (input, weight,
@@ -130,21 +139,20 @@ class DelayedScaling(PlainValues):
     when.
     """
 
-    history: int
-    algorithm: str
-    margin: int
-    reduce: bool
+    history: int = 1024
+    algorithm: str = "max"
+    margin: int = 0
+    reduce: bool = True
+    _word = "delayed"
 
-    def __init__(
-        self, history: int = 1024, algorithm: str = "max", margin: int = 0, reduce: bool = True
-    ) -> None:
+    def __post_init__(self) -> None:
         owner = "DelayedScaling"
         set_fields(
             self,
-            history=checked_int(owner, "history", history, 1, _MAX_HISTORY),
-            algorithm=checked_choice(owner, "algorithm", algorithm, ALGORITHMS),
-            margin=checked_int(owner, "margin", margin, 0, _MAX_MARGIN),
-            reduce=checked_bool(owner, "reduce", reduce),
+            history=checked_int(owner, "history", self.history, 1, _MAX_HISTORY),
+            algorithm=checked_choice(owner, "algorithm", self.algorithm, _ALGORITHMS),
+            margin=checked_int(owner, "margin", self.margin, 0, _MAX_MARGIN),
+            reduce=checked_bool(owner, "reduce", self.reduce),
         )
 
     def most(self, fmt: Format) -> float:
@@ -153,24 +161,23 @@ class DelayedScaling(PlainValues):
         most = fmt.element.max if fmt.target is None else fmt.target
         return float(most * 2.0**-self.margin)
 
-    def __str__(self) -> str:
-        return ":".join((_DELAYED, *written_options(self, _OPTIONS)))
 
-    @staticmethod
-    def parse(text: str) -> DelayedScaling:
-        """The DelayedScaling of a text form: ``DelayedScaling.parse(str(d)) == d``.
-
-        Raises:  TypeError: not a str.  ValueError: text of another form.
-        """
-        if not isinstance(text, str):
-            raise TypeError(
-                f"expected a DelayedScaling or its text {_FORM}, got {text!r} "
-                f"({type(text).__name__}); for example lp.DelayedScaling()"
-            )
-        name, *parts = text.split(":")
-        if name != _DELAYED:
-            raise ValueError(f"cannot read {text!r}; expected {_FORM}")
-        return DelayedScaling(**read_options(text, parts, _OPTIONS))
+# A text always gives these fields: no field has this default.
+_ALWAYS = object()
+RunningRange._options = options_of(
+    RunningRange,
+    momentum={"default": _ALWAYS, "alone": lambda word: word != "debiased", "read": number,
+              "write": repr, "shown": "a momentum"},
+    debiased={"alone": "debiased".__eq__, "read": "debiased".__eq__, "write": lambda _: "debiased",
+              "shown": "'debiased'"},
+)  # fmt: skip
+DelayedScaling._options = options_of(
+    DelayedScaling,
+    history={"default": _ALWAYS},
+    algorithm={"default": _ALWAYS, "alone": _ALGORITHMS.__contains__, "shown": "an algorithm"},
+    reduce={"alone": "local".__eq__, "read": "local".__ne__, "write": lambda _: "local",
+            "shown": "'local'"},
+)  # fmt: skip
 
 
 def as_scaling(value: DelayedScaling | str) -> DelayedScaling:
@@ -182,32 +189,22 @@ def as_scaling(value: DelayedScaling | str) -> DelayedScaling:
 
 
 def check_scaling(quantizers: Mapping[str, Quantizer | None]) -> None:
-    """Checks that the quantizers of a recipe can have delayed scales.
-
-    Args:
-        quantizers: all of the recipe, by field.
+    """Checks that the quantizers of a recipe, by field, can have delayed scales.
 
     Raises:  ValueError: they cannot.
     """
-    given = {name: its for name, its in quantizers.items() if its is not None}
-    advice = "use one scale a tensor, such as 'tensor_e4m3', or leave scaling away"
-    for name in SCALED_ROLES:
-        its = given.get(name)
-        if its is not None and not _has_one_scale(its):
-            raise ValueError(
-                f"Recipe: scaling is for formats with one fp32 scale a tensor, got {name}={its}; "
-                f"{advice}"
-            )
-    if not any(name in given for name in SCALED_ROLES):
+    rounded = {name: quantizer for name, quantizer in quantizers.items() if quantizer is not None}
+    wrong = [
+        f"{name}={rounded[name]}"
+        for name in (*SCALED_ROLES, "dgrad_weight", "wgrad_input", "wgrad_grad_output")
+        if name in rounded and not (name in SCALED_ROLES and _has_one_scale(rounded[name]))
+    ]
+    if wrong or not any(name in rounded for name in SCALED_ROLES):
         raise ValueError(
-            f"Recipe: scaling is for input, weight and grad_output, and none is rounded; {advice}"
+            "Recipe: scaling gives input, weight and grad_output one fp32 scale a tensor and every "
+            f"product the same codes, got {', '.join(wrong) or 'none of them rounded'}; use one "
+            "scale a tensor, such as 'tensor_e4m3', or leave scaling away"
         )
-    for name in ("dgrad_weight", "wgrad_input", "wgrad_grad_output"):
-        if name in given:
-            raise ValueError(
-                f"Recipe: scaling gives every product the same codes of a tensor, got {name}="
-                f"{given[name]}; leave {name} away, or scaling"
-            )
 
 
 def _has_one_scale(quantizer: Quantizer) -> bool:
@@ -215,18 +212,3 @@ def _has_one_scale(quantizer: Quantizer) -> bool:
     if not isinstance(fmt, BlockFormat) or quantizer.hadamard is not None:
         return False
     return fmt.block_size == "tensor" and fmt.scale == "fp32" and fmt.rule == "nearest"
-
-
-# The history and the algorithm are always written: no field has this default.
-_ALWAYS = object()
-_OPTIONS = options_of(
-    DelayedScaling,
-    history={"default": _ALWAYS},
-    algorithm={"default": _ALWAYS, "alone": ALGORITHMS.__contains__, "shown": "an algorithm"},
-    reduce={
-        "alone": _LOCAL.__eq__,
-        "read": lambda word: word != _LOCAL,
-        "write": lambda value: _LOCAL,
-        "shown": f"{_LOCAL!r}",
-    },
-)

@@ -68,3 +68,10 @@ def group_of(acc: Ints) -> int:
 def has_running_sum(acc: Ints) -> bool:
     """Whether product after product joins one running sum."""
     return acc[InAccumulator.ORDER] in (SEQUENTIAL, NATIVE) and acc[InAccumulator.BLOCK] == 0
+
+
+def exchanged(acc: Ints) -> Ints:
+    """The integers of an accumulator as they are after `Accumulator.exchanged`."""
+    at = InAccumulator
+    rest = acc[at.HAS_LEAST_EXPONENT :]
+    return (*acc[: at.PLAIN], *acc[at.RIGHT], *acc[at.LEFT], *rest)

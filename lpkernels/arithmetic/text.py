@@ -53,7 +53,7 @@ def field_names(described: type) -> list[str]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, int) else str(value)
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def check_field(

@@ -16,7 +16,15 @@ from typing import Any
 import torch
 
 from lpkernels._table import TextTable
-from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, UNITS, Recipe
+from lpkernels.arithmetic import (
+    NAMED_ACCUMULATORS,
+    PRODUCTS,
+    QUANTIZERS,
+    TORCH,
+    UNITS,
+    Recipe,
+    accumulator,
+)
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import FIRST, LAST
@@ -118,7 +126,7 @@ def _cells(its: Recipe, fields: list[str]) -> list[str]:
 
 def _short(value: Any) -> str:
     """The text of a value, or an accumulator's name where that is shorter."""
-    names = [name for name, acc in NAMED_ACCUMULATORS.items() if acc == value]
+    names = [name for name in NAMED_ACCUMULATORS if accumulator(name) == value]
     return min([str(value), *names], key=len)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from lpkernels.arithmetic import exchanged
+from lpkernels.arithmetic.integers import exchanged
 
 Ints: TypeAlias = tuple[int, ...]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import backends
-from lpkernels.arithmetic import MODELS, NAMED_ACCUMULATORS
+from lpkernels.arithmetic import MODELS
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.processor import NEEDS_KERNELS
@@ -167,7 +167,7 @@ def test_a_tensor_scale_leaves_no_start() -> None:
 def test_names_and_texts() -> None:
     for name, unit in MODELS.items():
         acc = unit.accumulator
-        assert NAMED_ACCUMULATORS[name] == acc and unit.evidence == "model only"
+        assert lp.accumulator(name) == acc and unit.evidence == "model only"
         assert acc.takes_scales and f":group={acc.group}" in str(acc)
         assert lp.accumulator(str(acc)) == acc and type(acc).from_dict(acc.to_dict()) == acc
         with pytest.raises(ValueError, match=f"as in Recipe.*fprop='{name}'"):

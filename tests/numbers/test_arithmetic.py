@@ -85,7 +85,7 @@ def test_quantizer_of_a_format_is_nearest_even():
     assert str(Quantizer("bf16")) == "e8m7"
 
 
-@each("acc", [*EVERY_ACCUMULATOR, NATIVE, *NAMED_ACCUMULATORS.values()])
+@each("acc", [*EVERY_ACCUMULATOR, NATIVE, *map(accumulator, NAMED_ACCUMULATORS)])
 def test_accumulator_round_trips(acc):
     assert accumulator(str(acc)) == acc
     assert as_accumulator(str(acc)) == acc

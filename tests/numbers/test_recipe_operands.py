@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 import lpkernels as lp
-from lpkernels.arithmetic.by_product import GENERAL
 from lpkernels.rng import Role
 
 K = "block32_k_e4m3_up"
@@ -31,16 +30,6 @@ def test_texts_and_pickles() -> None:
         assert str(recipe) == text
         assert lp.Recipe.parse(text) == recipe == lp.Recipe.from_dict(recipe.to_dict())
         assert pickle.loads(pickle.dumps(recipe)) == recipe
-
-
-def test_a_pickle_of_before_has_the_defaults() -> None:
-    recipe = lp.Recipe(input="e5m2")
-    state = recipe.__reduce_ex__(2)[2]
-    assert isinstance(state, dict)
-    new = {*GENERAL, "requantize", "scaling", "by_product"}
-    old = object.__new__(lp.Recipe)
-    old.__setstate__({name: value for name, value in state.items() if name not in new})
-    assert old == recipe and str(old) == str(recipe) and old.by_product is None
 
 
 @pytest.mark.filterwarnings("ignore::lpkernels.FixedAxisWarning")

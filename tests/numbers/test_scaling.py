@@ -45,25 +45,21 @@ test_wrong_scalings_are_refused = refused(
         (lambda: lp.DelayedScaling(4, "mean"), ValueError, "one of max, most_recent; got 'mean'"),
         (lambda: lp.DelayedScaling(margin=65), ValueError, "margin must be in 0..64, got 65"),
         (lambda: lp.DelayedScaling(reduce=1), TypeError, "reduce must be True or False, got 1"),
-        (
-            lambda: as_scaling(3),
-            TypeError,
-            r"expected a DelayedScaling or its text 'delayed\[:hist",
-        ),
-        (lambda: as_scaling("delay"), ValueError, "cannot read 'delay'; expected 'delayed"),
+        (lambda: as_scaling(3), TypeError, "expected a DelayedScaling or its text, .* got 3"),
+        (lambda: as_scaling("delay"), ValueError, "such as 'delayed:.*', got 'delay'"),
         (lambda: as_scaling("delayed:max:max"), ValueError, "gives its algorithm twice"),
         (lambda: as_scaling("delayed:history=few"), ValueError, "expected a whole number"),
         (lambda: as_scaling("delayed:mean"), ValueError, "expected an algorithm, 'local' or hist"),
         (lambda: lp.Recipe(scaling=3), TypeError, "Recipe: scaling: expected a DelayedScaling"),
-        (lambda: scaled(), ValueError, "for input, weight and grad_output, and none is rounded"),
+        (lambda: scaled(), ValueError, "got none of them rounded"),
         *(
-            (lambda fmt=fmt: scaled(input=fmt), ValueError, f"fp32 scale a tensor, got input={fmt}")
+            (lambda fmt=fmt: scaled(input=fmt), ValueError, f"codes, got input={fmt}")
             for fmt in ("e4m3fn", "row_k_e4m3", "tensor_e4m3_se8m0_up", "block32_e4m3_up")
         ),
         (
             lambda: scaled(input="tensor_e4m3", wgrad_input="tensor_e4m3"),
             ValueError,
-            "every product the same codes of a tensor, got wgrad_input=tensor_e4m3",
+            "the same codes, got wgrad_input=tensor_e4m3",
         ),
     ]
 )
