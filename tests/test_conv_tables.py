@@ -9,7 +9,7 @@ import torch
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import Convolution, _conv_geometry, _conv_phases, _conv_tables
 from lpkernels.reference import twin
-from lpkernels.reference.orders import Rounds, inner_sum
+from lpkernels.reference.sums import Rounds, inner_sum
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import ConvCase, accumulators_named

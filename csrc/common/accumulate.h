@@ -16,7 +16,7 @@ namespace lpk {
 // all, with zeros where there are none.
 constexpr int kPlainAccumulatorInts = InAccumulator::kPlain;
 constexpr int kAccumulatorInts = InAccumulator::kAll;
-// The most products of an aligned block; MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
+// The most products of an aligned block; _MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
 constexpr int kMaxBlock = 256;
 
 enum class Order : int32_t { kSequential = 0, kNative = 1, kPairwise = 2, kCompensated = 3 };

@@ -9,7 +9,6 @@ from lpkernels.arithmetic._accumulator import (
     Accumulator,
     accumulator_from_ints,
 )
-from lpkernels.arithmetic._integer import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.arithmetic._named_accumulators import (
     MODELS,
     NAMED_ACCUMULATORS,
@@ -30,6 +29,7 @@ from lpkernels.arithmetic._scaling import (
     as_scaling,
     check_scaling,
 )
+from lpkernels.arithmetic._sum_bounds import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,

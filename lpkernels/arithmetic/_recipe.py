@@ -182,9 +182,6 @@ class Recipe(PlainValues):
     dgrad_weight: Quantizer | None
     wgrad_input: Quantizer | None
     wgrad_grad_output: Quantizer | None
-    # Recipes of compiled layers lack these two.
-    requantize: str = "source"
-    scaling: DelayedScaling | None = None
     if TYPE_CHECKING:
         # The quantizers whose formats have an axis, for `check_axes`.
         axes: tuple[Axis, ...]
@@ -194,6 +191,9 @@ class Recipe(PlainValues):
         fused: "Applied"
         # The operands of each product, where one reads codes of its own or sums codes.
         by_product: "ByProduct | None"
+    # Recipes of compiled layers lack these two.
+    requantize: str = "source"
+    scaling: Any = None
 
     @_names_fields
     def __init__(

@@ -21,17 +21,58 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.products import output_size
-from lpkernels.reference.geometry import (
-    ABSENT,
-    Indices,
-    input_of_output,
-    output_of_input,
-    over_batch,
-)
 from lpkernels.reference.sums import Present, accumulate_tile, tiles
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 
 Sizes = Sequence[int]
+# Stride, padding and dilation.
+Geometry = tuple[Sizes, Sizes, Sizes]
+Indices = NDArray[np.int64]
+# Marks a tap that falls on padding or between strides.
+ABSENT = -1
+
+
+def _combine(per_dim: Sequence[Indices], size: Sequence[int]) -> Indices:
+    """Flat indices (taps, positions) from the (taps_d, positions_d) indices of each dimension."""
+    flat = np.zeros((1, 1), dtype=np.int64)
+    for index, n in zip(per_dim, size, strict=True):
+        joined = flat[:, None, :, None] * n + index[None, :, None, :]
+        absent = (flat[:, None, :, None] == ABSENT) | (index[None, :, None, :] == ABSENT)
+        taps, positions = flat.shape[0] * index.shape[0], flat.shape[1] * index.shape[1]
+        flat = np.where(absent, ABSENT, joined).reshape(taps, positions)
+    return flat
+
+
+def input_of_output(size: Sizes, output: Sizes, kernel: Sizes, geometry: Geometry) -> Indices:
+    """The input position that each tap brings to each output position, (taps, outputs).
+
+    Tap t of output o reads o * stride - padding + t * dilation in each dimension.
+    """
+    per_dim = []
+    for n, o, k, s, p, d in zip(size, output, kernel, *geometry, strict=True):
+        at = np.arange(o)[None, :] * s - p + np.arange(k)[:, None] * d
+        per_dim.append(np.where((at >= 0) & (at < n), at, ABSENT))
+    return _combine(per_dim, size)
+
+
+def output_of_input(size: Sizes, output: Sizes, kernel: Sizes, geometry: Geometry) -> Indices:
+    """The output position that takes each input position through each tap, (taps, inputs).
+
+    The inverse of input_of_output: o with o * stride = i + padding - t * dilation.
+    """
+    per_dim = []
+    for n, o, k, s, p, d in zip(size, output, kernel, *geometry, strict=True):
+        scaled = np.arange(n)[None, :] + p - np.arange(k)[:, None] * d
+        at = scaled // s
+        per_dim.append(np.where((scaled % s == 0) & (at >= 0) & (at < o), at, ABSENT))
+    return _combine(per_dim, output)
+
+
+def over_batch(index: Indices, batch: int, positions: int) -> Indices:
+    """``index`` (taps, rows) for every sample: (taps, batch * rows) into batch * positions."""
+    shift = np.arange(batch)[None, :, None] * positions
+    moved = np.where(index[:, None, :] == ABSENT, ABSENT, index[:, None, :] + shift)
+    return moved.reshape(index.shape[0], batch * index.shape[1])
 
 
 def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating]:
@@ -40,7 +81,7 @@ def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating
     return moved.reshape(groups, x.shape[1] // groups, x.shape[0] * math.prod(x.shape[2:]))
 
 
-def _gather(image: Float32, channel: Indices, index: Indices) -> tuple[Float64, Present]:
+def _gather(image: Float32, channel: Indices, index: Indices) -> tuple[Float64, Present | None]:
     """Channels and positions, which broadcast, of an image [groups, channels, positions].
 
     Returns the values (groups, *index) and which are present (None: all).
@@ -114,7 +155,7 @@ def conv_fprop(
     """
     size, kernel = x.shape[2:], w.shape[2:]
     spatial = output_size(size, kernel, stride, padding, dilation)
-    index = input_of_output(size, spatial, kernel, stride, padding, dilation)
+    index = input_of_output(size, spatial, kernel, (stride, padding, dilation))
     index = over_batch(index, x.shape[0], math.prod(size))
     length = w.shape[1] * math.prod(kernel)
     right = widen(w.reshape(groups, w.shape[0] // groups, length).transpose(0, 2, 1))
@@ -140,7 +181,7 @@ def conv_dgrad(
     all groups.
     """
     size, spatial, kernel = tuple(input_shape[2:]), grad_output.shape[2:], w.shape[2:]
-    index = output_of_input(size, spatial, kernel, stride, padding, dilation)
+    index = output_of_input(size, spatial, kernel, (stride, padding, dilation))
     index = over_batch(index, input_shape[0], math.prod(spatial))
     per_group_in, per_group_out, taps = w.shape[1], w.shape[0] // groups, math.prod(kernel)
     # [groups, C_out / groups, C / groups, taps] -> [groups, C_out / groups * taps, C / groups]
@@ -168,7 +209,7 @@ def conv_wgrad(
     groups.
     """
     size, spatial, kernel = x.shape[2:], grad_output.shape[2:], tuple(weight_shape[2:])
-    index = input_of_output(size, spatial, kernel, stride, padding, dilation)
+    index = input_of_output(size, spatial, kernel, (stride, padding, dilation))
     index = over_batch(index, x.shape[0], math.prod(size))
     taps, length = index.shape
     per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Number
 from lpkernels.reference.addition import odd_sum
-from lpkernels.reference.orders import Present, Rounds, Sequential
-from lpkernels.reference.sums import Sums
+from lpkernels.reference.sums import Exponents, Present, Rounds, Sequential, Sums
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rng import SITE_PRODUCT, SITE_SUM
 from lpkernels.rounding import overflows_array
@@ -87,7 +86,9 @@ class _Lost(Sequential):
         super().__init__(rounds, shape)
         self.swamped = self.added = 0
 
-    def push(self, product: Float64, present: Present, k: int) -> None:
+    def push(
+        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
+    ) -> None:
         before = self.total
         super().push(product, present, k)
         counts = _can_be_lost(product) & np.isfinite(before)

@@ -1,7 +1,9 @@
 """Quantisation element by element: the definition of right results for every format.
 
 FloatFormat, FixedFormat and TableFormat round each value by itself. A BlockFormat and an
-AffineFormat take their scale from a group of values first; the loops here say which group.
+AffineFormat take their scale from a group of values first; the loops here say which group. Blocks
+are defined for the steps "exact" alone: the steps of other programs are operations in float32, one
+after the other, which `reference.programs` writes down; no rational would say more.
 """
 
 from __future__ import annotations
@@ -14,11 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Number
-from lpkernels.reference import exact_scaled
+from lpkernels.formats import (
+    FP32,
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Number,
+    TableFormat,
+)
+from lpkernels.formats.grids import grid_of, grid_shape
+from lpkernels.reference.blocks import saturating
+from lpkernels.reference.scaled import Scaled
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import SITE_QUANTIZE, draw
-from lpkernels.rounding import round_scalar
+from lpkernels.rounding import floor_log2, round_scalar
 
 # Rounds the value at a row-major index of the tensor to a format, in the Quantizer's mode and with
 # that index's draw.
@@ -49,8 +61,8 @@ def quantize(
 
     values = widen(x).reshape(-1).tolist()
     if isinstance(fmt, BlockFormat):
-        return exact_scaled.dequantize(exact_scaled.scaled(x, fmt, rounded), fmt)
-    elif isinstance(fmt, AffineFormat):
+        return dequantize(scaled(x, fmt, rounded), fmt)
+    if isinstance(fmt, AffineFormat):
         result = _affine(values, x.shape, fmt, rounded)
     else:
         result = [rounded(v, fmt, i) for i, v in enumerate(values)]
@@ -76,7 +88,7 @@ def _affine(
     return result
 
 
-def _code(u: float, low: float, high: float, rounded: _Round, index: int) -> float:
+def _integer(u: float, low: float, high: float, rounded: _Round, index: int) -> float:
     """u clamped to low..high and rounded to an integer; NaN stays NaN."""
     return math.nan if math.isnan(u) else rounded(min(max(u, low), high), _INTEGERS, index)
 
@@ -96,7 +108,7 @@ def _slice(
     step = max(step, _SMALLEST_STEP)
     result = []
     for i in indices:
-        code = _code((values[i] - lo) / step, 0.0, top, rounded, i)
+        code = _integer((values[i] - lo) / step, 0.0, top, rounded, i)
         value = hi if code == top and not floored else code * step + lo
         result.append(_float32(value))
     return result
@@ -107,5 +119,128 @@ def _symmetric_slice(
 ) -> list[float]:
     top = 2.0 ** (bits - 1) - 1
     step = max(max(abs(v) for v in finite) / top, _SMALLEST_STEP)
-    codes = (_code(values[i] / step, -top, top, rounded, i) for i in indices)
+    codes = (_integer(values[i] / step, -top, top, rounded, i) for i in indices)
     return [_float32(code * step) for code in codes]
+
+
+def scaled(
+    x: NDArray[np.floating], fmt: BlockFormat, rounded: _Round, amax: float | None = None
+) -> Scaled:
+    """x in the block format, whose steps are exact; amax as in `reference.scaled.scaled`."""
+    shape = grid_shape(x.shape, fmt.to_ints())
+    codes, scales = [0.0] * x.size, [0.0] * math.prod(shape)
+    values = widen(x).reshape(-1).tolist()
+    t = 1.0
+    if fmt.tensor_scale:
+        finite = [abs(v) for v in values if math.isfinite(v)]
+        t = _tensor_scale(max(finite, default=0.0) if amax is None else amax, fmt)
+    for number, members in enumerate(_blocks(x.shape, fmt)):
+        block = [values[i] for i in members]
+        largest = max(abs(v) for v in block)
+        if fmt.block_size == "tensor" and amax is not None:
+            largest = amax if amax >= 0 else math.nan
+        if not all(map(math.isfinite, [*block, largest, t])):
+            scales[number] = math.nan
+            continue
+        s = scales[number] = block_scale(largest, fmt, t)
+        for i in members:
+            codes[i] = _code(values[i], Fraction(s) * Fraction(t), fmt, rounded, i)
+    return Scaled(_array(codes, x.shape), _array(scales, shape), narrow(np.array(t)))
+
+
+def _array(values: list[float], shape: tuple[int, ...]) -> Float32:
+    return narrow(np.array(values, dtype=np.float64).reshape(shape))
+
+
+def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
+    """Row-major indices of every block's values, in the order of the blocks' scales."""
+    if math.prod(shape) == 0:
+        return []
+    grid = grid_of(shape, fmt.to_ints())
+    places = np.arange(math.prod(shape)).reshape(grid.outer, grid.rows, grid.cols)
+    found = []
+    for matrix in places:
+        for top in range(0, grid.rows, grid.tall):
+            for left in range(0, grid.cols, grid.wide):
+                block = matrix[top : top + grid.tall, left : left + grid.wide]
+                found.append(block.reshape(-1).tolist())
+    return found
+
+
+def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
+    if not 0 <= amax < math.inf:
+        return math.nan
+    assert isinstance(fmt.scale, FloatFormat)
+    exact = Fraction(amax) / (Fraction(fmt.scale.max) * Fraction(fmt.largest))
+    return round_scalar(exact, saturating(FP32), "nearest_even")
+
+
+def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
+    """s of a block whose values are finite."""
+    if fmt.scale == "e8m0":
+        return math.ldexp(1.0, power_of_two_scale(largest, fmt))
+    if largest == 0:
+        return fmt.zero_scale
+    if t == 0:
+        return 0.0
+    scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
+    mode = "toward_positive" if fmt.rule == "up" else "nearest_even"
+    exact = Fraction(largest) / (Fraction(fmt.largest) * Fraction(t))
+    return min(round_scalar(exact, saturating(scale), mode), scale.max)
+
+
+def power_of_two_scale(largest: float, fmt: BlockFormat) -> int:
+    """X of the scale 2^X of a block of finite values."""
+    if largest == 0:
+        return -127
+    top = Fraction(fmt.element.max)
+    emax = floor_log2(top)
+    a = Fraction(largest)
+    if fmt.rule == "up":
+        x = _ceil_log2(a / Fraction(fmt.largest))
+    elif fmt.rule == "ceil":
+        x = _ceil_log2(a) - emax
+    else:
+        x = floor_log2(a) - emax
+        if fmt.rule == "even":
+            one = fmt.element
+            assert not isinstance(one, TableFormat)
+            man_bits = one.man_bits if isinstance(one, FloatFormat) else one.word_bits - 2
+            beyond = a >= Fraction(2) ** floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
+            x += int(beyond)
+    return min(127, max(-127, x))
+
+
+def _ceil_log2(x: Fraction) -> int:
+    k = floor_log2(x)
+    return k if x == Fraction(2) ** k else k + 1
+
+
+def _code(value: float, divisor: Fraction, fmt: BlockFormat, rounded: _Round, index: int) -> float:
+    element = fmt.element
+    zero = value == 0 or divisor == 0
+    # Zero keeps its sign as a float.
+    exact = math.copysign(0.0, value) if zero else Fraction(value) / divisor
+    if isinstance(element, FloatFormat):
+        return rounded(exact, saturating(element), index)
+    if isinstance(element, TableFormat):
+        return rounded(float(exact), element, index)
+    # Integers are symmetric unless the target is beyond the largest, and have one zero.
+    code = rounded(exact, element, index) + 0.0
+    beyond = fmt.target is not None and fmt.target > element.max
+    return code if beyond else max(code, -element.max)
+
+
+def dequantize(q: Scaled, fmt: BlockFormat) -> Float32:
+    """q s t, rounded once to float32."""
+    result = [math.nan] * q.values.size
+    codes, scales = widen(q.values).reshape(-1).tolist(), widen(q.scale).reshape(-1).tolist()
+    t = float(widen(q.tensor_scale))
+    for s, members in zip(scales, _blocks(q.values.shape, fmt), strict=True):
+        for i in members if math.isfinite(s) and math.isfinite(t) else ():
+            if codes[i] == 0 or s == 0 or t == 0 or not math.isfinite(codes[i]):
+                result[i] = codes[i] * s * t
+            else:
+                exact = Fraction(codes[i]) * Fraction(s) * Fraction(t)
+                result[i] = round_scalar(exact, FP32, "nearest_even")
+    return _array(result, q.values.shape)

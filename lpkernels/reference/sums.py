@@ -1,22 +1,289 @@
-"""Emulated sums of many outputs at once, k by k, with chunks, bias and draws."""
+"""Emulated sums of many outputs at once, k by k, in each order an Accumulator knows.
+
+docs/contract.md has the rules, exact.py the same one output at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lpkernels import rng
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.aligned import Aligned, Exponents, exponents_of
-from lpkernels.reference.orders import InnerSum, Integers, Pairwise, Present, Rounds, inner_sum
+from lpkernels.formats import FloatFormat, Number
+from lpkernels.reference.addition import add, add_products
 from lpkernels.reference.values import Float64, widen
-from lpkernels.rng import SITE_BIAS, SITE_OUTER
+from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM
+from lpkernels.rounding import round_array
 
-# The products of one k, which of them are present, and, where the accumulator aligns by operands,
-# the exponents of their factors.
-Product = tuple[Float64, Present] | tuple[Float64, Present, Exponents]
+Integers = NDArray[np.integer]
+# Which outputs have a product: an array that broadcasts to their shape.
+Present = NDArray[np.bool_]
+Exponents = NDArray[np.int32]
+# The products of one k, which outputs have one (None: all), and, where the accumulator has
+# operands, the exponents of both factors together.
+Product = tuple[Float64, Present | None, Exponents | None]
+Draws = NDArray[np.uint32] | None
+
+ALL: Present = np.ones((), dtype=bool)
+
+
+class Rounds:
+    """The roundings of one Accumulator, with the draws of the outputs' keys.
+
+    ``row`` and ``col`` are integer arrays that broadcast to the shape of the outputs.
+    """
+
+    def __init__(self, acc: Accumulator, seed: int, row: Integers, col: Integers):
+        self.acc, self.seed, self.row, self.col = acc, seed, row, col
+
+    def draws(self, rounding: str, site: int, k: int) -> Draws:
+        if rounding != "stochastic":
+            return None
+        acc = self.acc
+        return rng.draws(self.seed, site, self.row, self.col, k, acc.random_bits, acc.rng)
+
+    def _rounded(
+        self, exact: Float64, fmt: Number, rounding: str, site: int, k: int, **how: bool
+    ) -> Float64:
+        draws, bits = self.draws(rounding, site, k), self.acc.random_bits
+        return round_array(exact, fmt, rounding, draws=draws, random_bits=bits, **how)
+
+    def product(self, exact: Float64, k: int) -> Float64:
+        acc = self.acc
+        if acc.product is None:
+            return exact
+        return self._rounded(exact, acc.product, acc.product_rounding, SITE_PRODUCT, k)
+
+    def round(self, exact: Float64, k: int) -> Float64:
+        """A sum that float64 holds, in the inner accumulator."""
+        how = {"always_overflows": self.acc.operands is not None}
+        return self._rounded(exact, self.acc.fmt, self.acc.rounding, SITE_SUM, k, **how)
+
+    def initial(self, values: Float64) -> Float64:
+        """values rounded as the start of the outermost sum; the draws come behind the bias's."""
+        acc = self.acc
+        return self._rounded(values, acc.outermost, acc.outermost_rounding, SITE_BIAS, 1)
+
+    def add(self, total: Float64, addend: Float64, k: int) -> Float64:
+        """total, a value of the inner accumulator, plus a product or another value of it."""
+        return self._added(add, total, addend, SITE_SUM, k)
+
+    def add_products(self, left: Float64, right: Float64, k: int) -> Float64:
+        return self._added(add_products, left, right, SITE_SUM, k)
+
+    def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
+        return self._added(add, total, addend, site, k, outermost=True)
+
+    def _added(
+        self, plus: Any, left: Float64, right: Float64, site: int, k: int, outermost: bool = False
+    ) -> Float64:
+        acc = self.acc
+        fmt, rounding = (acc.fmt, acc.rounding)
+        if outermost:
+            fmt, rounding = acc.outermost, acc.outermost_rounding
+        draws = self.draws(rounding, site, k)
+        total: Float64 = plus(left, right, fmt, rounding, draws=draws, random_bits=acc.random_bits)
+        return total
+
+
+class Sequential:
+    """One sum of every output, of a chunk or of all of K: total = round(total + p), product by
+    product. Other orders are its subclasses; all but trees hold the sum so far as ``total``."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        self.rounds, self.acc, self.shape = rounds, rounds.acc, shape
+        self.total: Float64 = np.zeros(shape)
+
+    def push(
+        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
+    ) -> None:
+        """The products at position k, rounded already; absent ones only count.
+
+        exponents: of both factors together, for `Aligned` blocks of an accumulator with operands.
+        """
+        if present.any():
+            self.total = np.where(present, self.rounds.add(self.total, product, k), self.total)
+
+    def take(self) -> Float64:
+        """The sums; the next ones start at +0."""
+        total, self.total = self.total, np.zeros(self.shape)
+        return total
+
+
+# A node of a tree: its values, and which outputs have any.
+Node = tuple[Float64, Present]
+
+
+class Pairwise(Sequential):
+    """A binary tree over the positions, as a binary counter: the left half of a node waits."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        super().__init__(rounds, shape)
+        self._start(0)
+
+    def _start(self, first: int) -> None:
+        # waiting[level] covers 2^level positions; the bits of count say which there are.
+        self.waiting: dict[int, Node] = {}
+        self.first, self.count = first, 0
+
+    def push(
+        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
+    ) -> None:
+        if self.count == 0:
+            self._start(k)
+        node: Node = (np.broadcast_to(product, self.shape), present)
+        level = 0
+        while level in self.waiting:
+            node = self._join(level, node)
+            level += 1
+        self.waiting[level] = node
+        self.count += 1
+
+    def take(self) -> Float64:
+        node: Node | None = None
+        for level in sorted(self.waiting):
+            node = self._join(level, node)
+        self._start(0)
+        return np.zeros(self.shape) if node is None else np.where(node[1], node[0], 0.0)
+
+    def _join(self, level: int, right: Node | None) -> Node:
+        """The sum of the node that waits at a level and the one right of it, if there is one."""
+        (a, in_a), (b, in_b) = self.waiting.pop(level), right or (np.zeros(self.shape), ~ALL)
+        # The key of a node is the position where its right half begins.
+        k = self.first + (self.count >> level << level)
+        if level > 0:
+            both = a if right is None else self.rounds.add(a, b, k)
+        else:
+            both = self.rounds.add_products(a, b, k)
+            if not (in_a & in_b).all():
+                # A product without a neighbour is rounded alone.
+                a, b = (self.rounds.add(np.zeros(self.shape), alone, k) for alone in (a, b))
+        return np.where(in_a & in_b, both, np.where(in_a, a, b)), in_a | in_b
+
+
+class Compensated(Sequential):
+    """Kahan's sum: the error of each addition is taken from the next product."""
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        super().__init__(rounds, shape)
+        self.correction: Float64 = np.zeros(shape)
+
+    def push(
+        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
+    ) -> None:
+        if not present.any():
+            return
+        add = self.rounds.add
+        addend = add(-self.correction, product, k)
+        total = add(self.total, addend, k)
+        correction = add(add(total, -self.total, k), -addend, k)
+        self.total = np.where(present, total, self.total)
+        self.correction = np.where(present, correction, self.correction)
+
+    def take(self) -> Float64:
+        self.correction = np.zeros(self.shape)
+        return super().take()
+
+
+# _ABSENT is the exponent of a zero, an infinity and NaN: added to any other exponent it stays below
+# _NONE.
+_ABSENT = -(1 << 20)
+_NONE = _ABSENT // 2
+# Below the exponent of every float64.
+_LEAST = -(1 << 11)
+
+
+def exponents_from(x: Float64, least: int) -> Exponents:
+    """floor(log2 |x|), at least `least`; far below that where x is zero or not finite."""
+    counts = (x != 0) & np.isfinite(x)
+    exponent = np.maximum(np.frexp(np.where(counts, x, 1.0))[1] - 1, least)
+    return np.where(counts, exponent, _ABSENT).astype(np.int32)
+
+
+def factor_exponents(
+    left: Float64, right: Float64, acc: Accumulator
+) -> tuple[Exponents, Exponents] | None:
+    """The exponents by which an accumulator with operands aligns: those of both sides, at least the
+    exponent of the least normal value of the side's format."""
+    if acc.operands is None:
+        return None
+    x, y = acc.operands
+    return exponents_from(left, x.emin), exponents_from(right, y.emin)
+
+
+class Aligned(Sequential):
+    """total = round(total + the products of a block), all cut to a common place first, as in tensor
+    cores.
+
+    With operands the blocks of a run take turns in pairs of positions, and every zero is +0.
+    """
+
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
+        super().__init__(rounds, shape)
+        fmt, by_operands = self.acc.fmt, self.acc.operands is not None
+        self.least = fmt.emin if by_operands and isinstance(fmt, FloatFormat) else _LEAST
+        self.run = self.acc.interleaved * (self.acc.block or 1)
+        self.terms: list[tuple[Float64, Present, Exponents]] = []
+        self.first = 0
+
+    def push(
+        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
+    ) -> None:
+        if not self.terms:
+            self.first = k
+        if exponents is None:
+            exponents = exponents_from(product, _LEAST)
+        self.terms.append((product, present, exponents))
+        if len(self.terms) == self.run:
+            self._close_run()
+
+    def take(self) -> Float64:
+        self._close_run()
+        return super().take()
+
+    def _close_run(self) -> None:
+        turns = self.acc.interleaved
+        for turn in range(turns):
+            mine = [term for i, term in enumerate(self.terms) if i // 2 % turns == turn]
+            here = ~ALL
+            for _, present, _ in mine:
+                here = here | present
+            if here.any():
+                total = self.rounds.round(self._sum(mine), self.first + 2 * turn)
+                if self.acc.operands is not None:
+                    # Also a zero that a tiny sum was rounded to.
+                    total = np.where(total == 0, 0.0, total)
+                self.total = np.where(here, total, self.total)
+        self.terms = []
+
+    def _sum(self, terms: list[tuple[Float64, Present, Exponents]]) -> Float64:
+        """Exact: at most 257 integers of 43 bits. -0 adds nothing, not even a sign."""
+        # The largest exponent of the total and of the products that are there.
+        exponent = exponents_from(self.total, self.least)
+        for _, present, exponents in terms:
+            exponent = np.maximum(exponent, np.where(present, exponents, _ABSENT))
+        if self.acc.least_exponent is not None:
+            exponent = np.maximum(exponent, self.acc.least_exponent)
+        place = np.where(exponent < _NONE, 0, exponent) - (self.acc.aligned_bits or 0)
+        total, negative = np.trunc(np.ldexp(self.total, -place)), np.signbit(self.total)
+        with np.errstate(invalid="ignore"):
+            for product, present, _ in terms:
+                total = total + np.where(present, np.trunc(np.ldexp(product, -place)), -0.0)
+                negative = negative | (np.signbit(product) & present)
+        if self.acc.rounding == "toward_negative":
+            total = np.where((total == 0) & negative, -0.0, total)
+        return np.ldexp(total, place)
+
+
+def inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> Sequential:
+    """The sum of an accumulator's order."""
+    orders = {"pairwise": Pairwise, "compensated": Compensated}
+    kind = orders.get(rounds.acc.order, Sequential) if rounds.acc.block is None else Aligned
+    return kind(rounds, shape)
 
 
 class Sums:
@@ -25,11 +292,10 @@ class Sums:
     inner: adds the products of one sum; None: the plain sums of the accumulator's order.
     """
 
-    def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
+    def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: Sequential | None = None):
         self.acc, self.rounds = rounds.acc, rounds
-        plain = inner_sum if self.acc.block is None else Aligned
-        self.inner = plain(rounds, shape) if inner is None else inner
-        # Sums by scale are closed by `scaled_products`, which knows where a scale changes.
+        self.inner = inner_sum(rounds, shape) if inner is None else inner
+        # Sums by scale are closed by `products`, which knows where a scale changes.
         self.chunk = self.acc.chunk_length
         self.outer: Float64 = np.zeros(shape)
         self.k = 0
@@ -45,19 +311,16 @@ class Sums:
         elif isinstance(self.inner, Pairwise):
             raise ValueError("a sum of order 'pairwise' has nothing that could start elsewhere")
         else:
-            cast(Any, self.inner).total = total
+            self.inner.total = total
 
-    def push(self, product: Float64, present: Present, exponents: Exponents | None = None) -> None:
-        """One exact product for every output; where ``present`` is False it only counts.
-
-        exponents: the sum of its factors' exponents, for an accumulator with operands.
-        """
-        if present is None or present.any():
+    def push(
+        self, product: Float64, present: Present | None, exponents: Exponents | None = None
+    ) -> None:
+        """One exact product for every output; where ``present`` is False it only counts."""
+        present = ALL if present is None else present
+        if present.any():
             product = self.rounds.product(product, self.k)
-        if isinstance(self.inner, Aligned):
-            self.inner.push(product, present, self.k, exponents)
-        else:
-            self.inner.push(product, present, self.k)
+        self.inner.push(product, present, self.k, exponents)
         self.k += 1
         if self.chunk is not None and self.k % self.chunk == 0:
             self._close_chunk()
@@ -89,8 +352,8 @@ def accumulate(
 
     Args:
         products: for every k the float64 products, broadcastable to ``shape``, which are present
-            (None: all) and, for an accumulator with operands, the exponents of their factors
-            together, `exponents_of` both.
+            (None: all) and, for an accumulator with operands, the sum of their two
+            `factor_exponents` (None without operands).
         shape: of the outputs. acc: any order but "native". seed: already derived for its role.
         row, col: the outputs' keys for draws, broadcastable to ``shape``.
         bias: float32 values broadcastable to ``shape``, one more addition in the outermost
@@ -109,7 +372,7 @@ def accumulate(
 def accumulate_tile(
     left: Float64,
     right: Float64,
-    present: Present,
+    present: Present | None,
     acc: Accumulator,
     *,
     seed: int,
@@ -126,19 +389,17 @@ def accumulate_tile(
             None: all.
     """
     groups, length, rows = left.shape
-    exponents = None
-    if acc.operands is not None:
-        exponents = exponents_of(left, acc.operands[0]), exponents_of(right, acc.operands[1])
+    exponents = factor_exponents(left, right, acc)
 
     def products() -> Iterator[Product]:
         for k in range(length):
             with np.errstate(invalid="ignore"):
                 product = left[:, k, :, None] * right[:, k, None, :]
             here = None if present is None else present[k % len(present)][:, None]
-            if exponents is None:
-                yield product, here
-            else:
-                yield product, here, exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
+            together = None
+            if exponents is not None:
+                together = exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
+            yield product, here, together
 
     shape = (groups, rows, right.shape[2])
     return accumulate(

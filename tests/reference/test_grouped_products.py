@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import MODELS, Accumulator, as_accumulator
 from lpkernels.reference import exact, twin
-from lpkernels.reference.exact_sums import Factored
-from lpkernels.reference.scaled_products import Scales
+from lpkernels.reference.exact import Factored
+from lpkernels.reference.matmul import Scales
 from lpkernels.reference.values import narrow
 from lpkernels.rounding import floor_log2
 from tests.compare import assert_bit_equal

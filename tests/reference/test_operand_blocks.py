@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
-from lpkernels.reference.aligned import exponents_of
+from lpkernels.reference.sums import factor_exponents
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
@@ -111,7 +111,7 @@ def summed(acc, products, **options):
 def of_twin(pair, acc):
     """The product of a pair, whether it is there, and the exponents of its factors."""
     factors = [np.array([x], np.float64) for x in pair or (7.0, 7.0)]
-    exponents = sum(exponents_of(*each) for each in zip(factors, acc.operands, strict=True))
+    exponents = sum(factor_exponents(*factors, acc))
     return factors[0] * factors[1], np.array([pair is not None]), exponents
 
 

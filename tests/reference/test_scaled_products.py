@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from lpkernels.arithmetic import Accumulator, Quantizer, as_accumulator
 from lpkernels.formats import BlockFormat
 from lpkernels.reference import exact, twin
-from lpkernels.reference.exact_sums import Output, Real
-from lpkernels.reference.scaled_products import Scales
+from lpkernels.reference.exact import Output, Real
+from lpkernels.reference.matmul import Scales
 from lpkernels.reference.values import narrow
 from lpkernels.rng import SITE_OUTER
 from tests.compare import assert_bit_equal

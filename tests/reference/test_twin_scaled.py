@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_format
 from lpkernels.formats.integers import takes_amax
-from lpkernels.reference import exact_scaled, twin
+from lpkernels.reference import exact_quantize, twin
 from lpkernels.rng import draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
@@ -30,11 +30,11 @@ def exact_rounding(mode: str, seed: int) -> Round:
 
 
 def compare(x: np.ndarray, fmt: BlockFormat, mode: str, seed: int, amax: float | None) -> None:
-    want = exact_scaled.scaled(x, fmt, exact_rounding(mode, seed), amax)
+    want = exact_quantize.scaled(x, fmt, exact_rounding(mode, seed), amax)
     got = twin.scaled(x, Quantizer(fmt, mode), seed=seed, site=0, amax=amax)
     for part, one, other in zip(want._fields, got, want, strict=True):
         assert_bit_equal(one, other, f"{fmt} {mode} {part}")
-    assert_bit_equal(twin.dequantize(got, fmt), exact_scaled.dequantize(want, fmt), str(fmt))
+    assert_bit_equal(twin.dequantize(got, fmt), exact_quantize.dequantize(want, fmt), str(fmt))
 
 
 # Bits of float32: of any value, and of values whose blocks are not all NaN.

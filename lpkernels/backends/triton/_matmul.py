@@ -25,7 +25,7 @@ from lpkernels.backends.triton._layout import (
 from lpkernels.backends.triton._products import products
 from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
-from lpkernels.reference.scaled_products import segments
+from lpkernels.reference.matmul import segments
 
 
 def matmul(product: Product, how: How) -> Tensor:

@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from lpkernels.formats.checks import checked_int
 
-_MAX_BITS = 62
-
 
 def max_l1_norm(
     accumulator_bits: int,
@@ -48,7 +46,7 @@ def max_l1_norm(
     >>> max_l1_norm(16, 8)
     128
     """
-    most = _most_positive(accumulator_bits)
+    most = 2 ** (checked_int("max_l1_norm", "accumulator_bits", accumulator_bits, 2, 62) - 1) - 1
     size = _largest_input(input_bits, signed_inputs)
     if zero_centred and signed_inputs:
         raise ValueError(
@@ -76,7 +74,21 @@ def bits_without_overflow(
     >>> bits_without_overflow([[64, -64], [127, 127]], 8)
     array([15, 17])
     """
-    return _bits("bits_without_overflow", weights, input_bits, signed_inputs)
+    codes = np.asarray(weights)
+    if codes.dtype.kind not in "iu":
+        raise TypeError(
+            f"bits_without_overflow: weights must be integers, got {codes.dtype}; pass the codes, "
+            "weight / scale, as int64"
+        )
+    size = _largest_input(input_bits, signed_inputs)
+    up, down = _one_sided(codes)
+    least = -(2 ** (input_bits - 1)) if signed_inputs else 0
+    most = size - 1 if signed_inputs else size
+    needed = [
+        1 + max(1, (p * most - n * least).bit_length(), (n * most - p * least - 1).bit_length())
+        for p, n in zip(map(int, up.flat), map(int, down.flat), strict=True)
+    ]
+    return np.array(needed, dtype=np.int64).reshape(up.shape)
 
 
 def never_overflows(
@@ -96,29 +108,9 @@ def never_overflows(
     >>> never_overflows([[64, -64], [127, 127]], 16, 8)
     array([ True, False])
     """
-    _most_positive(accumulator_bits)
-    needed = _bits("never_overflows", weights, input_bits, signed_inputs)
+    checked_int("never_overflows", "accumulator_bits", accumulator_bits, 2, 62)
+    needed = bits_without_overflow(weights, input_bits, signed_inputs=signed_inputs)
     return np.asarray(needed <= accumulator_bits, dtype=bool)
-
-
-def _bits(
-    function: str, weights: ArrayLike, input_bits: int, signed_inputs: bool
-) -> NDArray[np.int64]:
-    codes = np.asarray(weights)
-    if codes.dtype.kind not in "iu":
-        raise TypeError(
-            f"{function}: weights must be integers, got {codes.dtype}; pass the codes, "
-            "weight / scale, as int64"
-        )
-    size = _largest_input(input_bits, signed_inputs)
-    up, down = _one_sided(codes)
-    least = -(2 ** (input_bits - 1)) if signed_inputs else 0
-    most = size - 1 if signed_inputs else size
-    needed = [
-        1 + max(1, (p * most - n * least).bit_length(), (n * most - p * least - 1).bit_length())
-        for p, n in zip(map(int, up.flat), map(int, down.flat), strict=True)
-    ]
-    return np.array(needed, dtype=np.int64).reshape(up.shape)
 
 
 def _one_sided(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -131,12 +123,7 @@ def _one_sided(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.asarray(up), np.asarray(down)
 
 
-def _most_positive(accumulator_bits: int) -> int:
-    bits = checked_int("accumulator", "accumulator_bits", accumulator_bits, 2, _MAX_BITS)
-    return 2 ** (bits - 1) - 1
-
-
 def _largest_input(input_bits: int, signed_inputs: bool) -> int:
     """The largest magnitude of an input."""
-    bits = checked_int("accumulator", "input_bits", input_bits, 1, _MAX_BITS)
+    bits = checked_int("bounds of sums", "input_bits", input_bits, 1, 62)
     return 2 ** (bits - 1) if signed_inputs else 2**bits - 1

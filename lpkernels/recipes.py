@@ -16,9 +16,11 @@ from lpkernels.arithmetic import (
     TORCH,
     UNITS,
     Accumulator,
+    DelayedScaling,
     Recipe,
     RunningRange,
     Unit,
+    accumulator,
     as_accumulator,
     as_quantizer,
 )
@@ -35,38 +37,31 @@ def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
     return build
 
 
-def _known() -> dict[str, Callable[[], Recipe]]:
-    """The recipes by name; the first question reads the recipes of scaled formats."""
-    from lpkernels.recipes import scaled  # noqa: F401
-
-    return _RECIPES
-
-
 def recipes() -> list[str]:
     """The names :func:`recipe` knows."""
-    return list(_known())
+    return list(_RECIPES)
 
 
 def recipe(name: str) -> Recipe:
     """The recipe called `name`; :func:`describe` tells where it comes from.
 
-    The name of a tensor core with a recording (`lpkernels units`) is also the name of a recipe,
-    like "v100_fp16" below: all tensors are in the format that this tensor core multiplies, and it
-    sums all three products. A unit of tf32 cuts the operands to tf32, and results stay float32;
+    The name of a tensor core with a recording (`lpkernels units`), such as "v100_fp16", is also the
+    name of a recipe: all tensors are in the format that this tensor core multiplies, and it sums
+    all three products. A unit of tf32 cuts the operands to tf32, and results stay float32;
     with a unit of fp8 conversions saturate and gradients are e5m2. The text of any recipe,
     ``str(recipe)``, is read as well.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
 
-    >>> its = lp.recipe("fp8_wang2018")
-    >>> print(its.input, its.fprop)
+    >>> wang = lp.recipe("fp8_wang2018")
+    >>> print(wang.input, wang.fprop)
     e5m2 e6m9_chunk64
     >>> print(lp.recipes.describe("fp8_wang2018")[:55])
     FP8 operands (e5m2) in all three products, sums in e6m9
     """
     if isinstance(name, str) and name.startswith("Recipe("):
         return Recipe.parse(name)
-    if isinstance(name, str) and name in UNITS and name not in _known():
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
         return _of_unit(UNITS[name])
     return _builder(name)()
 
@@ -76,12 +71,16 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
-    if isinstance(name, str) and name in UNITS and name not in _known():
+    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
         unit = UNITS[name]
         return (
             f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
-            f"Recordings decide: {unit.decided}. Not known: {unit.unknown}. Differs: bias and its "
-            "gradient as in v100_fp16; no scale factors.\nSource: docs/tensor-cores.md."
+            f"Recordings decide: {unit.decided}. Not known: {unit.unknown}; the order of k and "
+            "split-K of libraries, in whose place stands the contract's order. Differs: a bias is "
+            "one more addition in the unit's format and mode, where libraries add it to nearest; "
+            "its gradient is a sum of the unit too; no scale factors.\n"
+            "Source: docs/tensor-cores.md "
+            "for the sums; for tensors in 16 bits that of fp16_mixed and bf16_mixed."
         )
     return inspect.getdoc(_builder(name)) or ""
 
@@ -122,13 +121,13 @@ def _part(value: Any) -> str:
 
 
 def _nearest(name: object) -> str:
-    return nearest(name, [*_known(), *UNITS], "lp.recipes() and `lpkernels units` list all")
+    return nearest(name, [*_RECIPES, *UNITS], "lp.recipes() and `lpkernels units` list all")
 
 
 def _recipe_kind(value: object) -> str:
     """What `KINDS` says of a Recipe, of its name and of its text."""
     if isinstance(value, str):
-        meant = value in _known() or value in UNITS or value.startswith("Recipe(")
+        meant = value in _RECIPES or value in UNITS or value.startswith("Recipe(")
     else:
         meant = isinstance(value, Recipe)
     where = "pass recipe= to a layer or a function, or give it to lp.convert"
@@ -150,11 +149,16 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"write them, as in Recipe(input=fmt, weight=fmt, grad_output=fmt, fprop={name!r}, "
             f"dgrad={name!r}, wgrad={name!r}) with fmt='block32_k_e4m3_up'"
         )
-    known = _known()
-    if name not in known:
+    if name not in _RECIPES:
         meant = _part(name) or f"; expected one of {_nearest(name)}"
         raise ValueError(f"recipe: unknown name {name!r}{meant}")
-    return known[name]
+    return _RECIPES[name]
+
+
+def _of_operands(fmt: str, acc: Accumulator | str = NATIVE, **others: Any) -> Recipe:
+    """Operands in one format but for others, by field, and one accumulator."""
+    operands = {"input": fmt, "weight": fmt, "grad_output": fmt}
+    return Recipe(**(operands | others), fprop=acc, dgrad=acc, wgrad=acc)
 
 
 @_named
@@ -164,18 +168,8 @@ def fp32() -> Recipe:
 
 
 def _mixed(fmt: str, acc: Accumulator = NATIVE) -> Recipe:
-    return Recipe(
-        input=fmt,
-        weight=fmt,
-        bias=fmt,
-        output=fmt,
-        grad_output=fmt,
-        grad_input=fmt,
-        grad_weight=fmt,
-        fprop=acc,
-        dgrad=acc,
-        wgrad=acc,
-    )
+    tensors = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
+    return Recipe(**dict.fromkeys(tensors, fmt), fprop=acc, dgrad=acc, wgrad=acc)
 
 
 @_named
@@ -223,10 +217,7 @@ def hfp8_sun2019() -> Recipe:
 
 
 def _chunked_fp8(forward: str, backward: str) -> Recipe:
-    acc = Accumulator("e6m9", chunk=64)
-    return Recipe(
-        input=forward, weight=forward, grad_output=backward, fprop=acc, dgrad=acc, wgrad=acc
-    )
+    return _of_operands(forward, "e6m9_chunk64", grad_output=backward)
 
 
 @_named
@@ -249,71 +240,14 @@ def _of_unit(unit: Unit) -> Recipe:
     if inputs in ("fp16", "bf16"):
         return _mixed(inputs, acc)
     if inputs == "tf32":
-        cut = "tf32:toward_zero"
-        return Recipe(cut, cut, grad_output=cut, fprop=acc, dgrad=acc, wgrad=acc)
+        return _of_operands("tf32:toward_zero", acc)
     forward = E5M2 if inputs == "e5m2" else E4M3FN
-    if acc.operands == (forward, forward):
-        # The gradient of the output, in e5m2, is the left factor of both gradients' products.
-        gradients = replace(acc, operands=(E5M2, forward))
-    else:
-        gradients = acc
-    saturating = f"{forward}_sat"
-    return Recipe(
-        input=saturating,
-        weight=saturating,
-        grad_output="e5m2_sat",
-        fprop=acc,
-        dgrad=gradients,
-        wgrad=gradients,
-    )
-
-
-@_named
-def v100_fp16() -> Recipe:
-    """fp16_mixed on the tensor cores of a V100: every tensor in fp16, sums by its fp16 unit.
-
-    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
-    wmma on a V100, the accumulator "v100_fp16" (docs/tensor-cores.md). Not known: the order of k
-    and split-K of cuBLAS and cuDNN, in whose place stands the contract's order; infinity, NaN and
-    overflow inside a step, which were not recorded. Differs: a bias is one more addition in the
-    unit's format and mode, toward zero, where libraries add it to nearest; its gradient is a sum of
-    the unit too.
-    """
-    return _of_unit(UNITS["v100_fp16"])
-
-
-@_named
-def a100_bf16() -> Recipe:
-    """bf16_mixed on the tensor cores of an A100: every tensor in bf16, sums by its bf16 unit.
-
-    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
-    on an A100 and an A2, the accumulator "a100_bf16" (docs/tensor-cores.md), which Ada and L40S
-    have too. Not known: as of v100_fp16, and the least exponent of a block, on which the models
-    disagree. Differs: bias and its gradient as in v100_fp16.
-    """
-    return _of_unit(UNITS["a100_bf16"])
-
-
-@_named
-def h100_fp16() -> Recipe:
-    """fp16_mixed on the tensor cores of an H100: every tensor in fp16, sums by its fp16 unit.
-
-    Source: Micikevicius et al. 2018, arXiv 1710.03740, for the tensors; for the sums recordings of
-    wmma on H100 and H200, the accumulator "h100_fp16" (docs/tensor-cores.md), which B200 has too.
-    wgmma was not recorded. Not known, and differs: as v100_fp16.
-    """
-    return _of_unit(UNITS["h100_fp16"])
-
-
-@_named
-def h100_bf16() -> Recipe:
-    """bf16_mixed on the tensor cores of an H100: every tensor in bf16, sums by its bf16 unit.
-
-    Source: Kalamkar et al. 2019, arXiv 1905.12322, for the tensors; for the sums recordings of wmma
-    on H100 and H200, the accumulator "h100_bf16" (docs/tensor-cores.md), which B200 has too. wgmma
-    was not recorded. Not known, and differs: as a100_bf16.
-    """
-    return _of_unit(UNITS["h100_bf16"])
+    built = _of_operands(f"{forward}_sat", acc, grad_output="e5m2_sat")
+    if acc.operands != (forward, forward):
+        return built
+    # The gradient of the output, in e5m2, is the left factor of both gradients' products.
+    gradients = replace(acc, operands=(E5M2, forward))
+    return replace(built, dgrad=gradients, wgrad=gradients)
 
 
 @_named
@@ -330,7 +264,7 @@ def h100_fp8() -> Recipe:
     factors per tensor or block; results are not rounded to bf16; a bias is one more addition in the
     format and mode of the forward sum, 14 bits toward zero, where libraries add it in fp32.
     """
-    return replace(_of_unit(UNITS["hopper_fp8"]), fprop=UNITS["h100_e4m3"].accumulator)
+    return replace(_of_unit(UNITS["hopper_fp8"]), fprop=accumulator("h100_e4m3"))
 
 
 @_named
@@ -366,3 +300,179 @@ def cpt_fu2021() -> Recipe:
         grad_output="affine8:stochastic",
         input_range=RunningRange(0.9),
     )
+
+
+# Recipes of scaled formats. "k" in a format is the dimension that each product sums: a tensor that
+# two products read has codes of its own for each of them, made from the tensor itself.
+
+
+@_named
+def mxfp8() -> Recipe:
+    """MXFP8 as NVIDIA trains in it: e4m3 in blocks of 32 along k, scales rounded up.
+
+    Source: TransformerEngine's MXFP8BlockScaling, whose default is E4M3 forward and backward and
+    which makes both directions of a tensor from the tensor itself; Mishra et al. 2025, "Recipes for
+    pre-training LLMs with MXFP8", arXiv 2506.08027. torchao's rule RCEIL gives the same scales. The
+    format "mxfp8" is OCP's, which rounds scales down: see mxfp8_ocp. Differs: products are torch's
+    own of the values, in float32, and results are not rounded to bf16; the accumulator "mx_fp32"
+    multiplies codes and applies scales as the hardware's order has it. With HYBRID there gradients
+    are e5m2: grad_output="block32_k_e5m2_up".
+    """
+    return _of_operands("block32_k_e4m3_up")
+
+
+@_named
+def mxfp8_ocp() -> Recipe:
+    """MXFP8 of the specification: e4m3 in blocks of 32 along k, scales rounded down.
+
+    Source: OCP Microscaling Formats v1.0, section 6.3, for the scale; microxcaling quantises every
+    operand of the three products along its summed dimension as well. The largest element of many
+    blocks saturates. Differs: as mxfp8; microxcaling may round other tensors to bf16 in between.
+    """
+    return _of_operands("block32_k_e4m3")
+
+
+@_named
+def mxfp6() -> Recipe:
+    """MXFP6: e3m2 in blocks of 32 along k, scales rounded down.
+
+    Source: as of mxfp8_ocp, with its departures. OCP has e2m3 as well: "block32_k_e2m3".
+    """
+    return _of_operands("block32_k_e3m2")
+
+
+@_named
+def mxfp4() -> Recipe:
+    """MXFP4: e2m1 in blocks of 32 along k, scales rounded down, everything to nearest.
+
+    Source: as of mxfp8_ocp, with its departures. A baseline, without what mxfp4_sr adds.
+    """
+    return _of_operands("block32_k_e2m1")
+
+
+@_named
+def mxfp4_sr() -> Recipe:
+    """MXFP4 with stochastic gradients and a random Hadamard transform of 32 on wgrad's operands.
+
+    Source: Tseng, Yu, Park 2025, "Training LLMs with MXFP4", arXiv 2502.20586. Differs: there the
+    forward product stays in bf16 or fp8, every operand of both backward products is transformed
+    and rounded stochastically, and is shrunk to 3/4 before that so that nothing is clipped. Here
+    scales rounded up clip nothing; forward is MXFP4 too, to nearest; only the gradient is rounded
+    stochastically, and only wgrad's operands are transformed. Products as in mxfp8.
+    """
+    fmt = "block32_k_e2m1_up"
+    return _of_operands(
+        fmt,
+        grad_output=f"{fmt}:stochastic",
+        wgrad_input=f"{fmt}:rht32=0",
+        wgrad_grad_output=f"{fmt}:stochastic:rht32=0",
+    )
+
+
+@_named
+def nvfp4() -> Recipe:
+    """NVFP4 alone: e2m1 in blocks of 16 along k with e4m3 scales and a scale of the tensor.
+
+    A baseline for nvfp4_pretraining: no squares, no transform, everything to nearest.
+    Source: NVIDIA 2025, arXiv 2509.25149, for the format. The accumulator "mx_fp32" multiplies
+    codes and adds each block's sum times both scales. Differs: results are not rounded to bf16.
+    """
+    return _of_operands("block16_k_e2m1_se4m3fn_t", "mx_fp32")
+
+
+@_named
+def nvfp4_pretraining() -> Recipe:
+    """NVFP4 as NVIDIA pre-trains: weights in squares, stochastic gradients, wgrad transformed.
+
+    Source: NVIDIA 2025, "Pretraining large language models with NVFP4", arXiv 2509.25149, section
+    4, and TransformerEngine's NVFP4BlockScaling, of which the steps and the signs of the transform
+    are. Weights have a scale for every 16 x 16 values, so that forward and backward see one weight.
+    The gradient is rounded stochastically, with 8 random bits. wgrad's operands are transformed by
+    a random Hadamard matrix of 16 with fixed signs; their scales are those of transformed values.
+    Differs: results are not rounded to bf16; draws are this package's. Never all layers of a model
+    in the source: the policy of this name and its `keep` leave some to torch.
+    """
+    fmt = "block16_k_e2m1_se4m3fn_t_te"
+    return _of_operands(
+        fmt,
+        "mx_fp32",
+        weight="nvfp4_2d_te",
+        grad_output=f"{fmt}:stochastic:bits=8",
+        wgrad_input=f"{fmt}:rht16",
+        wgrad_grad_output=f"{fmt}:stochastic:bits=8:rht16",
+    )
+
+
+@_named
+def deepseek_v3() -> Recipe:
+    """DeepSeek-V3's FP8: e4m3 in blocks of 1 x 128, weights of 128 x 128, sums promoted every 128.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", arXiv 2412.19437, section 3.3. Scales
+    are float32. The accumulator "deepseek_v3" is the chain of 14 bits of an H100 over 128 products,
+    which enters a float32 sum times both scales, in DeepGEMM's order. Differs: the report stores
+    activations for backward in FP8 with powers of two as scales, and inputs of the layer behind
+    attention in 12 bits (e5m6); here wgrad's codes are made from the input itself. Results are not
+    rounded to bf16.
+    """
+    return _of_operands("block128_k_e4m3_sfp32", "deepseek_v3", weight="tile128x128_e4m3_sfp32")
+
+
+@_named
+def te_block() -> Recipe:
+    """TransformerEngine's FP8 in blocks: as deepseek_v3 with scales that are powers of two.
+
+    Source: TransformerEngine's Float8BlockScaling: E4M3 forward and backward, blocks of 1 x 128 of
+    inputs and gradients, 128 x 128 of weights, powers of two by default, split accumulation in all
+    products. Differs: the order of sums is that of TransformerEngine's reference for tests, and
+    results are not rounded to bf16.
+    """
+    acc = replace(accumulator("deepseek_v3"), scale_order="left")
+    return _of_operands("block128_k_e4m3_up_te", acc, weight="tile128x128_e4m3_up_te")
+
+
+@_named
+def te_current() -> Recipe:
+    """TransformerEngine's FP8 with current scaling: one scale a tensor, of its own largest value.
+
+    Source: TransformerEngine's Float8CurrentScaling: HYBRID is e4m3 forward and e5m2 gradients, one
+    set of codes for all products; fprop accumulates fast, dgrad and wgrad do not, as in h100_fp8,
+    whose sums these are. Differs: as h100_fp8, but there are scale factors.
+    """
+    sums = h100_fp8()
+    forward = as_quantizer("tensor_e4m3_te")
+    backward = as_quantizer("tensor_e5m2_te")
+    return replace(sums, input=forward, weight=forward, grad_output=backward)
+
+
+@_named
+def te_delayed() -> Recipe:
+    """TransformerEngine's FP8 with delayed scaling: as te_current with scales of earlier steps.
+
+    Source: TransformerEngine's DelayedScaling, whose defaults are the largest value of the last
+    1,024 steps, no margin and HYBRID. `lpkernels.nn.update_scales` is called after every backward
+    pass; until the first call scales are 1, as there. Differs: as te_current.
+    """
+    return replace(te_current(), scaling=DelayedScaling())
+
+
+@_named
+def fp8_rowwise() -> Recipe:
+    """torchao's FP8 by rows: e4m3 with one scale a row along k, a power of two.
+
+    Source: torchao's float8 recipe "rowwise", gradients in e4m3 as well. Products are torch's own
+    of the values. Differs: results are not rounded to bf16. Its recipe "rowwise_with_gw_hp" is this
+    one with dgrad_weight="tensor_e4m3", wgrad_input="fp32" and wgrad_grad_output="fp32".
+    """
+    return _of_operands("row_k_e4m3_se8m0_up_torchao")
+
+
+@_named
+def int8_training() -> Recipe:
+    """torchao's INT8 mixed precision: int8 with one scale a row along k, in all three products.
+
+    Source: torchao's prototype quantized_training, which follows Wortsman et al. 2023
+    ("SwitchBack", arXiv 2304.13013) and computes wgrad in INT8 too. Differs: sums of codes are
+    float32's, exact up to 1,040 products of the largest codes, where int32 is exact to 133,144;
+    everything is rounded to nearest.
+    """
+    return _of_operands("row_k_int8_torchao", "native_chunkscale")
