@@ -23,7 +23,7 @@ from lpkernels.experiments.measuring.accumulate import Point, simulate
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
 from lpkernels.formats import FloatFormat
-from lpkernels.report.accumulators import plot_error_law, plot_knee
+from lpkernels.report.accumulators import plot_law
 from lpkernels.techniques.accumulation import accumulator_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,8 +72,12 @@ def main() -> list[dict[str, Any]]:
         record = {**simulate(point), "man_bits": bits, "rounding": rounding, **asdict(point)}
         append_record(options.out, record)
     found = [r for r in read_records(options.out) if r["type"] == "simulation"]
-    plot_error_law(found, options.pictures / "error-law.png", title="The error law, 4096 sums each")
-    plot_knee(found, options.pictures / "knee.png", title="Variance kept, 4096 sums each")
+    for metric, name, title in (
+        ("nmse", "error-law", "The error law"),
+        ("vrr", "knee", "Variance kept"),
+    ):
+        path = options.pictures / f"{name}.png"
+        plot_law(found, path, metric=metric, title=f"{title}, 4096 sums each")
     return found
 
 

@@ -25,11 +25,11 @@ from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, write_records
 from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
-from lpkernels.report.frontiers import choices_table
+from lpkernels.report.tables import make_table
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, averages
 from lpkernels.techniques.pareto.cold_start import cover
-from lpkernels.techniques.pareto.evaluation import compare
+from lpkernels.techniques.pareto.evaluation import FIGURES, compare
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
@@ -119,7 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         matrix, spec.space, memory, counts=options.counts, rank=options.rank,
         observed=options.observed, draws=options.draws, seed=options.seed,
     )  # fmt: skip
-    show_table(choices_table(rows))
+    cells = [
+        (r["method"], str(r["count"]), *("" if r[x] is None else f"{r[x]:.4f}" for x in FIGURES))
+        for r in rows
+    ]
+    show_table(make_table(("way", "measured", *FIGURES), cells, words=("way",)))
     noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
     if noise is not None:
         print(f"noise of the seeds: {noise:.4f}")

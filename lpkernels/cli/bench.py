@@ -55,7 +55,7 @@ def bench(
     import torch
 
     from lpkernels import backends
-    from lpkernels.report.speeds import order_table, speed_table, tier_table
+    from lpkernels.report.named import order_table, speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)

@@ -29,8 +29,7 @@ def demo(
     """
     check_one_process("demo")
     from lpkernels.experiments.sweeps.demo import demo as run_demo
-    from lpkernels.report.plots import plot_curves
-    from lpkernels.report.tables import summary
+    from lpkernels.report.runs import plot_curves, summary
 
     try:
         runs = run_demo(out, epochs=epochs, seed=seed, resume=resume, console=console)

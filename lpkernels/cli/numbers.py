@@ -25,7 +25,7 @@ def show_formats(
 
     Example: `lpkernels formats e4m3fn`
     """
-    from lpkernels.report.numbers import aliases, format_details, named_formats, named_tables
+    from lpkernels.report.named import aliases, format_details, named_formats, named_tables
 
     if name:
         show_table(format_details(lp_formats.parse_format(name)))
@@ -44,7 +44,7 @@ def show_recipes(
 
     Example: `lpkernels recipes nvfp4_pretraining`
     """
-    from lpkernels.report.recipes import recipe_details, recipe_table
+    from lpkernels.report.named import recipe_details, recipe_table
 
     show_table(recipe_details(name) if name else recipe_table())
 
@@ -63,7 +63,7 @@ def quantize(
     Example: `lpkernels quantize 0.1 464 --format e4m3fn --rounding nearest_even`
     """
     from lpkernels.experiments.measuring.probe import probe
-    from lpkernels.report.numbers import probes
+    from lpkernels.report.named import probes
 
     numbers = [_number(text) for text in values]
     rows = probe(numbers, lp_formats.parse_format(fmt), rounding, seed=seed)

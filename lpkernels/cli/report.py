@@ -50,8 +50,7 @@ def report(
         if value and html is None:
             raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
-    from lpkernels.report.plots import plot_curves
-    from lpkernels.report.tables import summary
+    from lpkernels.report.runs import plot_curves, summary
 
     try:
         runs = [run for path in paths for run in find_runs(path)]

@@ -171,7 +171,7 @@ def _check_device(name: str) -> None:
 
 
 def _fit(trainer: "Trainer", out: Path) -> None:
-    from lpkernels.report.tables import summary
+    from lpkernels.report.runs import summary
 
     processes = trainer.processes
     for notice in trainer.notices:

@@ -22,7 +22,7 @@ def units(
 
     Example: `lpkernels units h100_e4m3`
     """
-    from lpkernels.report.units import unit_details, unit_table
+    from lpkernels.report.named import unit_details, unit_table
 
     show_table(unit_details((UNITS | MODELS)[name]) if name else unit_table())
 

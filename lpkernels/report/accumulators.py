@@ -2,22 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
 from rich.table import Table
 
 from lpkernels.experiments.records import Record
-from lpkernels.report.figures import new_figure, save_figure
-from lpkernels.report.tables import add_numbers
+from lpkernels.report.figures import finish, new_figure, save_figure
+from lpkernels.report.tables import make_table
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.tables import COLUMNS, FIXED, WORDS, plan_cells
-from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
-_GEMMS = ("fprop", "dgrad", "wgrad")
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
-_MEASURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
+_FIGURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
 _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
@@ -26,47 +24,44 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     the table, by number.
     """
     # Narrow enough for 80 columns: long names of blocks are folded, numbers never cut.
-    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=COLUMNS)
-    table.caption_justify = "left"
+    style: Any = {"box": SIMPLE_HEAD, "padding": 0, "caption": COLUMNS}
     head, *cells = plan_cells(rows)
-    for name in head:
-        folds = name in ("block", FIXED, "notes")
-        justify: JustifyMethod = "left" if name in WORDS else "right"
-        table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold")
-    for row in cells:
-        table.add_row(*row)
+    table = make_table(head, cells, words=WORDS, title=title, **style)
+    table.caption_justify = "left"
+    for column in table.columns:
+        column.no_wrap = column.header not in ("block", FIXED, "notes")
     return table
 
 
 def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
     """A row for every simulated sum."""
-    table = Table(title=title or None)
-    table.add_column("accumulator", no_wrap=True)
-    add_numbers(table, "length", "VRR, theory", "VRR, simulated", "NMSE, law", "NMSE, simulated")
-    for point in sorted(found, key=lambda p: (p["accumulator"], p["length"])):
-        theory = point.get("theory")
-        table.add_row(
+    rows = [
+        (
             point["accumulator"],
             str(point["length"]),
-            "-" if theory is None else f"{theory:.4f}",
+            "-" if point.get("theory") is None else f"{point['theory']:.4f}",
             _with_error(point),
             *("-" if point.get(x) is None else f"{point[x]:.2e}" for x in ("law", "nmse")),
         )
-    return table
+        for point in sorted(found, key=lambda p: (p["accumulator"], p["length"]))
+    ]
+    columns = (
+        "accumulator", "length", "VRR, theory", "VRR, simulated", "NMSE, law", "NMSE, simulated",
+    )  # fmt: skip
+    return make_table(columns, rows, words=columns[:1], title=title)
 
 
 def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
     """A row for every length: each backend's rate, variance kept and error."""
-    table = Table(title=title or None)
     names = list(dict.fromkeys(record["backend"] for record in found))
-    add_numbers(table, "length", *(f"{name}, GMAC/s" for name in names))
-    add_numbers(table, "VRR", "error^2 / variance")
+    rows = []
     for length in dict.fromkeys(record["length"] for record in found):
-        rows = {r["backend"]: r for r in found if r["length"] == length}
-        rates = [f"{rows[name]['rate'] / 1e9:.3g}" if name in rows else "-" for name in names]
-        any_row = next(iter(rows.values()))
-        table.add_row(f"{length}", *rates, _with_error(any_row), f"{any_row['nmse']:.2e}")
-    return table
+        own = {r["backend"]: r for r in found if r["length"] == length}
+        rates = [f"{own[name]['rate'] / 1e9:.3g}" if name in own else "-" for name in names]
+        record = next(iter(own.values()))
+        rows.append((f"{length}", *rates, _with_error(record), f"{record['nmse']:.2e}"))
+    columns = ("length", *(f"{name}, GMAC/s" for name in names), "VRR", "error^2 / variance")
+    return make_table(columns, rows, title=title)
 
 
 def _with_error(record: Record) -> str:
@@ -80,18 +75,18 @@ def _with_error(record: Record) -> str:
 def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
     """Mantissa bits per layer and GEMM: one sum (filled) and with chunks (hollow)."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    figure = new_figure((max(6.0, 0.22 * len(layers) + 3), 4.2))
-    axes = figure.subplots()
-    for gemm in _GEMMS:
+    axes = new_figure((max(6.0, 0.22 * len(layers) + 3), 4.2)).subplots()
+    for number, (gemm, colour) in enumerate(_COLOURS.items()):
         chosen = [row for row in rows if row["gemm"] == gemm]
-        at = [layers.index(row["layer"]) + 0.2 * (_GEMMS.index(gemm) - 1) for row in chosen]
-        colour = _COLOURS[gemm]
+        at = [layers.index(row["layer"]) + 0.2 * (number - 1) for row in chosen]
         axes.plot(at, [row["man_bits"] for row in chosen], "o", color=colour, label=gemm)
         axes.plot(at, [row["chunk_bits"] for row in chosen], "o", color=colour, mfc="none")
     axes.set_xticks(range(len(layers)), layers, rotation=90, fontsize="x-small")
-    axes.set(xlabel="layer", ylabel="mantissa bits of the accumulator", ylim=(0, None))
-    axes.legend(title="hollow: in chunks", fontsize="small")
-    return save_figure(figure, path, title)
+    finish(
+        axes, xlabel="layer", ylabel="mantissa bits of the accumulator", ylim=(0, None),
+        legend="hollow: in chunks",
+    )  # fmt: skip
+    return save_figure(axes.figure, path, title)
 
 
 def plot_simulations(
@@ -100,8 +95,7 @@ def plot_simulations(
     """The variance kept ("vrr") or the error ("nmse") against length: the prediction as curves,
     simulated sums as points with two deviations.
     """
-    figure = new_figure((6.5, 4.2))
-    axes = figure.subplots()
+    axes = new_figure((6.5, 4.2)).subplots()
     points = [p for p in found if p.get("theory") is not None]
     lengths = [p["length"] for p in points] or [64]
     many = np.unique(np.geomspace(min(lengths), max(lengths), 60).round().astype(int))
@@ -111,79 +105,65 @@ def plot_simulations(
         chosen = [p for p in points if p["accumulator"] == name and p[metric] is not None]
         if not chosen:
             continue
-        colour = f"C{index % 10}"
-        bits, first = _width(name), chosen[0]
+        colour, bits, first = f"C{index % 10}", _width(name), chosen[0]
         if metric == "vrr":
             axes.plot(many, vrr(bits, first["product_bits"], many)[0], color=colour)
         elif first.get("law"):
             axes.plot(many, first["law"] / first["length"] * many, color=colour)
-        errors = [2 * (p[f"{metric}_error"] or 0.0) for p in chosen]
-        values = [p[metric] for p in chosen]
         at = [p["length"] for p in chosen]
-        axes.errorbar(at, values, errors, fmt="o", ms=4, color=colour, label=f"{bits} bits")
+        _draw_points(axes, at, chosen, metric, fmt="o", color=colour, label=f"{bits} bits")
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="products of a sum", ylabel=_MEASURES[metric])
-    if metric == "nmse":
-        axes.set_yscale("log")
-    else:
-        axes.axhline(1, color="grey", lw=0.5)
-    axes.legend(title="lines: predicted", fontsize="small")
-    axes.grid(alpha=0.3)
-    return save_figure(figure, path, title)
+    _finish(axes, metric, xlabel="products of a sum", legend="lines: predicted")
+    return save_figure(axes.figure, path, title)
 
 
 def _width(name: str) -> int:
     return int(name.split("m")[1].split("_")[0].split(":")[0])
 
 
-def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
-    """VRR against x = 2^m / sqrt n: the theory at several lengths, simulated sums by rounding."""
-    figure = new_figure((6.5, 4.2))
-    axes = figure.subplots()
+def _draw_points(
+    axes: Any, at: Sequence[float], found: Sequence[Record], metric: str, **style: Any
+) -> None:
+    """Simulated figures with two deviations."""
+    errors = [2 * (point[f"{metric}_error"] or 0.0) for point in found]
+    axes.errorbar(at, [point[metric] for point in found], errors, ms=4, **style)
+
+
+def _finish(axes: Any, metric: str, **labels: Any) -> None:
+    if metric == "nmse":
+        axes.set_yscale("log")
+    else:
+        axes.axhline(1, color="grey", lw=0.5)
+    finish(axes, ylabel=_FIGURES[metric], **labels)
+
+
+def plot_law(found: Sequence[Record], path: str | Path, *, metric: str, title: str = "") -> Path:
+    """The variance kept ("vrr") or the error ("nmse") against x = 2^m / sqrt n.
+
+    Simulated sums are points with two deviations, a shape for each rounding. Lines are the theory
+    of the variance at several lengths, or the law of the error of each rounding.
+    """
+    axes, x = new_figure((6.5, 4.2)).subplots(), np.geomspace(0.25, 64, 50)
     nearest = [p for p in found if p["rounding"] == "nearest_even"]
-    lengths = sorted({p["length"] for p in nearest})
+    lengths = sorted({p["length"] for p in nearest}) if metric == "vrr" else []
     for shade, length in enumerate(lengths[1::2] or lengths):
         chosen = sorted((p for p in nearest if p["length"] == length), key=lambda p: p["man_bits"])
-        x = [2.0 ** p["man_bits"] / length**0.5 for p in chosen]
         grey = str(0.75 - 0.75 * shade / max(1, len(lengths) // 2))
+        values = [p["theory"] for p in chosen]
         label = f"theory, {length} products"
-        axes.plot(x, [p["theory"] for p in chosen], "--", lw=1, color=grey, label=label)
-    for index, rounding in enumerate(_SHAPES):
-        chosen = [p for p in found if p["rounding"] == rounding and p["vrr"] is not None]
-        if not chosen:
-            continue
-        x = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
-        errors = [2 * (p["vrr_error"] or 0.0) for p in chosen]
-        values = [p["vrr"] for p in chosen]
-        shape = _SHAPES[rounding]
-        axes.errorbar(x, values, errors, fmt=shape, ms=4, color=f"C{index}", label=rounding)
-    axes.set(xlabel="2^m / sqrt n", ylabel="variance retention ratio", ylim=(0.3, 1.6))
+        axes.plot(_normalised(chosen), values, "--", lw=1, color=grey, label=label)
+    for index, (rounding, shape) in enumerate(_SHAPES.items()):
+        chosen = [p for p in found if p["rounding"] == rounding and p[metric]]
+        style = {"fmt": shape, "color": f"C{index}", "label": rounding}
+        if chosen and metric == "nmse":
+            axes.plot(x, nmse(1, 4, rounding=rounding) / x**2, color=f"C{index}", lw=1)
+        if chosen:
+            _draw_points(axes, _normalised(chosen), chosen, metric, **style)
     axes.set_xscale("log", base=2)
-    axes.legend(fontsize="x-small")
-    axes.grid(alpha=0.3)
-    return save_figure(figure, path, title)
+    limits = {"ylim": (0.3, 1.6)} if metric == "vrr" else {"legend": "lines: c / x^2"}
+    _finish(axes, metric, xlabel="2^m / sqrt n", fontsize="x-small", **limits)
+    return save_figure(axes.figure, path, title)
 
 
-def plot_error_law(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
-    """NMSE against x = 2^m / sqrt n: the law of each rounding, simulated sums as points with two
-    deviations.
-    """
-    figure = new_figure((6.5, 4.2))
-    axes = figure.subplots()
-    x = np.geomspace(0.25, 64, 50)
-    for index, rounding in enumerate(NMSE_CONSTANTS):
-        chosen = [p for p in found if p["rounding"] == rounding and p["nmse"]]
-        if not chosen:
-            continue
-        law = nmse(1, 4, rounding=rounding)
-        axes.plot(x, law / x**2, color=f"C{index}", lw=1)
-        at = [2.0 ** p["man_bits"] / p["length"] ** 0.5 for p in chosen]
-        values = [p["nmse"] for p in chosen]
-        errors = [2 * (p["nmse_error"] or 0.0) for p in chosen]
-        shape = _SHAPES[rounding]
-        axes.errorbar(at, values, errors, fmt=shape, ms=4, color=f"C{index}", label=rounding)
-    axes.set(xlabel="2^m / sqrt n", ylabel="error^2 / variance", yscale="log")
-    axes.set_xscale("log", base=2)
-    axes.legend(title="lines: c / x^2", fontsize="small")
-    axes.grid(alpha=0.3)
-    return save_figure(figure, path, title)
+def _normalised(found: Sequence[Record]) -> list[float]:
+    return [2.0 ** point["man_bits"] / point["length"] ** 0.5 for point in found]

@@ -12,6 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.tables import make_table
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.rows import TensorRow
 
@@ -38,22 +39,19 @@ def diagnosis_table(report: Report, *, title: str = "") -> Table:
     Args: report: of `lpkernels.techniques.loss_scaling.diagnose`.
     """
     head, *lines = report.cells()
-    table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_CAPTION)
+    # Each head has two lines, so that the table fits a terminal of 80 columns.
+    columns = [column.replace(" ", "\n") for column in head]
+    layers = [line[0] for line in lines]
+    rows = [
+        ("" if layer == before else layer, *line[1:])
+        for layer, before, line in zip(layers, ["", *layers], lines, strict=False)
+    ]
+    style: Any = {"box": SIMPLE_HEAD, "padding": 0, "caption": _CAPTION}
+    table = make_table(columns, rows, words=columns[:_TEXTS], title=title, **style)
     table.caption_justify = "left"
-    for number, column in enumerate(head):
-        words = number < _TEXTS
-        # Each cell has two lines, so that the table fits a terminal of 80 columns. Layers are
-        # folded, not cut.
-        table.add_column(
-            column.replace(" ", "\n"),
-            justify="left" if words else "right",
-            overflow="fold",
-            no_wrap=number > 0,
-        )
-    layer = ""
-    for line in lines:
-        table.add_row("" if line[0] == layer else line[0], *line[1:])
-        layer = line[0]
+    # Layers are folded, not cut.
+    for column in table.columns[1:]:
+        column.no_wrap = True
     return table
 
 

@@ -16,6 +16,31 @@ def new_figure(size: tuple[float, float]) -> Any:
     return figure
 
 
+def panels(count: int, size: tuple[float, float], *, across: int = 2, **share: Any) -> list[Any]:
+    """The axes of that many panels of one figure, at most so many side by side.
+
+    size: of a panel, in inches.  share: sharex, sharey, as for matplotlib's subplots.
+    """
+    across = min(across, count)
+    down = -(-count // across)
+    figure = new_figure((size[0] * across + 0.6, size[1] * down + 0.4))
+    axes = list(figure.subplots(down, across, squeeze=False, **share).flat)
+    for rest in axes[count:]:
+        rest.set_visible(False)
+    return axes[:count]
+
+
+def finish(axes: Any, *, legend: str = "", fontsize: str = "small", **labels: Any) -> None:
+    """Sets labels, scales and limits of axes, a grid, and a legend if anything has a label.
+
+    legend: its title.
+    """
+    axes.set(**labels)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(title=legend or None, fontsize=fontsize)
+
+
 def whole_numbers(axis: Any) -> None:
     """Ticks at whole numbers alone, also on an axis that is shorter than 1."""
     from matplotlib.ticker import MaxNLocator

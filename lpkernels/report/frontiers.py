@@ -8,18 +8,15 @@ import numpy as np
 from rich.table import Table
 
 from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, best
-from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.figures import finish, new_figure, panels, save_figure
 from lpkernels.report.sizes import bytes_text
-from lpkernels.report.tables import add_numbers
+from lpkernels.report.tables import make_table
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
-from lpkernels.techniques.pareto.evaluation import FIGURES
 
 # An axis with more marks than this names no tasks or configurations.
 _MOST_NAMES = 40
-# This many panels stand side by side at most.
-_ACROSS = 3
-#: The names of ways of choosing in pictures; other ways have their own names.
-LABELS = {
+# The names of ways of choosing in pictures; other ways have their own names.
+_LABELS = {
     "greedy": "D-optimal",
     "column_mean": "mean of the other tasks",
     "cold_start": "cold start",
@@ -28,50 +25,33 @@ LABELS = {
 
 def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -> Table:
     """The configurations on the frontier, the cheapest first."""
-    caption = {
+    source = {
         "measured": "every configuration is measured",
         "known": "predicted from other tasks",
         "alone": "predicted from the task's own measurements",
     }[frontier.how]
-    share = f"{frontier.band.level:.0%}"
-    table = Table(title=title or None, caption=f"{caption}; band: {share} of the draws")
-    add_numbers(table, "memory", "error", "band")
-    table.add_column("")
-    table.add_column("configuration")
+    rows = []
     for index in pareto_front(frontier.memory, frontier.predicted):
-        known = not np.isnan(frontier.measured[index])
+        measured = not np.isnan(frontier.measured[index])
         low, high = frontier.band.error_low[index], frontier.band.error_high[index]
-        table.add_row(
-            bytes_text(frontier.memory[index]),
-            f"{frontier.predicted[index]:.4f}",
-            "" if known else f"{low:.4f} .. {high:.4f}",
-            "measured" if known else "predicted",
-            space.name(int(index)),
-        )
-    return table
+        band = "" if measured else f"{low:.4f} .. {high:.4f}"
+        size, error = bytes_text(frontier.memory[index]), f"{frontier.predicted[index]:.4f}"
+        kind = "measured" if measured else "predicted"
+        rows.append((size, error, band, kind, space.name(int(index))))
+    columns = ("memory", "error", "band", "", "configuration")
+    caption = f"{source}; band: {frontier.band.level:.0%} of the draws"
+    return make_table(columns, rows, words=columns[3:], title=title, caption=caption)
 
 
 def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
     """A table of each task's measurements, with the least and the largest error."""
-    table = Table("task", title=title or None)
-    add_numbers(table, "measured", "of", "least error", "largest")
+    rows = []
     for task, errors in zip(matrix.tasks, matrix.mean, strict=True):
         seen = errors[~np.isnan(errors)]
         ends = (f"{seen.min():.4f}", f"{seen.max():.4f}") if len(seen) else ("", "")
-        table.add_row(task, str(len(seen)), str(len(errors)), *ends)
-    return table
-
-
-def choices_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each way of choosing and number of measurements: the mean of each figure over tasks
-    and its standard error. rows: as `averages` makes them."""
-    table = Table("way")
-    add_numbers(table, "measured", *FIGURES)
-    for row in rows:
-        found = [(row[name], row[f"{name}_error"]) for name in FIGURES]
-        cells = ["" if mean is None else f"{mean:.4f} ± {error or 0:.4f}" for mean, error in found]
-        table.add_row(LABELS.get(row["method"], row["method"]), str(row["count"]), *cells)
-    return table
+        rows.append((task, str(len(seen)), str(len(errors)), *ends))
+    columns = ("task", "measured", "of", "least error", "largest")
+    return make_table(columns, rows, words=columns[:1], title=title)
 
 
 def plot_error_matrix(
@@ -86,14 +66,14 @@ def plot_error_matrix(
     width = sum(3.0 + 0.11 * columns for _, columns in sizes)
     height = 2.2 + 0.14 * max(rows for rows, _ in sizes)
     figure = new_figure((width, height))
-    panels = figure.subplots(1, len(matrices), squeeze=False)[0]
+    grid = figure.subplots(1, len(matrices), squeeze=False)[0]
     top = max(float(np.nanmax(matrix.mean)) for matrix in matrices.values())
-    for axes, (label, matrix) in zip(panels, matrices.items(), strict=True):
+    for axes, (label, matrix) in zip(grid, matrices.items(), strict=True):
         drawn = axes.imshow(matrix.mean, aspect="auto", vmin=0, vmax=top, interpolation="nearest")
         _names(axes.set_yticks, axes.set_ylabel, matrix.tasks, "task", 0)
         _names(axes.set_xticks, axes.set_xlabel, _short(matrix.names), "configuration", 90)
         axes.set_title(label, fontsize="small")
-    figure.colorbar(drawn, ax=list(panels), label="error")
+    figure.colorbar(drawn, ax=list(grid), label="error")
     return save_figure(figure, path, title)
 
 
@@ -119,8 +99,7 @@ def plot_singular_values(
         matplotlib does not know.
     """
     _check_some("plot_singular_values", [matrix.mean for matrix in matrices.values()])
-    figure = new_figure((6.0, 4.0))
-    axes = figure.subplots()
+    axes = new_figure((6.0, 4.0)).subplots()
     for label, matrix in matrices.items():
         whole = matrix.mean[~np.isnan(matrix.mean).any(axis=1)]
         if not len(whole):
@@ -131,10 +110,8 @@ def plot_singular_values(
         values = np.linalg.svd(whole, compute_uv=False)
         text = f"{label}, {len(whole)} tasks"
         axes.plot(range(1, len(values) + 1), values / values[0], "o-", ms=3, lw=1, label=text)
-    axes.set(xlabel="number", ylabel="singular value over the first", yscale="log")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    return save_figure(figure, path, title)
+    finish(axes, xlabel="number", ylabel="singular value over the first", yscale="log")
+    return save_figure(axes.figure, path, title)
 
 
 def plot_frontiers(
@@ -157,17 +134,12 @@ def plot_frontiers(
     """
     if not frontiers:
         raise ValueError("plot_frontiers: expected at least one frontier, got none")
-    across = min(_ACROSS, len(frontiers))
-    down = -(-len(frontiers) // across)
-    figure = new_figure((4.4 * across + 0.6, 3.4 * down + 0.4))
-    panels = figure.subplots(down, across, squeeze=False)
-    for axes, (label, frontier) in zip(panels.flat, frontiers.items(), strict=False):
+    grid = panels(len(frontiers), (4.4, 3.4), across=3)
+    for axes, (label, frontier) in zip(grid, frontiers.items(), strict=True):
         _draw_frontier(axes, frontier, (truth or {}).get(label), cap)
+        finish(axes, fontsize="x-small", xlabel="memory of a step, KiB", ylabel="error")
         axes.set_title(label, fontsize="small")
-    for axes in panels.flat[len(frontiers) :]:
-        axes.set_visible(False)
-    panels.flat[0].legend(fontsize="x-small")
-    return save_figure(figure, path, title)
+    return save_figure(grid[0].figure, path, title)
 
 
 def _draw_frontier(
@@ -197,8 +169,6 @@ def _draw_frontier(
         style = {"fontsize": 5, "fontweight": "bold" if index == chosen else "normal"}
         place, text = (every[index], frontier.predicted[index]), _short(frontier.names)[index]
         axes.annotate(text, place, (2, 4), textcoords="offset points", rotation=55, **style)
-    axes.set(xlabel="memory of a step, KiB", ylabel="error")
-    axes.grid(alpha=0.3)
 
 
 def plot_counts(
@@ -213,29 +183,24 @@ def plot_counts(
     """
     if not any(row.get("rmse") is not None for rows in studies.values() for row in rows):
         raise ValueError("plot_counts: expected rows with 'rmse', got none")
-    figure = new_figure((4.8 * len(studies) + 0.6, 4.0))
-    panels = figure.subplots(1, len(studies), squeeze=False, sharey=True)[0]
-    for axes, (label, rows) in zip(panels, studies.items(), strict=True):
+    grid = panels(len(studies), (4.8, 3.6), across=len(studies), sharey=True)
+    for axes, (label, rows) in zip(grid, studies.items(), strict=True):
         for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
             own = [r for r in rows if r["method"] == method and r["rmse"] is not None]
             _draw_method(axes, method, own, f"C{number}")
         noise = [row["noise"] for row in rows if row.get("noise") is not None]
         if noise:
             axes.axhline(float(np.mean(noise)), color="0.5", ls=":", label="noise of the seeds")
+        finish(axes, fontsize="x-small", xlabel="measurements", ylabel="rmse", yscale="log")
         axes.set_title(label, fontsize="small")
-        axes.set(xlabel="measurements", yscale="log")
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel("rmse")
-    panels[0].legend(fontsize="x-small")
-    return save_figure(figure, path, title)
+    return save_figure(grid[0].figure, path, title)
 
 
 def _draw_method(axes: Any, method: str, rows: Sequence[Mapping[str, Any]], colour: str) -> None:
     if not rows:
         return
-    label = LABELS.get(method, method)
-    means = [row["rmse"] for row in rows]
-    spread = [row["rmse_error"] or 0.0 for row in rows]
+    label = _LABELS.get(method, method)
+    means, spread = zip(*((row["rmse"], row["rmse_error"] or 0.0) for row in rows), strict=True)
     if len(rows) == 1 and rows[0]["count"] == 0:
         axes.axhline(means[0], color=colour, ls="--", lw=1.2, label=label)
         return

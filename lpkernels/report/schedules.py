@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lpkernels.report.figures import new_figure, save_figure
-from lpkernels.report.tables import add_numbers
+from lpkernels.report.figures import finish, new_figure, panels, save_figure, whole_numbers
+from lpkernels.report.tables import make_table
 from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler
 
 __all__ = ["plot_precision_range", "plot_schedules"]
@@ -59,22 +59,20 @@ def drawing(plan: np.ndarray, *, columns: int = _COLUMNS) -> Text:
 
 
 def _occupancy_table(plan: np.ndarray) -> Table:
-    table = Table()
-    add_numbers(table, "bits", "steps", "share")
-    for bits, steps in zip(*np.unique(plan, return_counts=True), strict=True):
-        table.add_row(str(bits), str(steps), f"{steps / len(plan):.2%}")
-    table.add_row("mean", "", f"{plan.mean():.3f}")
-    return table
+    counts = zip(*np.unique(plan, return_counts=True), strict=True)
+    rows = [(str(bits), str(steps), f"{steps / len(plan):.2%}") for bits, steps in counts]
+    return make_table(("bits", "steps", "share"), [*rows, ("mean", "", f"{plan.mean():.3f}")])
 
 
 def _cost_table(scheduler: PrecisionScheduler) -> Table:
-    table = Table("cost relative to float32", caption="Multiplied bits, or bits of additions.")
-    add_numbers(table, "mean", "constant, highest", "saved")
+    rows = []
     for kind, track in (("bitops", "forward"), ("accumulator", "accumulator")):
         if track in scheduler.schedules[""]:
             mean, static = scheduler.expected_cost(kind), scheduler.static_cost(kind)
-            table.add_row(kind, f"{mean:.6f}", f"{static:.6f}", f"{1 - mean / static:.2%}")
-    return table
+            rows.append((kind, f"{mean:.6f}", f"{static:.6f}", f"{1 - mean / static:.2%}"))
+    columns = ("cost relative to float32", "mean", "constant, highest", "saved")
+    caption = "Multiplied bits, or bits of additions."
+    return make_table(columns, rows, words=columns[:1], caption=caption)
 
 
 def plot_schedules(
@@ -92,25 +90,17 @@ def plot_schedules(
     """
     if not schedulers:
         raise ValueError("plot_schedules: expected at least one scheduler, got none")
-    across = 1 if len(schedulers) == 1 else 2
-    down = -(-len(schedulers) // across)
-    figure = new_figure((4.6 * across + 1.5, 1.9 * down + 0.8))
-    grid = figure.subplots(down, across, squeeze=False, sharex=True)
-    for axes, (label, scheduler) in zip(grid.flat, schedulers.items(), strict=False):
-        for name, plan in _moving_plans(scheduler).items():
-            axes.step(range(len(plan)), plan, where="post", lw=1.2, label=name)
+    grid = panels(len(schedulers), (4.8, 2.0), sharex=True)
+    for axes, (label, scheduler) in zip(grid, schedulers.items(), strict=True):
+        plans = _moving_plans(scheduler)
+        for name, plan in plans.items():
+            text = name if len(plans) > 1 else None
+            axes.step(range(len(plan)), plan, where="post", lw=1.2, label=text)
+        finish(axes, fontsize="x-small", xlabel="step", ylabel="bits")
+        axes.label_outer()
         axes.set_title(label, fontsize="small")
-        axes.grid(alpha=0.3)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        if len(axes.lines) > 1:
-            axes.legend(fontsize="x-small")
-    for axes in grid.flat[len(schedulers) :]:
-        axes.set_visible(False)
-    for axes in grid[-1]:
-        axes.set_xlabel("step")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("bits")
-    return save_figure(figure, path, title)
+        whole_numbers(axes.yaxis)
+    return save_figure(grid[0].figure, path, title)
 
 
 def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str = "") -> Path:
@@ -131,16 +121,13 @@ def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str
         at = np.arange(window, window + len(smooth))
         style = "-" if level.passed else ":"
         curves.plot(at, smooth, style, lw=1.2, label=f"{level.bits} bits")
-    curves.set(xlabel="step", ylabel=f"accuracy, mean of {result.window} steps")
-    curves.legend(fontsize="x-small", ncols=2)
+    ylabel = f"accuracy, mean of {result.window} steps"
+    finish(curves, fontsize="x-small", xlabel="step", ylabel=ylabel)
     bits = [level.bits for level in result.trace]
     ends.plot(bits, [level.first for level in result.trace], "o--", label="first window")
     ends.plot(bits, [level.last for level in result.trace], "o-", label="last window")
     for bound, label in zip(result.bits or (), ("lowest", "highest"), strict=False):
         ends.axvline(bound, color="0.5", lw=1)
         ends.annotate(label, (bound, 0.02), xycoords=("data", "axes fraction"), rotation=90)
-    ends.set(xlabel="bits", xticks=bits)
-    ends.legend(fontsize="x-small")
-    for axes in (curves, ends):
-        axes.grid(alpha=0.3)
+    finish(ends, fontsize="x-small", xlabel="bits", xticks=bits)
     return save_figure(figure, path, title)

@@ -21,17 +21,12 @@ def bytes_from(text: str) -> float:
 
     Raises: ValueError: no such text, or not above 0.
     """
-    unit = re.search(r"[A-Za-z]*\s*$", text)
-    assert unit is not None
-    number, name = text[: unit.start()], unit[0].strip().lower()
-    factors = {known.lower(): factor for known, factor in _UNITS.items()}
-    try:
-        size = float(number) * factors.get(name, math.nan)
-    except ValueError:
-        size = math.nan
-    if not 0 < size < math.inf:
+    parts = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([A-Za-z]*)\s*", text)
+    factors = {unit.lower(): factor for unit, factor in _UNITS.items()}
+    factor = factors.get(parts[2].lower()) if parts else None
+    if parts is None or factor is None or not float(parts[1]):
         raise ValueError(
             f"expected a size such as 64KiB or 1.5MiB, in {', '.join(filter(None, _UNITS))}, got "
             f"{text!r}"
         )
-    return size
+    return float(parts[1]) * factor

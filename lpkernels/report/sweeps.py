@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,7 @@ from rich.text import Text
 
 from lpkernels.experiments.sweeps.statistics import axes_of, figures_of, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
-from lpkernels.report.figures import new_figure, plain_numbers, save_figure
+from lpkernels.report.figures import finish, new_figure, panels, plain_numbers, save_figure
 
 if TYPE_CHECKING:
     import pandas
@@ -30,8 +27,11 @@ _WHOLE_WORD = 12
 _NUMBER = re.compile(r"[ ,:=]*-?\d+(\.\d+)?$")
 _SEED: dict[str, Any] = {"marker": "o", "ms": 4, "alpha": 0.4, "mew": 0, "ls": ""}
 _DIVERGED: dict[str, Any] = {"marker": "x", "ms": 6, "mew": 1.5, "ls": ""}
-_MEAN: dict[str, Any] = {"fmt": "D", "ms": 6, "mec": "white", "mew": 0.8, "lw": 1.5}
+_POINT: dict[str, Any] = {"fmt": "D", "ms": 6, "mec": "white", "mew": 0.8, "lw": 1.5}
 _BOOTSTRAP: dict[str, Any] = {"lw": 5.5, "alpha": 0.3, "solid_capstyle": "butt"}
+# The columns of a figure and its interval.
+_MEAN = ("mean", "low", "high")
+_DIFFERENCE = ("difference", "difference_low", "difference_high")
 
 
 def sweep_table(summary: pandas.DataFrame, metric: Metric, *, title: str = "") -> Table:
@@ -164,36 +164,6 @@ def _harmless(value: Any) -> Any:
     return f"'{value}" if formula else value
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """Axes on which figures run along y, where positions are values of an axis of the sweep, or
-    along x, where they are rows."""
-
-    axes: Any
-    upright: bool
-    scale: float
-
-    def plot(self, at: Sequence[float], figures: Sequence[float], **style: Any) -> None:
-        scaled = [self.scale * figure for figure in figures]
-        self.axes.plot(*((at, scaled) if self.upright else (scaled, at)), **style)
-
-    def point(self, at: float, value: float, low: float, high: float, **style: Any) -> None:
-        """A figure with its interval."""
-        figure = self.scale * value
-        spread = [[figure - self.scale * low], [self.scale * high - figure]]
-        if self.upright:
-            self.axes.errorbar([at], [figure], yerr=spread, **_MEAN, **style)
-        else:
-            self.axes.errorbar([figure], [at], xerr=spread, **_MEAN, **style)
-
-    def finish(self, label: str) -> None:
-        """Names the figures and leaves only what helps to read them."""
-        self.axes.set(**{"ylabel" if self.upright else "xlabel": label})
-        plain_numbers(self.axes.yaxis if self.upright else self.axes.xaxis)
-        self.axes.grid(alpha=0.3, axis="y" if self.upright else "x")
-        self.axes.spines[["top", "right"]].set_visible(False)
-
-
 def plot_sweep(
     cells: pandas.DataFrame,
     summary: pandas.DataFrame,
@@ -202,12 +172,13 @@ def plot_sweep(
     *,
     title: str = "",
 ) -> Path:
-    """Draws every seed, and means with their t intervals; where the summary has a reference, beside
-    them the paired differences with their intervals, by Student's t (thin) and bootstrap (thick).
+    """Draws means with their t intervals; where the summary has a reference, beside them the paired
+    differences with their intervals.
 
-    If a single axis varies and its values are numbers, it is the x axis, with a line for each arm;
-    else each row of the summary is a row of the picture. Diverged runs are crosses; the label of an
-    arm counts them, and failed ones. The same records give the same picture.
+    If a single axis varies and its values are numbers, it is the x axis, with a curve for each arm.
+    Else each row of the summary is a row of the picture, with a point for every seed, a cross for a
+    diverged one, and the intervals of differences by Student's t (thin) and bootstrap (thick). The
+    label of an arm counts its diverged and failed runs. The same records give the same picture.
 
     Args:
         cells: `Results.table`.
@@ -222,124 +193,126 @@ def plot_sweep(
         raise ValueError(
             f"plot_sweep: expected at least one result with a finite {metric.field}, got none"
         )
-    axes, names, colours = axes_of(summary), varied_axes(summary), _colours(summary)
-    upright = len(names) == 1 and all(type(x) in (int, float) for x in summary[names[0]])
-    height = 4.2 + 0.2 * len(colours) if upright else 1.4 + 0.42 * len(summary)
-    figure = new_figure((9.5, height))
-    share: Any = {"sharex": True} if upright else {"sharey": True}
-    grid = figure.subplots(1, 1 + ("pairs" in summary), squeeze=False, **share)[0]
-    panels = [_Panel(axes, upright, _scale(metric)) for axes in grid]
-    summary = summary.assign(at=_positions(summary, names[0]) if upright else range(len(summary)))
-    groups = dict(iter(cells.sort_values("seed").groupby([*axes, "arm"], sort=False)))
-    for row in summary.to_dict("records"):
-        group = groups[(*(row[name] for name in axes), row["arm"])]
-        _draw_arm(panels, group, row, metric, colours[row["arm"]])
-    for arm, own in summary.sort_values("at").groupby("arm") if upright else ():
-        for panel, field in zip(panels, ("mean", "difference"), strict=False):
-            panel.plot(own["at"], own[field], color=colours[arm], lw=1, alpha=0.6)
-    if upright:
-        shown = summary.groupby(names[0])["at"].mean()
-        shown = shown.iloc[:: math.ceil(len(shown) / 10)]
-        for axes in grid:
-            axes.set_xticks(shown, list(map(_axis_text, shown.index)))
+    names, kinds = varied_axes(summary), [_MEAN, _DIFFERENCE][: 1 + ("pairs" in summary)]
+    lines = len(names) == 1 and all(type(value) in (int, float) for value in summary[names[0]])
+    size = (4.7, 4.2) if lines else (4.7, 1.1 + 0.42 * len(summary))
+    grid = panels(len(kinds), size, **({} if lines else {"sharey": True}))
+    figure = grid[0].figure
+    if lines:
+        for axes, columns in zip(grid, kinds, strict=True):
+            table = summary.assign(at=summary[names[0]].astype(float)).sort_values("at")
+            _draw_curves(axes, table, table["arm"], columns, metric)
+            if table["at"].iloc[0] > 0 and table["at"].iloc[-1] > 4 * table["at"].iloc[0]:
+                axes.set_xscale("log", base=2)
+            ticks = table["at"].unique()
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
             axes.set_xlabel(names[0])
+        handles = grid[0].get_legend_handles_labels()[0]
     else:
-        labels = [
-            ", ".join([row["arm"], *(f"{name} {_axis_text(row[name])}" for name in names)])
-            + _losses([row], "\n")
-            for row in summary.to_dict("records")
-        ]
-        grid[0].set_yticks(summary["at"], labels)
-        grid[0].set_ylim(len(summary) - 0.4, -0.6)
-    panels[0].finish(_label(metric))
+        handles = _draw_rows(grid, cells, summary, kinds, metric)
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+    labels = [_label(metric)]
     if "pairs" in summary:
-        line = grid[1].axhline if upright else grid[1].axvline
-        line(0.0, color="0.5", lw=1, zorder=0)
+        (grid[1].axhline if lines else grid[1].axvline)(0.0, color="0.5", lw=1, zorder=0)
         unit = " (percentage points)" if metric.percent else ""
-        panels[1].finish(f"difference to {summary['reference'].dropna().iloc[0]}{unit}")
-    _add_legend(figure, summary, colours if upright else {})
+        labels.append(f"difference to {summary['reference'].dropna().iloc[0]}{unit}")
+    for axes, label in zip(grid, labels, strict=True):
+        axes.set(**{"ylabel" if lines else "xlabel": label})
+        plain_numbers(axes.yaxis if lines else axes.xaxis)
+        axes.grid(alpha=0.3, axis="both" if lines else "x")
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small"
+    )
     return save_figure(figure, path, title, dpi=130)
 
 
-def _colours(summary: pandas.DataFrame) -> dict[str, str]:
-    """A colour for each arm, in the order they appear; the reference is black."""
+def _colours(summary: pandas.DataFrame, families: pandas.Series[str]) -> dict[str, str]:
+    """A colour for each family of arms, in the order they appear; the reference is black."""
     references = set(summary["reference"].dropna()) if "pairs" in summary else set()
-    numbers = itertools.count()
-    return {
-        arm: "black" if arm in references else f"C{next(numbers)}"
-        for arm in summary["arm"].unique()
-    }
+    reference = set(families[summary["arm"].isin(references)])
+    others = [family for family in families.unique() if family not in reference]
+    colours = {family: f"C{number % 10}" for number, family in enumerate(others)}
+    return colours | dict.fromkeys(reference, "black")
 
 
-def _positions(summary: pandas.DataFrame, axis: str) -> list[float]:
-    """Positions in proportion to the values of an axis or to their logarithms, whichever are more
-    even; the arms at one value stand side by side."""
-    values, arms = sorted(set(summary[axis])), list(summary["arm"].unique())
-    scales = [list(map(float, values))]
-    if values[0] > 0:
-        scales.append([math.log2(value) for value in values])
-    gaps = [[b - a for a, b in itertools.pairwise(scale)] for scale in scales]
-    best = min(range(len(scales)), key=lambda i: statistics.pstdev(gaps[i]) / sum(gaps[i]))
-    places = dict(zip(values, scales[best], strict=True))
-    slot = 0.5 * min(gaps[best]) / len(arms)
-    return [
-        places[value] + slot * (arms.index(arm) - (len(arms) - 1) / 2)
-        for value, arm in zip(summary[axis], summary["arm"], strict=True)
-    ]
-
-
-def _draw_arm(
-    panels: Sequence[_Panel],
-    cells: pandas.DataFrame,
-    row: dict[str, Any],
+def _draw_curves(
+    axes: Any,
+    table: pandas.DataFrame,
+    families: pandas.Series[str],
+    columns: Sequence[str],
     metric: Metric,
-    colour: str,
 ) -> None:
-    """The seeds and the mean of an arm in the first panel, its difference in the second."""
-    at, figures = row["at"], figures_of(cells, metric.field)
-    aside = 0.0 if panels[0].upright else 0.17
-    for diverged, style in ((False, _SEED), (True, _DIVERGED)):
-        found = figures[(cells["status"] == "diverged") == diverged]
-        panels[0].plot([at - aside] * len(found), found, color=colour, **style)
-    panels[0].point(at + aside, row["mean"], row["low"], row["high"], color=colour)
-    if len(panels) > 1 and row["pairs"] > 0:
-        ends = row["bootstrap_low"], row["bootstrap_high"]
-        panels[1].plot([at, at], ends, color=colour, **_BOOTSTRAP)
-        names = ("difference", "difference_low", "difference_high")
-        panels[1].point(at, *(row[name] for name in names), color=colour)
+    """A curve of figures with their intervals over the column "at" for each family of arms; a line
+    across for an arm without a place."""
+    colours, scale = _colours(table, families), _scale(metric)
+    for number, (family, own) in enumerate(table.groupby(families, sort=False)):
+        figures = own[["at"]].join(scale * own[list(columns)].astype(float))
+        placed = figures.dropna(subset=["at", columns[0]])
+        value, low, high = (placed[name] for name in columns)
+        if len(placed):
+            arm = own["arm"].iloc[0]
+            label = (family if own["arm"].nunique() > 1 else arm) + _losses(own, " ")
+            axes.errorbar(
+                placed["at"], value, [value - low, high - value], color=colours[family],
+                lw=1.2, elinewidth=1, ms=5, mec="white", mew=0.6, label=label,
+                fmt="-" + "os^vD"[number // 10 % 5],
+            )  # fmt: skip
+        for _, row in own[own["at"].isna()].iterrows():
+            style = {"color": colours[family], "ls": ":", "lw": 1.2}
+            axes.axhline(scale * row[columns[0]], label=row["arm"], **style)
 
 
-def _losses(rows: Sequence[dict[str, Any]], separator: str) -> str:
+def _draw_rows(
+    grid: Sequence[Any],
+    cells: pandas.DataFrame,
+    summary: pandas.DataFrame,
+    kinds: Sequence[Sequence[str]],
+    metric: Metric,
+) -> list[Any]:
+    """A row for each row of the summary; returns a grey example of each mark, for the legend."""
+    from matplotlib.lines import Line2D
+
+    axes, scale, colours = axes_of(summary), _scale(metric), _colours(summary, summary["arm"])
+    groups = dict(iter(cells.sort_values("seed").groupby([*axes, "arm"], sort=False)))
+    for at, row in enumerate(summary.to_dict("records")):
+        own, style = groups[(*(row[name] for name in axes), row["arm"])], {"c": colours[row["arm"]]}
+        for crosses, mark in ((False, _SEED), (True, _DIVERGED)):
+            figures = figures_of(own[(own["status"] == "diverged") == crosses], metric.field)
+            grid[0].plot(scale * figures, [at - 0.17] * len(figures), **mark, **style)
+        for panel, columns in zip(grid, kinds, strict=True):
+            value, low, high = (scale * row[name] for name in columns)
+            place = at + 0.17 if columns is _MEAN else at
+            panel.errorbar(
+                [value], [place], xerr=[[value - low], [high - value]], **_POINT, **style
+            )
+        if len(grid) > 1:
+            ends = [scale * row["bootstrap_low"], scale * row["bootstrap_high"]]
+            grid[1].plot(ends, [at, at], **_BOOTSTRAP, **style)
+    labels = [
+        ", ".join([row["arm"], *(f"{k} {_axis_text(row[k])}" for k in varied_axes(summary))])
+        + _losses(summary.iloc[[at]], "\n")
+        for at, row in summary.iterrows()
+    ]
+    grid[0].set_yticks(range(len(summary)), labels)
+    grid[0].set_ylim(len(summary) - 0.4, -0.6)
+    percent = f"{100 * summary['level'].iloc[0]:g}%"
+    marks = {
+        "a seed": _SEED,
+        **({"diverged": _DIVERGED} if summary["diverged"].any() else {}),
+        f"mean, {percent} t interval": {"marker": "D", "lw": 1.5, "mec": "white"},
+        **({f"{percent} bootstrap interval": _BOOTSTRAP} if len(grid) > 1 else {}),
+    }
+    return [Line2D([], [], color="0.35", label=label, **style) for label, style in marks.items()]
+
+
+def _losses(rows: pandas.DataFrame, separator: str) -> str:
     """How many runs diverged or failed; empty if none did."""
-    finished, diverged, failed = (
-        sum(row[name] for row in rows) for name in ("finished", "diverged", "failed")
-    )
+    finished, diverged, failed = rows[["finished", "diverged", "failed"]].sum()
     parts = [f"{diverged}/{finished + diverged} diverged"] if diverged else []
     parts += [f"{failed} failed"] if failed else []
     return f"{separator}({', '.join(parts)})" if parts else ""
-
-
-def _add_legend(figure: Any, summary: pandas.DataFrame, colours: dict[str, str]) -> None:
-    """The arms that have colours, and a grey example of each mark."""
-    from matplotlib.lines import Line2D
-
-    percent = f"{100 * summary['level'].iloc[0]:g}%"
-    marks = [("a seed", _SEED)]
-    if summary["diverged"].any():
-        marks.append(("diverged", _DIVERGED))
-    marks.append((f"mean, {percent} t interval", {"marker": "D", "lw": 1.5, "mec": "white"}))
-    if "pairs" in summary and summary["bootstrap_low"].notna().any():
-        marks.append((f"{percent} bootstrap interval", _BOOTSTRAP))
-    handles = [
-        Line2D([], [], color=colour, lw=2, label=arm + _losses(own.to_dict("records"), " "))
-        for arm, colour in colours.items()
-        for own in [summary[summary["arm"] == arm]]
-    ]
-    handles += [Line2D([], [], color="0.35", label=label, **style) for label, style in marks]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=2 if colours else len(marks),
-        frameon=False, fontsize="small",
-    )  # fmt: skip
 
 
 def plot_against(
@@ -354,7 +327,7 @@ def plot_against(
     """Draws the mean of every arm, with its t interval, over the mean of another field.
 
     Arms whose names differ in a number at the end are joined by a line. The arm that all are
-    compared with is black, and a dotted line where it lacks the field.
+    compared with is black. An arm of which a run lacks the field is a dotted line across.
 
     Args:
         cells: `Results.table`.
@@ -374,35 +347,15 @@ def plot_against(
             "--against the picture shows them"
         )
     finished = cells[cells["status"] == "finished"]
-    # The place of an arm is missing where one of its runs lacks the field.
     places = (
         figures_of(finished, field).groupby(finished["arm"]).agg(lambda x: x.mean(skipna=False))
     )
-    table = summary.assign(at=summary["arm"].map(places))[summary["figures"] > 0]
-    scaled = table.assign(
-        **{name: _scale(metric) * table[name] for name in ("mean", "low", "high")}
-    )
-    references = set(summary["reference"].dropna()) if "pairs" in summary else set()
-    axes, colours = new_figure((8.6, 5.0)).subplots(), itertools.count()
-    for family, own in scaled.groupby(
-        scaled["arm"].str.replace(_NUMBER, "", regex=True), sort=False
-    ):
-        number = None if own["arm"].iloc[0] in references else next(colours)
-        style = {"color": "black" if number is None else f"C{number % 10}"}
-        placed = own.dropna(subset="at").sort_values("at")
-        if len(placed):
-            spread = [placed["mean"] - placed["low"], placed["high"] - placed["mean"]]
-            axes.errorbar(
-                placed["at"], placed["mean"], spread, lw=1.2, elinewidth=1, ms=5, mec="white",
-                mew=0.6, fmt="-" + "os^vD"[(number or 0) // 10 % 5],
-                label=family if len(own) > 1 else own["arm"].iloc[0], **style,
-            )  # fmt: skip
-        for _, row in own[own["at"].isna()].iterrows():
-            axes.axhline(row["mean"], ls=":", lw=1.2, label=row["arm"], **style)
-    axes.set(xlabel=field.replace("_", " "), ylabel=_label(metric))
+    table = summary.assign(at=summary["arm"].map(places))[summary["figures"] > 0].sort_values("at")
+    axes = new_figure((8.6, 5.0)).subplots()
+    _draw_curves(axes, table, table["arm"].str.replace(_NUMBER, "", regex=True), _MEAN, metric)
+    finish(axes, xlabel=field.replace("_", " "), ylabel=_label(metric))
     for axis in (axes.xaxis, axes.yaxis):
         plain_numbers(axis)
-    axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize="small")
     return save_figure(axes.figure, path, title, dpi=130)

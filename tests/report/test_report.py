@@ -16,10 +16,9 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.accumulators import plan_table
 from lpkernels.report.figures import new_figure, save_figure
-from lpkernels.report.numbers import format_details, named_formats, probes
-from lpkernels.report.plots import plot_curves
+from lpkernels.report.named import format_details, named_formats, probes
+from lpkernels.report.runs import plot_curves, summary
 from lpkernels.report.sizes import bytes_from, bytes_text
-from lpkernels.report.tables import summary
 from lpkernels.schemas import header
 from tests.loops import each
 from tests.report.shown import same_each_time, text

@@ -61,20 +61,13 @@ def test_pictures_are_the_same_each_time(ratio: float, tmp_path: Path) -> None:
 def test_a_picture_names_layers_and_paints_only_tensors_of_fewer_bits(figures: list[Any]) -> None:
     made = demote(GROUPS, 1.0)
     plot_assignment(made, "x.png")
-    sizes, tensors = figures[0].axes
+    (sizes,) = figures[0].axes
     names = [label.get_text() for label in sizes.get_xticklabels()]
     assert names[:2] == ["0: in", "1: conv1 .. relu1"] and len(names) == len(GROUPS)
     # The paper's gradients of weights have 16 bits in either precision.
     weights = [sum(t.numel for t in g.tensors if t.kind == "grad_weight") for g in GROUPS]
     heights = [bar.get_height() for bar in sizes.patches]
     assert heights == [*(g.numel - w for g, w in zip(GROUPS, weights, strict=True)), *weights]
-    colours = {}
-    for patch in tensors.patches:
-        colours.setdefault(round(patch.get_y() + patch.get_height() / 2), set()).add(
-            patch.get_facecolor()
-        )
-    assert colours[0] == colours[1] == colours[2] and len(colours[3]) == 1
-    assert not colours[0] & colours[3]
     plot_assignment(demote(GROUPS, 1.0, formats=Formats.same("fp16", "fp8_e5m2")), "x.png")
     assert sum(bar.get_height() for bar in figures[1].axes[0].patches[len(GROUPS) :]) == 0
 

@@ -19,7 +19,7 @@ from lpkernels.experiments import records
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks import CALLBACKS
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.report.tables import summary
+from lpkernels.report.runs import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 

@@ -1,0 +1,191 @@
+"""Tables of what has a name (formats, recipes, tensor cores), and of the speed of one product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+import lpkernels
+from lpkernels import formats
+from lpkernels.arithmetic import MODELS, UNITS, Unit
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, Number, TableFormat
+from lpkernels.report.tables import details, make_table
+
+if TYPE_CHECKING:
+    from lpkernels.experiments.measuring.probe import Probe
+    from lpkernels.experiments.measuring.speed import Speed
+
+# Names of tables, and what stands for n, es and the others.
+_TABLES = (
+    ("posit<n>es<es>", "posit8es1", "the posits of n bits"),
+    (
+        "supernormal_e<E>m<M>_<low>_<high>",
+        "supernormal_e4m3_1_1",
+        "floats whose outer exponent codes count powers of two",
+    ),
+    ("log<bits>s<steps>", "log8s8", "powers of two in steps of 1 / steps"),
+    ("nf4", "nf4", "QLoRA's 16 values"),
+)
+# More values than these make no readable list.
+_MOST_VALUES = 256
+_FIELDS: dict[type, str] = {
+    FloatFormat: "bits exp_bits man_bits bias specials signed subnormals overflow max min_normal "
+    "min_subnormal epsilon",
+    FixedFormat: "bits word_bits frac_bits signed overflow min max quantum",
+    formats.AffineFormat: "bits symmetric axis",
+    TableFormat: "bits min max infinity nan_code boundary_bits",
+    BlockFormat: "bits element block_size axis scale rule tensor_scale target steps",
+}
+_TIERS = {
+    "hardware": "e5m10 by half-precision instructions of the processor (AVX512-FP16, FEAT_FP16)",
+    "certified": "the operands prove float32 or double sums safe; a few operations a product",
+    "float": "float32 sums made odd, any operands, up to 21 mantissa bits (AVX-512)",
+    "double": "everything, also more than 21 bits and products rounded in any way",
+}
+# Where units come from, by their evidence.
+_SOURCES = {
+    "recordings": "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
+    "MATLAB-tensor-core, and what docs/tensor-cores.md names",
+    "model only": "MMA-Sim, arXiv 2511.10909, the program microsoft/MMA-Sim: a model, no recording",
+}
+
+
+def named_formats() -> Table:
+    """A row for every named float format."""
+    limits = ("max", "min normal", "min subnormal", "epsilon")
+    columns = ("name", "bits", "exp", "man", "bias", *limits, "specials", "overflow")
+    rows = [
+        (
+            name, *map(str, (fmt.bits, fmt.exp_bits, fmt.man_bits, fmt.bias)),
+            *(f"{x:.6g}" for x in (fmt.max, fmt.min_normal, fmt.min_subnormal, fmt.epsilon)),
+            fmt.specials, fmt.overflow,
+        )
+        for name, fmt in formats.NAMED.items()
+    ]  # fmt: skip
+    words = ("name", "specials", "overflow")
+    return make_table(columns, rows, words=words, title="Named float formats")
+
+
+def aliases() -> Table:
+    """A row for every alias of a block format, with the bits of a value and its share of scales."""
+    rows = [
+        (alias, name, f"{formats.parse_format(name).bits:g}")
+        for alias, name in formats.ALIASES.items()
+    ]
+    columns = ("alias", "name", "bits")
+    return make_table(columns, rows, words=columns[:2], title="Aliases of block formats")
+
+
+def named_tables() -> Table:
+    """A row for every form of the names of tables, with the numbers of an example."""
+    rows = []
+    for form, example, values in _TABLES:
+        fmt = formats.parse_format(example)
+        assert isinstance(fmt, TableFormat)
+        rows.append((form, example, values, str(fmt.bits), f"{fmt.min:.6g}", f"{fmt.max:.6g}"))
+    columns = ("name", "example", "values", "bits", "min", "max")
+    return make_table(columns, rows, words=columns[:3], title="Tables of values")
+
+
+def format_details(fmt: Format) -> Table:
+    """The parameters and limits of one format, and its values where there are at most 256."""
+    fields = {name: getattr(fmt, name) for name in _FIELDS[type(fmt)].split()}
+    rows = {k: f"{v:.9g}" if isinstance(v, float) else str(v) for k, v in fields.items()}
+    same = [name for name, named in formats.NAMED.items() if named == fmt]
+    if same:
+        rows["names"] = ", ".join(same)
+    if isinstance(fmt, Number) and fmt.bits <= 8 and len(values := fmt.values()) <= _MOST_VALUES:
+        rows[f"{len(values)} values"] = "  ".join(f"{value:.6g}" for value in values)
+    return details(rows, title=str(fmt))
+
+
+def probes(rows: Sequence[Probe], *, title: str = "") -> Table:
+    """The code, the result and the error of values that went through a format."""
+    cells = [(repr(r.value), r.code or "-", f"{r.result:.9g}", f"{r.error:.3g}") for r in rows]
+    return make_table(("value", "code", "result", "error"), cells, title=title)
+
+
+def recipe_table() -> Table:
+    """Every named recipe with the first sentence of its description."""
+    from lpkernels.nn.policies import policies
+    from lpkernels.recipes import describe, recipes
+
+    rows = [
+        (name, "yes" if name in policies() else "", describe(name).splitlines()[0])
+        for name in recipes()
+    ]
+    columns = ("name", "policy", "what")
+    title = "Recipes (lpkernels recipes NAME: one in detail)"
+    return make_table(columns, rows, words=columns, title=title)
+
+
+def recipe_details(name: str) -> Table:
+    """One recipe in detail, and the policy of its name, where there is one, as it is printed."""
+    from lpkernels.nn import policies
+    from lpkernels.recipes import describe, recipe
+
+    has_policy = name in policies.policies()
+    paragraphs = (policies.describe if has_policy else describe)(name).split("\n\n")
+    rows = {
+        "recipe": str(recipe(name)),
+        "description": "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs),
+    }
+    if has_policy:
+        keys = [line.split()[0] for line in str(policies.policy(name)).splitlines()[2:]]
+        rows["policy"] = "keys " + ", ".join(keys)
+    return details(rows, title=name)
+
+
+def unit_table() -> Table:
+    """Every named unit with the parameters of its step."""
+    rows = []
+    for unit in (UNITS | MODELS).values():
+        acc = unit.accumulator
+        least = "" if acc.least_exponent is None else str(acc.least_exponent)
+        recorded = unit.hardware if unit.evidence == "recordings" else unit.evidence
+        sizes = (str(acc.block), str(acc.aligned_bits), least)
+        rows.append((unit.name, recorded, unit.instruction, f"{acc.fmt} {acc.rounding}", *sizes))
+    columns = ("name", "recorded on", "instruction", "result", "block", "bits", "least")
+    title = "Tensor cores (lpkernels units NAME: what is known of one)"
+    return make_table(columns, rows, words=columns[:4], title=title)
+
+
+def unit_details(unit: Unit) -> Table:
+    """One unit in detail: its arithmetic, the source, and the unknown parameters."""
+    rows = {
+        "accumulator": str(unit.accumulator),
+        "evidence": unit.evidence,
+        "recorded on": unit.hardware,
+        "instruction": unit.instruction,
+        "recordings decide": unit.decided,
+        "not known from them": unit.unknown,
+        "source": _SOURCES[unit.evidence],
+    }
+    return details(rows, title=unit.name)
+
+
+def speed_table(speed: Speed, shape: str, operands: str, accumulator: str, threads: int) -> Table:
+    """One row: both rates and their ratio."""
+    row = (f"{speed.emulated:.2f}", f"{speed.torch_float32:.2f}", f"{speed.ratio:.3f}")
+    columns = ("accumulator", "GMAC/s", "torch fp32", "ratio")
+    title = f"{shape}, {operands} operands, {threads} threads"
+    return make_table(columns, [(accumulator, *row)], words=columns[:1], title=title)
+
+
+def tier_table(tiers: Mapping[str, float]) -> Table:
+    """The share of products that each tier of the cpu backend did."""
+    rows = [(tier, f"{share:.1%}", _TIERS[tier]) for tier, share in tiers.items()]
+    words = ("tier", "what it is")
+    return make_table(
+        ("tier", "products", words[1]), rows, words=words, title="Kernels that did it"
+    )
+
+
+def order_table() -> Table:
+    """The order in which "auto" asks the cuda and triton backends on a CUDA device."""
+    evidence = "instructions counted, not measured"
+    rows = [(name, order[0], evidence) for name, order in lpkernels.backends.gpu_orders().items()]
+    columns = ("operation", "first", "evidence")
+    return make_table(columns, rows, words=columns, title="On a CUDA device")
