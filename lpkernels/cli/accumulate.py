@@ -22,7 +22,7 @@ from lpkernels.experiments.records import append_record
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
-from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
+from lpkernels.techniques.accumulation.theory import METRICS, NMSE_CONSTANTS
 
 _RECORDS = "accumulate.jsonl"
 
@@ -50,13 +50,6 @@ def accumulate(
             callback=valid(_chunk), help="Length of the inner sums, none (or 0), or best."
         ),
     ] = "none",
-    criterion: Annotated[
-        str,
-        typer.Option(
-            callback=valid(one_of(*CRITERIA)),
-            help="With --metric vrr and chunks: level, or total (stricter).",
-        ),
-    ] = "level",
     metric: Annotated[
         str,
         typer.Option(

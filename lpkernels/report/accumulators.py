@@ -12,7 +12,7 @@ from lpkernels.experiments.records import Record
 from lpkernels.report.figures import finish, new_figure, save_figure
 from lpkernels.report.tables import make_table
 from lpkernels.techniques.accumulation import nmse, vrr
-from lpkernels.techniques.accumulation.tables import COLUMNS, FIXED, WORDS, plan_cells
+from lpkernels.techniques.accumulation.tables import COLUMNS, WORDS, plan_cells
 
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
 _FIGURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
@@ -29,7 +29,7 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     table = make_table(head, cells, words=WORDS, title=title, **style)
     table.caption_justify = "left"
     for column in table.columns:
-        column.no_wrap = column.header not in ("block", FIXED, "notes")
+        column.no_wrap = column.header not in ("block", "notes")
     return table
 
 

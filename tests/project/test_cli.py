@@ -116,7 +116,6 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["report", "."], "PATHS", "no records.jsonl"),
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
-        (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
         (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
         (["accumulate", "--margin", "-1"], "--margin", "greater than or equal to 0"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
@@ -236,7 +235,7 @@ def test_accumulate_plans_and_simulates(tmp_path: Path) -> None:
     assert {row["type"] for row in rows} == {"plan", "simulation"}
 
 
-def test_accumulate_says_the_headroom_and_where_nothing_overflows(tmp_path: Path) -> None:
+def test_accumulate_says_the_headroom(tmp_path: Path) -> None:
     printed = [
         call(*ACCUMULATE, *options, "--out", tmp_path).output
         for options in ([], ["--headroom", "2"], ["--headroom", "0"])
@@ -244,10 +243,7 @@ def test_accumulate_says_the_headroom_and_where_nothing_overflows(tmp_path: Path
     for output, more in zip(printed, ("+1", "+2", "+0"), strict=True):
         assert re.search(rf"fprop .* -?\d+\.\.-?\d+ \{more} e", output)
     said = done(*ACCUMULATE, "--operand", "fixed8_f5", "--out", tmp_path)
-    assert "never overflows in" in " ".join(said.split())
-    assert re.search(r"fprop .* 1\d bits", said)
-    assert "E[sum^2] is" in said  # a note, not markup
-    assert "overflows" not in call(*ACCUMULATE, "--out", tmp_path).output
+    assert "E[sum^2] over" in " ".join(said.split())  # a note, not markup
     assert "not measured" in done(*ACCUMULATE, "--sample", "0", "--out", tmp_path)
 
 

@@ -48,7 +48,7 @@ ROOMS: dict[str, set[str]] = {
 # A technique reaches the loop as a callback, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
 CALLBACKS = "experiments.training.callbacks"
-EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
+EXTRA = {"techniques.accumulation.measuring": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {

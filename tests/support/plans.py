@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.accumulation import PlanRow, plan
+from lpkernels.techniques.accumulation import plan
+from lpkernels.techniques.accumulation.planning import PlanRow
 
 
 def mean_square(y: Any) -> Tensor:

@@ -106,23 +106,11 @@ def test_headroom_is_added_to_the_measured_bits_up_to_eight() -> None:
     assert exponents(torch.zeros(4, 8))[0] == (8, None)
 
 
-def test_headroom_changes_nothing_else() -> None:
-    model, x = nn.Linear(64, 3), torch.randn(40, 64)
-    rows = [
-        plan(model, x, loss=lambda y: y.sum(), operand="e5m2", chunk=16, headroom=n).rows
-        for n in (0, 2)
-    ]
-    for fitted, wide in zip(*rows, strict=True):
-        assert wide.exponents == fitted.exponents
-        assert wide.format.man_bits == fitted.format.man_bits
-        assert wide.accumulator.chunk == fitted.accumulator.chunk
-
-
 def test_given_exponent_bits_have_no_headroom() -> None:
     x = torch.randn(4, 8)
     fitted = [bits for bits, _ in exponents(x, headroom=0)]
     assert exponents(x, exp_bits=3) == [(3, 3 - bits) for bits in fitted]
-    with pytest.raises(ValueError, match=r"headroom=2 adds to .* exp_bits=6 gives them"):
+    with pytest.raises(ValueError, match="headroom=2 adds to exponent bits"):
         exponents(x, exp_bits=6, headroom=2)
 
 

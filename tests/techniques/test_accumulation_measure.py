@@ -10,8 +10,7 @@ import torch
 import lpkernels as lp
 from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
-from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
-from lpkernels.techniques.accumulation.measuring import with_mantissa
+from lpkernels.techniques.accumulation import accumulator_of, measure, nmse, vrr
 from tests.loops import each, rows
 from tests.support.refusals import refused
 
@@ -130,13 +129,6 @@ def test_additions_in_another_order_are_not_counted(name: str):
     assert got.nmse > 0
 
 
-def test_with_mantissa_keeps_the_rest():
-    acc = lp.accumulator("hopper_fp8")
-    assert acc.operands
-    want = str(acc).replace("e8m13", "e8m9").replace(":outer=e8m23", "")
-    assert str(with_mantissa(acc, 9)) == want
-
-
 def test_rows_stand_for_the_rest_where_there_are_too_many():
     a, b = operands(64, 128, 16)
     all_of_them = measure(a, b, "e5m4", counted=None)
@@ -209,18 +201,15 @@ def test_accumulators_of_the_theory_s_roundings():
 
 X = torch.ones(3, 4)
 WRONG = [
-    (lambda: measure(X, X, "e5m4"), ValueError, r"a must be \(M, K\) and b \(K, N\), got"),
+    (lambda: measure(X, X, "e5m4"), ValueError, r"a must be \(M, K\) and b \(K, N\)"),
     (lambda: measure(X[0], X.t(), "e5m4"), ValueError, "must be"),
-    (lambda: measure(X[:0], X.t(), "e5m4"), ValueError, "no product in shapes"),
+    (lambda: measure(X[:0], X.t(), "e5m4"), ValueError, "none of them empty"),
     (lambda: measure(X.double(), X.t(), "e5m4"), TypeError, r"a must be float32.*lp.quantize"),
     (lambda: measure(X, None, "e5m4"), TypeError, "b must be a torch.Tensor, got NoneType"),
     (lambda: measure(X * math.inf, X.t(), "e5m4"), ValueError, "a holds infinities or NaN"),
     (lambda: measure(X, X.t(), "e5m99"), ValueError, "e5m99"),
     (lambda: measure(X, X.t(), "e5m4", counted=-1), ValueError, "counted: expected at least 0"),
     (lambda: measure(X, X.t(), "e5m4", counted=1.5), TypeError, "measure: counted: expected an"),
-    (lambda: knee(X, X.t(), [3], "fixed8_f4"), ValueError, "sequential sum in a float format"),
-    (lambda: knee(X, X.t(), [3], "native"), ValueError, "got native"),
-    (lambda: knee(X, X.t(), [24]), ValueError, "man_bits"),
 ]
 test_wrong_arguments = refused(WRONG)
 
@@ -232,19 +221,8 @@ def test_a_measurement_prints_as_a_table():
     # The sum grows to 8, to which 1 adds nothing: 1 + (8^2 - 16^2) / 16 and 8^2 / 16.
     want = "e5m2 16 4 0 -11.0000 +- 0.0000 4.00e+00 +- 0e+00 50.00% 0.00%"
     assert line.split() == want.split()
-
-
-def test_a_curve_has_a_row_for_each_width_and_the_columns_that_say_something():
-    a, b = operands(16, 256, 16)
-    found = knee(a, b, range(3, 9), "e6m9_chunk16")
-    assert [row.accumulator for row in found] == [f"e6m{m}_chunk16" for m in range(3, 9)]
-    errors = [row.nmse for row in found]
-    assert errors == sorted(errors, reverse=True)
-    assert found[0].swamped > found[-1].swamped
-    head, *lines = str(found).splitlines()
-    assert "swamped chunks" in head
-    assert "of sums" not in head
-    assert [line.split()[0] for line in lines] == [row.accumulator for row in found]
+    # A column without a value is left out.
     assert "swamped" not in str(measure(a, b, "native"))
-    head, line = str(measure(a, b, "e6m9", counted=4 * 256 * 16)).splitlines()
-    assert (head[-7:], line.split()[-1]) == ("of sums", "64")
+    assert "swamped chunks" in str(measure(a, b, "e6m9_chunk4"))
+    head, line = str(measure(a, b, "e6m9", counted=16 * 2)).splitlines()
+    assert (head[-7:], line.split()[-1]) == ("of sums", "2")

@@ -160,64 +160,13 @@ def test_layers_without_gradient_say_so():
     assert [row.gemm for row in rows if row.layer == "used"] == ["fprop", "wgrad"]
 
 
-FIXED_LAYERS = {
-    "linear": (nn.Linear(24, 5), (3, 24)),
-    "grouped": (nn.Conv2d(4, 6, 3, padding=1, groups=2), (2, 4, 6, 6)),
-    "transposed": (nn.ConvTranspose2d(4, 6, (3, 2), (2, 3), groups=2), (2, 4, 6, 6)),
-    "dilated": (nn.ConvTranspose1d(4, 6, 4, 2, dilation=3), (2, 4, 12)),
-}
-
-
-@each("name, operand", FIXED_LAYERS, ["fixed6_f4", "ufixed5_f2"])
-def test_fixed_point_layers_say_in_how_many_bits_they_never_overflow(name: str, operand: str):
-    layer, shape = FIXED_LAYERS[name]
-    layer = copy.deepcopy(layer)
-    weight = lp.quantize(layer.weight.detach() * 3, "fixed6_f4")
-    recipe = lp.Recipe(input=operand, weight="fixed6_f4", grad_output="e5m2")
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        rows = plan(layer, torch.randn(shape), loss=mean_square, operand=recipe).rows
-        assert [row.integer_bits is None for row in rows] == [row.gemm != "fprop" for row in rows]
-        # The worst inputs of every sum lie at one end where weights are positive and at the other
-        # end elsewhere. The sum is in codes, as two passes over the positive and the negative
-        # weights.
-        low, high = (-32, 31) if operand == "fixed6_f4" else (0, 31)
-        layer.bias.zero_()
-        ends = []
-        for one, other in ((high, low), (low, high)):
-            total = 0
-            for part, value in ((weight.clamp(min=0), one), (weight.clamp(max=0), other)):
-                layer.weight.copy_(part * 16)
-                total = total + layer(torch.full(shape, float(value)))
-            ends.append(total)
-        largest, smallest = ends[0].max().item(), ends[1].min().item()
-    bits = 1 + max(int(largest).bit_length(), (-int(smallest) - 1).bit_length() if smallest else 0)
-    assert rows[0].integer_bits == bits
-    assert rows[0].to_dict()["integer_bits"] == bits
-
-
-def test_float_operands_and_activations_have_no_integer_bits():
-    for operand in ("e5m2", lp.Recipe(input="fixed6_f4", weight="e4m3")):
-        made = plan(nn.Linear(4, 4), torch.ones(2, 4), loss=mean_square, operand=operand)
-        assert {row.integer_bits for row in made.rows} == {None}
-    attention = nn.MultiheadAttention(8, 2, batch_first=True)
-    x = torch.randn(2, 5, 8)
-    made = plan(attention, (x, x, x), loss=mean_square, operand="fixed10_f6")
-    found = {row.layer: row.integer_bits is None for row in made.rows if row.gemm == "fprop"}
-    linear = dict.fromkeys(["in_proj_q", "in_proj_k", "in_proj_v", "out_proj"], False)
-    assert found == {**linear, "scores": True, "values": True}
-    x = torch.randn(5, 2, 4)
-    recurrent = plan(nn.LSTM(4, 3), x, loss=mean_square, operand="fixed10_f6")
-    assert all(row.integer_bits for row in recurrent.rows if row.gemm == "fprop")
-
-
 @pytest.mark.parametrize("rounding", ["stochastic", "aligned_truncation"])
 def test_other_roundings_are_planned_and_converted(rounding: str):
     model, x = nn.Linear(512, 8), torch.randn(64, 512)
     options: dict = {"loss": mean_square, "operand": "e5m2", "rounding": rounding}
-    made = plan(model, x, eps=1e-2, **options)
+    made = plan(model, x, **options)
     fprop = made.rows[0]
-    bits = min_mantissa_bits(512, 5, metric="nmse", eps=1e-2, rounding=rounding)
+    bits = min_mantissa_bits(512, 5, metric="nmse", rounding=rounding)
     assert fprop.man_bits == bits + 1
     assert fprop.accumulator == accumulator_of(fprop.format, rounding)
     assert fprop.notes == ()
@@ -225,7 +174,7 @@ def test_other_roundings_are_planned_and_converted(rounding: str):
     assert narrow.fprop.fmt.man_bits == fprop.man_bits - 2
     a, b = lp.quantize(x, "e5m2"), lp.quantize(model.weight, "e5m2").T
     got = measure(a, b, fprop.accumulator, counted=0)
-    assert got.nmse < 1e-2
+    assert got.nmse < 1e-3
     lp.convert(model, made)
     model(x).sum().backward()
     # The variance criterion does not see the effects of these roundings, and each row says so.

@@ -198,7 +198,6 @@ OPTIONS = [
     ({"chunk": 0}, ValueError, "chunk: expected at least 1, got 0"),
     ({"chunk": 1.5}, TypeError, 'a length, "best" or None'),
     ({"exp_bits": 9}, ValueError, "exp_bits: expected 2 to 8, got 9"),
-    ({"criterion": "x"}, ValueError, "level, total"),
     ({"metric": "x"}, ValueError, "vrr, nmse"),
     ({"rounding": "toward_zero"}, ValueError, "stochastic, align"),
     ({"model": lambda x: x}, TypeError, "must be a torch.nn.Module, got function"),

@@ -1,7 +1,6 @@
 """The widths of a plan by its metric and margin, and its printed table with the notes."""
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -59,37 +58,12 @@ def test_the_best_chunk_needs_the_fewest_bits(
 def test_no_accumulator_has_more_mantissa_than_fp32():
     row = linear_rows(torch.randn(4, 64), torch.randn(3, 64), margin=23)[0]
     assert row.format.man_bits == 23 < row.man_bits
-    assert any(f"needs {row.man_bits} mantissa bits" in note for note in row.notes)
+    assert any("more mantissa bits than the 23 of fp32" in note for note in row.notes)
 
 
-@each(
-    "options, name, metric",
-    [
-        ({"criterion": "total"}, "criterion='total'", "vrr"),
-        ({"cutoff": 10.0}, "cutoff=10.0", "vrr"),
-        ({"metric": "vrr", "eps": 1e-2}, "eps=0.01", "nmse"),
-    ],
-)
-def test_options_of_the_other_metric_are_refused(options: dict[str, Any], name: str, metric: str):
-    x, w = torch.ones(2, 4), torch.ones(3, 4)
-    with pytest.raises(ValueError, match=f"plan: {name} is an option of metric='{metric}' and has"):
-        linear_rows(x, w, **options)
-    assert linear_rows(x, w, **{**options, "metric": metric})
-
-
-WRONG_MARGINS = [
-    (-1, ValueError, r"plan: margin: expected 0 to 23, got -1; .* take narrowed\(\) of the plan"),
-    (24, ValueError, "plan: margin: expected 0 to 23, got 24; a margin is mantissa bits beyond"),
-    (0.5, TypeError, "plan: margin: expected an int, got float 0.5; a margin is mantissa bits"),
-    (True, TypeError, "plan: margin: expected an int, got bool True"),
-    ("1", TypeError, "plan: margin: expected an int, got str '1'"),
-    (None, TypeError, "plan: margin: expected an int, got NoneType None"),
-]
-
-
-@each("margin, error, message", WRONG_MARGINS)
-def test_a_margin_is_a_number_of_bits(margin: Any, error: type[Exception], message: str):
-    with pytest.raises(error, match=message):
+@each("margin, error", [(-1, ValueError), (24, ValueError), (0.5, TypeError), (True, TypeError)])
+def test_a_margin_is_a_number_of_bits(margin: Any, error: type[Exception]):
+    with pytest.raises(error, match="plan: margin: expected"):
         linear_rows(torch.ones(2, 4), torch.ones(3, 4), margin=margin)
 
 
@@ -114,31 +88,6 @@ def test_a_plan_prints_as_a_table_of_its_rows():
     ]
 
 
-def test_equal_notes_print_once_with_a_count_and_the_ends_of_their_figures():
-    def mean(scale: float) -> nn.Linear:
-        layer = nn.Linear(64, 64, bias=False)
-        nn.init.constant_(layer.weight, scale)
-        return layer
-
-    model = nn.Sequential(mean(1.0), mean(1.0), nn.Linear(64, 8, bias=False))
-    made = plan(model, torch.ones(32, 64) + torch.randn(32, 64), loss=mean_square, operand="bf16")
-    growing = [row for row in made.rows if any("not of mean zero" in n for n in row.notes)]
-    times = [re.search(r"is (\d+) times", " ".join(row.notes))[1] for row in growing]
-    assert len(set(times)) > 2
-    low, high = sorted({int(n) for n in times})[:: len(set(times)) - 1]
-    (line,) = (line for line in str(made).splitlines() if "not of mean zero" in line)
-    assert f"E[sum^2] is {low} to {high} times" in line
-    assert line.endswith(f"({len(growing)} rows)")
-    # Each row keeps the notes that it has, and its number is that of the line.
-    number = line.split(":")[0]
-    rows = str(made).splitlines()[1 : len(made.rows) + 1]
-    numbered = [
-        number in text.split(row.accumulator.fmt.name)[1].split()
-        for row, text in zip(made.rows, rows, strict=True)
-    ]
-    assert numbered == [row in growing for row in made.rows]
-
-
 def test_notes_say_where_the_theory_is_wrong():
     model = nn.Linear(4, 3)
     nn.init.zeros_(model.weight)
@@ -147,7 +96,7 @@ def test_notes_say_where_the_theory_is_wrong():
     assert rows[0].format.exp_bits == 8
     tiny = plan(nn.Linear(64, 3), grad(2, 64), loss=lambda y: y.sum() * 2.0**-30, operand="e5m2")
     dgrad = next(row for row in tiny.rows if row.gemm == "dgrad")
-    assert any("round to zero as operands" in note for note in dgrad.notes)
+    assert any("rounds to zero as operands" in note for note in dgrad.notes)
     layer, options = nn.Linear(3, 3), {"loss": torch.sum, "operand": "e4m3"}
     narrow, short = "fewer mantissa bits than the operands", {"metric": "vrr", "margin": 0}
     assert all(

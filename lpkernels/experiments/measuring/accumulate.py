@@ -42,7 +42,7 @@ class AccumulateConfig:
 
     model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, criterion, metric, margin, rounding, headroom, exp_bits: as in `plan`; exp_bits 0:
+    operand, metric, margin, rounding, headroom, exp_bits: as in `plan`; exp_bits 0:
         measured.
     chunk: its length, 0 none, -1 the best.
     batch: images or token sequences of a training step.  sample: of the batch that is computed; 0:
@@ -55,7 +55,6 @@ class AccumulateConfig:
     model: str = "resnet32-cifar"
     operand: str = "e5m2"
     chunk: int = 0
-    criterion: str = "level"
     metric: str = "nmse"
     margin: int = MARGIN
     rounding: str = "nearest_even"
@@ -136,7 +135,6 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         headroom=config.headroom,
         exp_bits=config.exp_bits or None,
         batch=None if ":" in config.model else config.batch,
-        criterion=config.criterion,
         metric=config.metric,
         margin=config.margin,
         rounding=config.rounding,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
-from lpkernels.formats import BlockFormat, FixedFormat, Format
-from lpkernels.functional import Scaled, quantize, scaled
+from lpkernels._table import Tabular, TextTable
+from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_quantizer
+from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import trace
 from lpkernels.nn.observing.operators import Operators
@@ -25,28 +26,165 @@ from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.accumulation import theory
-from lpkernels.techniques.accumulation._products import GEMMS, Product, Products
-from lpkernels.techniques.accumulation._rows import (
-    UNSEEN,
-    AccumulatorPlan,
-    exponent_bits,
-    plan_rows,
-)
-from lpkernels.techniques.accumulation.measuring import (
-    Statistics,
-    integer_bits,
-    statistics,
-    unmeasured,
-)
+from lpkernels.techniques.accumulation.products import GEMMS, Products, Statistics
+from lpkernels.techniques.accumulation.tables import plan_text
+from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
 #: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
 #: gradients.
 HEADROOM = 1
 #: Mantissa bits beyond the widths of the metric, which alone cost accuracy in training.
 MARGIN = 1
-_MOST_MARGIN = 23
-# The left and the right operand of fprop, dgrad and wgrad.
-_ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
+_MOST_BITS = 23
+_MOST_EXPONENT_BITS = 8
+# The best chunk length is chosen among these.
+_CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
+# If E[sum^2] is so many times that of independent products, the row says so.
+_GROWTH = 4.0
+# If the operand format flushes this share of the gradients to zero, the rows say so.
+_FLUSHED = 0.1
+# Why a sum has fewer mantissa bits than its operands, by metric.
+_TOO_SHORT = {
+    "vrr": "the criterion accepts the loss of 3.9 products, which is most of a sum this short",
+    "nmse": "a sum is rounded more coarsely than the operands are",
+}
+# The note of a layer that ran forward, has something to train, and got no gradient.
+_UNSEEN = (
+    "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
+    "dgrad and wgrad are not planned"
+)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """The accumulator of one GEMM of one layer.
+
+    layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
+    length: products of its longest sum.
+    product_bits, nzr, growth: measured; see `Statistics`. From shapes alone the bits are
+        those of the operand's formats, nzr is 1 and growth is None.
+    exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
+        product is 0, or nothing was measured.
+    man_bits: of one sum, with the plan's margin.  chunk, chunk_bits: the chunk length asked for, or
+        the best one, and the mantissa bits of inner and outer sums with it.
+    format, accumulator: the recommendation; with chunks if the plan was asked for them.
+    notes: where the theory is known to be wrong for this row.
+    """
+
+    layer: str
+    gemm: str
+    length: int
+    product_bits: int
+    nzr: float
+    growth: float | None
+    exponents: tuple[int, int] | None
+    man_bits: int
+    chunk: int
+    chunk_bits: int
+    format: FloatFormat
+    accumulator: Accumulator
+    notes: tuple[str, ...] = ()
+
+    @property
+    def headroom(self) -> int | None:
+        """Exponent bits of the format beyond the fewest that cover `exponents`; below 0 where fewer
+        were asked for (`exp_bits`), None where `exponents` are."""
+        if self.exponents is None:
+            return None
+        return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as records hold them."""
+        return {
+            **vars(self),
+            "format": str(self.format),
+            "accumulator": str(self.accumulator),
+            "notes": list(self.notes),
+            "exponents": self.exponents and [*self.exponents],
+            "headroom": self.headroom,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
+    """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
+
+    ``print`` shows a table of its `blocks`.
+
+    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators and the
+    operand formats the plan was made for. A module of several products (attention, recurrent
+    layers, one whose own forward calls torch.matmul) has one recipe, in which each of fprop, dgrad
+    and wgrad has the widest accumulator of its rows.
+
+    Args:
+        rows: the PlanRows.
+        operands: the recipe of the quantizers that the plan was made for.
+        modules: {the layer of a row: the module whose recipe it has}.
+        uncovered: a sentence that names the products without a row; "" if there are none.
+    """
+
+    rows: tuple[PlanRow, ...]
+    operands: Recipe
+    modules: Mapping[str, str]
+    uncovered: str = ""
+
+    def __repr__(self) -> str:
+        return str(self._table())
+
+    def _table(self) -> TextTable:
+        return plan_text([row.to_dict() for row in self.blocks], self.uncovered)
+
+    def __getitem__(self, pattern: Any) -> Recipe:
+        return self.recipes[pattern]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.recipes)
+
+    def __len__(self) -> int:
+        return len(self.recipes)
+
+    @cached_property
+    def recipes(self) -> dict[Any, Recipe]:
+        """{the layer's name as a pattern: its Recipe}."""
+        return self.narrowed(0)
+
+    def narrowed(self, bits: int) -> dict[Any, Recipe]:
+        """The recipes with `bits` fewer mantissa bits in every accumulator, 1 to 23 of them left.
+
+        A negative number adds bits.
+        """
+        modules: dict[str, dict[str, PlanRow]] = {}
+        for row in self.rows:
+            if row.layer in self.modules:
+                _add(modules.setdefault(self.modules[row.layer], {}), row.gemm, row)
+        quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
+        recipes: dict[Any, Recipe] = {}
+        for module, rows in modules.items():
+            accs: dict[str, Any] = {
+                gemm: _narrower(row.accumulator, bits) for gemm, row in rows.items()
+            }
+            # A glob that matches this name alone.
+            pattern = "".join(f"[{c}]" if c in "*?[" else c for c in module)
+            recipes[pattern] = Recipe(**quantizers, **accs)
+        return recipes
+
+    @cached_property
+    def blocks(self) -> tuple[PlanRow, ...]:
+        """A row for each GEMM of each block, as wide as the widest of its layers.
+
+        A block is one stage of the network: "layer1" holds "layer1.0.conv1" and "layer1.1.conv2".
+        Numbered stages are a block each, "stages.0" of "stages.0.1.conv1", and so are the layers of
+        an nn.Sequential, "features.3". `layer` of the row is the block's name.
+        """
+        blocks: dict[str, dict[str, PlanRow]] = {}
+        for row in self.rows:
+            block = _block(row.layer)
+            _add(blocks.setdefault(block, {}), row.gemm, replace(row, layer=block))
+        return tuple(rows[gemm] for rows in blocks.values() for gemm in GEMMS if gemm in rows)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The rows as plain values."""
+        return [row.to_dict() for row in self.rows]
 
 
 def plan(
@@ -59,10 +197,7 @@ def plan(
     headroom: int = HEADROOM,
     exp_bits: int | None = None,
     batch: int | None = None,
-    criterion: str = "level",
-    cutoff: float = theory.CUTOFF,
     metric: str = "nmse",
-    eps: float = theory.EPS,
     margin: int = MARGIN,
     rounding: str = "nearest_even",
 ) -> AccumulatorPlan:
@@ -101,57 +236,61 @@ def plan(
             along the last dimension here, so that zeros and exponents in wgrad are estimates.
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
-            bits; where several do, the one that loses least.
-        headroom: exponent bits beyond those that this batch needs, up to 8 in all; neither with
-            exp_bits nor on the meta device.
+            bits; where several do, the one of the least error.
+        headroom: exponent bits beyond those that this batch needs, up to 8 in all; it is refused
+            with exp_bits and on the meta device.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
         batch: examples of the batch that the lengths are for. The first dimension of the sample's
             first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
             length is the sample's times batch and divided by this count. Zeros, exponents and
             growth stay those of the sample. None: the sample's own lengths.
-        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`, whose own default
-            is the paper's metric; the accumulators round so too (:func:`accumulator_of`).
+        metric, rounding: of :func:`min_mantissa_bits`, whose own default is the paper's metric; the
+            accumulators round so too (:func:`accumulator_of`).
         margin: mantissa bits, 0..23, that every accumulator has beyond those of the metric. 0 is
             the bare formula, whose widths cost accuracy in training.
 
     Returns:
-        An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a
-        fixed-point accumulator can never overflow with the layer's weights as they are
-        (`PlanRow.integer_bits`). Products that this trace did not see, but that reach torch, are
-        named below the table (`AccumulatorPlan.uncovered`).
+        An AccumulatorPlan. Products that this trace did not see, but that reach torch, are named
+        below the table (`AccumulatorPlan.uncovered`).
 
     Raises:
-        TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
-            exp_bits or on the meta device; an option of the other metric; a loss that is no scalar
-            or has no gradient; a layer that is emulated already or not initialised; operands that
-            are not finite, or overflow in their format; a model on the meta device and a sample
-            elsewhere; a batch of no whole number of samples in a sum.
+        TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
+            gradient; a layer that is emulated already or not initialised; operands that are not
+            finite, or overflow in their format; a model on the meta device and a sample elsewhere;
+            a batch of no whole number of samples in a sum.
         NotImplementedError: an operation that cannot be traced, by name.
 
     >>> from lpkernels.techniques.accumulation import plan
     >>> model = torch.nn.Linear(256, 8)
-    >>> found = plan(model, torch.randn(64, 256), loss=lambda y: y.square().sum(), operand="e4m3fn")
-    >>> [(row.gemm, row.length) for row in found.rows]
+    >>> table = plan(model, torch.randn(64, 256), loss=lambda y: y.square().sum(), operand="e4m3fn")
+    >>> [(row.gemm, row.length) for row in table.rows]
     [('fprop', 256), ('wgrad', 64)]
-    >>> lp.convert(model, found).recipe.input.fmt == lp.parse_format("e4m3fn")
+    >>> lp.convert(model, table).recipe.input.fmt == lp.parse_format("e4m3fn")
     True
     """
-    _check(chunk, headroom, exp_bits, margin)
-    theory.check_criteria("plan", criterion, metric, rounding)
-    _check_metric(metric, criterion, cutoff, eps)
+    if chunk != "best" and not isinstance(chunk, int | None):
+        raise TypeError(f'plan: chunk: expected a length, "best" or None, got {chunk!r}')
+    if isinstance(chunk, int):
+        checks.whole("plan: chunk", chunk, 1)
+    if exp_bits is not None:
+        checks.whole("plan: exp_bits", exp_bits, 2, _MOST_EXPONENT_BITS)
+    checks.whole("plan: headroom", headroom, 0)
+    checks.whole("plan: margin", margin, 0, _MOST_BITS)
+    checks.choice("plan: metric", metric, theory.METRICS)
+    checks.choice("plan: rounding", rounding, theory.NMSE_CONSTANTS)
     _check_model(model)
     quantizers = _operands(operand)
-    measured = _Measured(quantizers, batch, _examples(model, sample, batch))
-    if headroom != HEADROOM and any(parameter.is_meta for parameter in model.parameters()):
+    products = Products(model, quantizers, batch, _examples(model, sample, batch))
+    on_meta = any(parameter.is_meta for parameter in model.parameters())
+    if headroom != HEADROOM and (on_meta or exp_bits is not None):
         raise ValueError(
-            f"plan: headroom={headroom} adds to exponent bits that are measured, and from shapes "
-            "alone nothing is; measure a sample, give exp_bits, or leave headroom out"
+            f"plan: headroom={headroom} adds to exponent bits that are measured, and with exp_bits "
+            "or from shapes alone nothing is; leave one of the two out, or measure a sample"
         )
-    products = Products(model, measured.add)
 
     def checked_loss(output: Any) -> Tensor:
         value = loss(output)
-        if not products.found:
+        if not products.statistics:
             raise ValueError(
                 "plan: the model made no matrix product and no convolution; there is nothing to "
                 "accumulate"
@@ -161,67 +300,27 @@ def plan(
     args, kwargs = arguments(sample)
     below = Operators(Runs())
     trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts", operators=below)
-    options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
-    exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
-    options["rounding"] = rounding
-    rows = plan_rows(measured.sums, measured.flushed, chunk, exponent, options, margin)
-    for i, row in enumerate(rows):
-        if row.layer in measured.waiting:
-            rows[i] = row = replace(row, notes=(*row.notes, UNSEEN))
-        if row.gemm == "fprop":
-            rows[i] = replace(row, integer_bits=measured.integer_bits.get(row.layer))
+
+    def exponent(exponents: tuple[int, int] | None) -> int:
+        bits = _fewest_exponent_bits(exponents) + headroom
+        return exp_bits or min(_MOST_EXPONENT_BITS, bits)
+
+    rows = tuple(_rows(products, chunk, exponent, metric, rounding, margin))
     uncovered = below.uncovered(lambda operation: operation.told)
-    return AccumulatorPlan(tuple(rows), quantizers, measured.modules, uncovered)
-
-
-def _check(chunk: Any, headroom: Any, exp_bits: Any, margin: Any) -> None:
-    if chunk != "best" and not isinstance(chunk, int | None):
-        raise TypeError(f'plan: chunk: expected a length, "best" or None, got {chunk!r}')
-    if isinstance(chunk, int):
-        checks.whole("plan: chunk", chunk, 1)
-    if exp_bits is not None:
-        checks.whole("plan: exp_bits", exp_bits, 2, 8)
-    checks.whole("plan: headroom", headroom, 0)
-    if exp_bits is not None and headroom != HEADROOM:
-        raise ValueError(
-            f"plan: headroom={headroom} adds to exponent bits that are measured, and "
-            f"exp_bits={exp_bits} gives them; leave one of the two out"
-        )
-    try:
-        checks.whole("plan: margin", margin, 0, _MOST_MARGIN)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"{error}; a margin is mantissa bits beyond the metric's; for fewer bits than these "
-            "take narrowed() of the plan"
-        ) from error
-
-
-def _check_metric(metric: str, criterion: str, cutoff: float, eps: float) -> None:
-    """Raises ValueError where an option of the other metric would have no effect."""
-    options: dict[str, dict[str, tuple[Any, Any]]] = {
-        "nmse": {"criterion": (criterion, "level"), "cutoff": (cutoff, theory.CUTOFF)},
-        "vrr": {"eps": (eps, theory.EPS)},
-    }
-    for name, (value, default) in options[metric].items():
-        if value != default:
-            other = "vrr" if metric == "nmse" else "nmse"
-            raise ValueError(
-                f"plan: {name}={value!r} is an option of metric={other!r} and has no effect with "
-                f"{metric!r}; pass metric={other!r}, or leave {name} out"
-            )
+    return AccumulatorPlan(rows, quantizers, products.modules, uncovered)
 
 
 def _examples(model: Module, sample: Any, batch: int | None) -> int:
     """The examples of the sample, 1 where no batch asks for them; checks that model and sample are
     both on the meta device, or neither."""
     inputs = all_tensors({"sample": sample})
-    found = [*model.named_parameters(), *model.named_buffers(), *inputs.items()]
-    there = [name for name, x in found if x.is_meta]
-    elsewhere = [name for name, x in found if not x.is_meta]
-    if there and elsewhere:
+    tensors = [*model.named_parameters(), *model.named_buffers(), *inputs.items()]
+    on_meta = [name for name, x in tensors if x.is_meta]
+    elsewhere = [name for name, x in tensors if not x.is_meta]
+    if on_meta and elsewhere:
         raise ValueError(
-            f"plan: {there[0]} is on the meta device and {elsewhere[0]} is not; model and sample "
-            'must both be there, or neither: make them under torch.device("meta"), or move them '
+            f"plan: {on_meta[0]} is on the meta device and {elsewhere[0]} is not; model and sample "
+            'must both be on it, or neither: make them under torch.device("meta"), or move them '
             'by .to("meta")'
         )
     if batch is None:
@@ -238,8 +337,8 @@ def _examples(model: Module, sample: Any, batch: int | None) -> int:
 
 def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:
     if isinstance(operand, Recipe) or (isinstance(operand, str) and operand in recipes()):
-        given = as_recipe(operand)
-        return Recipe(input=given.input, weight=given.weight, grad_output=given.grad_output)
+        recipe = as_recipe(operand)
+        return Recipe(input=recipe.input, weight=recipe.weight, grad_output=recipe.grad_output)
     try:
         q = as_quantizer(operand)
     except (TypeError, ValueError) as error:
@@ -261,115 +360,177 @@ def _check_model(model: Any) -> None:
                 )
 
 
-def _summed(x: Tensor, quantizer: Quantizer) -> Tensor:
-    """x as sums add it: rounded, and without the scales of rows and of the whole tensor, which
-    multiply results."""
-    fmt = quantizer.fmt
-    if not isinstance(fmt, BlockFormat):
-        return quantize(x, quantizer).float()
-    if fmt.axis == "k":
-        fmt = replace(fmt, axis=-1)
-    codes = scaled(x, replace(quantizer, fmt=fmt))
-    one = torch.ones_like(codes.tensor_scale)
-    scale = torch.ones_like(codes.scale) if fmt.block_size in ("row", "tensor") else codes.scale
-    return Scaled(codes.values, scale, one, fmt).dequantize()
-
-
-class _Measured:
-    """The statistics of every (layer, GEMM), one for each call of the layer."""
-
-    def __init__(self, quantizers: Recipe, batch: int | None, examples: int) -> None:
-        self.quantizers = quantizers
-        self.batch, self.examples = batch, examples
-        self.modules: dict[str, str] = {}
-        self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
-        self.flushed: dict[str, float] = {}
-        self.integer_bits: dict[str, int] = {}
-        # Layers whose operands want gradients, until the gradients come.
-        self.waiting: set[str] = set()
-
-    def add(self, product: Product, g: Tensor | None) -> None:
-        """The sink of Products."""
-        layer, geometry = product.layer, product.geometry
-        x = self._rounded(product.x, "input", layer)
-        w = self._rounded(product.w, "weight", layer)
-        if product.module is not None:
-            self.modules[layer] = product.module
-        of = partial(self._add, product)
-        if g is None:
-            for gemm in GEMMS:
-                self.sums.setdefault((layer, gemm), [])
-            of(0, x, w, geometry.fprop)
-            self._find_integer_bits(product, w)
-            if product.needs_x or product.needs_w:
-                self.waiting.add(layer)
-            return
-        self.waiting.discard(layer)
-        g = self._gradient(g, layer)
-        if product.needs_x:
-            of(1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
-        if product.needs_w:
-            of(2, x, g, lambda a, b: geometry.wgrad(a, b, w.shape))
-
-    def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
-        shapes = (product.x.shape, product.w.shape, product.y_shape)
-        length = product.geometry.lengths(*shapes)[gemm]
-        if self.batch is not None and gemm == 2 and product.weights:
-            length = self._of_batch(product.layer, length)
-        if left.is_meta:
-            found = unmeasured(*(self._format(role) for role in _ROLES[gemm]))
-        else:
-            with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
-                found = statistics(left, right, combine, product.geometry.products(*shapes))
-        if length:
-            self.sums[product.layer, GEMMS[gemm]].append((length, found))
-
-    def _of_batch(self, layer: str, length: int) -> int:
-        """The length of a weight's wgrad in the batch that was asked for."""
-        if length % self.examples:
-            raise ValueError(
-                f"plan: batch={self.batch}: the wgrad of {layer!r} sums {length} products of the "
-                f"sample, which is no multiple of its {self.examples} examples (the first "
-                "dimension of its first tensor); give a sample of that batch instead"
+def _rows(
+    products: Products,
+    chunk: int | str | None,
+    exponent: Callable[[tuple[int, int] | None], int],
+    metric: str,
+    rounding: str,
+    margin: int,
+) -> Iterator[PlanRow]:
+    """One row for every GEMM that ran; the mantissa bits of all rows are computed at once."""
+    calls = [(key, *call) for key, calls in products.statistics.items() for call in calls]
+    lengths = np.array([length for _, length, _ in calls])
+    width = np.array([statistics.product_bits for _, _, statistics in calls])
+    # Operands that are all zero say nothing about another batch.
+    share = np.array([statistics.nzr or 1.0 for _, _, statistics in calls])
+    chunks = (chunk,) if isinstance(chunk, int) else _CHUNKS
+    with warnings.catch_warnings():
+        # The notes of the rows take the place of the warnings.
+        warnings.simplefilter("ignore", ModelWarning)
+        single, *chunked = (
+            min_mantissa_bits(lengths, width, chunk=c, nzr=share, metric=metric, rounding=rounding)
+            for c in (None, *chunks)
+        )
+    # Among chunk lengths with equal bits this takes the one whose rounding errors add up to least.
+    errors = [
+        theory.nmse(bits, lengths, chunk=c, nzr=share)
+        for c, bits in zip(chunks, chunked, strict=True)
+    ]
+    best = np.lexsort((np.stack(errors), np.stack(chunked)), axis=0)[0]
+    rows: dict[tuple[str, str], PlanRow] = {}
+    for i, (key, length, statistics) in enumerate(calls):
+        best_chunk = min(chunks[best[i]], length)
+        bits, inner = int(single[i]) + margin, int(chunked[best[i]][i]) + margin
+        in_chunks = chunk is not None and best_chunk < length and (chunk != "best" or inner < bits)
+        needed = inner if in_chunks else bits
+        notes = _notes(length, statistics, needed, in_chunks, metric, rounding)
+        if key[1] != "fprop" and products.flushed.get(key[0], 0.0) >= _FLUSHED:
+            notes.append(
+                "a tenth or more of the output's gradients rounds to zero as operands, which "
+                "shortens the sums: scale the loss"
             )
-        return length // self.examples * (self.batch or 1)
+        if key[0] in products.waiting:
+            notes.append(_UNSEEN)
+        exponents = (
+            None
+            if statistics.low is None or statistics.high is None
+            else (statistics.low, statistics.high)
+        )
+        fmt = FloatFormat(exponent(exponents), min(needed, _MOST_BITS))
+        acc = accumulator_of(fmt, rounding, chunk=best_chunk if in_chunks else None)
+        row = PlanRow(
+            *key, length, statistics.product_bits, statistics.nzr, statistics.growth, exponents,
+            bits, best_chunk, inner, fmt, acc, tuple(notes),
+        )  # fmt: skip
+        _add(rows, key, row)
+    yield from rows.values()
 
-    def _gradient(self, g: Tensor, layer: str) -> Tensor:
-        """The rounded gradient of an output; how much of it became zero is kept."""
-        if g.is_meta:
-            return g
-        nonzero = int(g.count_nonzero())
-        g = self._rounded(g, "grad_output", layer)
-        lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
-        self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
-        return g
 
-    def _format(self, role: str) -> Format | None:
-        quantizer = getattr(self.quantizers, role)
-        return None if quantizer is None else quantizer.fmt
+def _notes(
+    length: int,
+    statistics: Statistics,
+    bits: int,
+    in_chunks: bool,
+    metric: str,
+    rounding: str,
+) -> list[str]:
+    notes = []
+    if statistics.low is None and statistics.growth is not None:
+        notes.append("every product is zero on this sample: nothing was measured")
+    if metric == "vrr" and length * statistics.nzr >= theory.MODEL_LIMIT and not in_chunks:
+        notes.append("from 2^22 products on the formula asks for about 3 bits too many")
+    if bits < statistics.operand_bits:
+        notes.append(f"fewer mantissa bits than the operands have: {_TOO_SHORT[metric]}")
+    if statistics.growth is not None and statistics.growth >= _GROWTH:
+        notes.append(
+            f"products are not of mean zero: `growth`, E[sum^2] over that of independent ones, is "
+            f"{_GROWTH:g} or more, which can cost log2(growth) / 2 bits more"
+        )
+    if bits > _MOST_BITS:
+        notes.append("needs more mantissa bits than the 23 of fp32")
+    if statistics.low is not None and statistics.low < -126:
+        notes.append("products lie below fp32's normal numbers: scale the loss")
+    if metric == "vrr" and rounding in theory.UNSEEN_BY_VRR:
+        notes.append(theory.UNSEEN_BY_VRR[rounding])
+    return notes
 
-    def _find_integer_bits(self, product: Product, w: Tensor) -> None:
-        formats = [q.fmt for q in (self.quantizers.weight, self.quantizers.input) if q is not None]
-        if not product.weights or w.numel() == 0 or w.is_meta or len(formats) < 2:
-            return
-        weight, operand = formats
-        if isinstance(weight, FixedFormat) and isinstance(operand, FixedFormat):
-            sums = product.geometry.weights(w)
-            self.integer_bits[product.layer] = integer_bits(sums, weight, operand)
 
-    def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
-        if x.is_meta:
-            return x
-        quantizer = getattr(self.quantizers, role)
-        if not torch.isfinite(x).all():
-            raise ValueError(
-                f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
-            )
-        result = x.float() if quantizer is None else _summed(x, quantizer)
-        if not torch.isfinite(result).all():
-            raise ValueError(
-                f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "
-                f"overflows in {quantizer}; scale it, or use a format that saturates or has a "
-                "larger range"
-            )
-        return result
+def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:
+    """The fewest exponent bits of an IEEE format that covers the range; 8 for None."""
+    for bits in range(2, _MOST_EXPONENT_BITS):
+        half = 2 ** (bits - 1)
+        if exponents is not None and 2 - half <= exponents[0] and exponents[1] <= half - 1:
+            return bits
+    return _MOST_EXPONENT_BITS
+
+
+def _add(rows: dict[Any, PlanRow], key: Any, row: PlanRow) -> None:
+    """Puts a row under a key, or widens the row of the key: the longer sum, and a format that
+    holds both."""
+    if key not in rows:
+        rows[key] = row
+        return
+    a, b = rows[key], row
+    longer, other = (a, b) if a.length >= b.length else (b, a)
+    ranges = [r.exponents for r in (a, b) if r.exponents is not None]
+    exponents = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else None
+    fmt = FloatFormat(
+        max(a.format.exp_bits, b.format.exp_bits), max(a.format.man_bits, b.format.man_bits)
+    )
+    rows[key] = replace(
+        longer,
+        product_bits=max(a.product_bits, b.product_bits),
+        nzr=max(a.nzr, b.nzr),
+        growth=max((g for g in (a.growth, b.growth) if g is not None), default=None),
+        exponents=exponents,
+        man_bits=max(a.man_bits, b.man_bits),
+        chunk_bits=max(a.chunk_bits, b.chunk_bits),
+        format=fmt,
+        accumulator=_with_format(longer.accumulator, fmt),
+        notes=tuple(dict.fromkeys((*longer.notes, *other.notes))),
+    )
+
+
+def _narrower(acc: Accumulator, bits: int) -> Accumulator:
+    fmt = acc.fmt
+    if not bits or not isinstance(fmt, FloatFormat):
+        return acc
+    man_bits = min(_MOST_BITS, max(1, fmt.man_bits - bits))
+    return _with_format(acc, FloatFormat(fmt.exp_bits, man_bits))
+
+
+def _with_format(acc: Accumulator, fmt: FloatFormat) -> Accumulator:
+    """An accumulator that `accumulator_of` made, with another format."""
+    aligned = None if acc.block is None else fmt.man_bits
+    return replace(acc, fmt=fmt, outer=fmt if acc.chunk else None, aligned_bits=aligned)
+
+
+def _block(layer: str) -> str:
+    """The name of the block of a layer, as `AccumulatorPlan.blocks` says."""
+    parts = layer.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
+    below = parts[at + 1 :]
+    with_number = at == 0 or not below or below[0].isdigit()
+    return ".".join(parts[: at + with_number])
+
+
+def accumulator_of(
+    fmt: FloatFormat, rounding: str, *, chunk: int | None = None, block: int = 1
+) -> Accumulator:
+    """The accumulator whose sums round as `rounding` of :func:`min_mantissa_bits` says.
+
+    "aligned_truncation" cuts the running sum and the next `block` products toward zero at
+    the sum's last place, adds the cut values and cuts the result; sums of chunks are added with
+    rounding to nearest even, because cut sums would drift. Other names are an Accumulator's own,
+    and block is not used.
+
+    Args:
+        fmt:      of the sums, inner and outer.
+        rounding: "nearest_even", "aligned_truncation", or any other of an Accumulator.
+        chunk:    length of the inner sums; None: one sum.
+        block:    1..256.
+
+    Raises:
+        ValueError: no such rounding; "aligned_truncation" with 0 mantissa bits.
+    """
+    if rounding != "aligned_truncation":
+        return Accumulator(fmt, rounding, chunk=chunk)
+    return Accumulator(
+        fmt,
+        "toward_zero",
+        chunk=chunk,
+        outer_rounding=None if chunk is None else "nearest_even",
+        block=block,
+        aligned_bits=fmt.man_bits,
+    )

@@ -1,7 +1,20 @@
 """How many mantissa bits a sum of n products needs: the variance and the error criterion.
 
-Source: Sakr et al. 2019 (arXiv 1901.06588); the formulas are in `_retention`. Departures and
-choices where the paper is silent:
+Source: Sakr et al. 2019, "Accumulation bit-width scaling for ultra-low precision training of deep
+networks" (arXiv 1901.06588). n independent products of mean 0 and standard deviation s are added
+one by one to a float of m_acc mantissa bits. With T = 2^m_acc and 2Q(x) = erfc(x / sqrt 2):
+
+- full swamping: the sum passes T s at step i and absorbs nothing more,
+      q_i = 2Q(T / sqrt i) (1 - 2Q(T / sqrt(i - 1))),   i = 2 .. n - 1;
+- partial swamping, stage j: the low bits of a product of m_p mantissa bits are dropped, which by
+  the end of stage r has cost the variance of a_r products,
+      a_r = 2^(m_acc - 3 m_p) / 3 * sum_{j=1..r} 2^j (2^j - 1) (2^(j+1) - 1);
+- neither: 1 - 2Q(2^(m_acc - m_p + 1) / sqrt n).
+
+VRR is the mean of the variance kept over these cases. Here 1 - VRR is formed from the variance
+lost in each case, so that no difference of nearly equal numbers is taken.
+
+Departures and choices where the paper is silent:
 
 - inner and outer sums are each held to the threshold at their own length ("level"); "total"
   multiplies the loss of both levels with the whole length and asks for 2 to 4 bits more;
@@ -11,15 +24,15 @@ choices where the paper is silent:
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+import torch
 
 from lpkernels.techniques import checks
-from lpkernels.techniques.accumulation._retention import lost
 from lpkernels.techniques.checks import Floats
 
 CRITERIA = ("level", "total")
@@ -42,43 +55,31 @@ UNSEEN_BY_VRR = {
     "aligned_truncation": "aligned truncation loses more variance than the formula counts: add 3 "
     'bits and more, or use metric="nmse"',
 }
-CUTOFF = 50.0
-EPS = 1e-3
 # The last mantissa width that is tried; far above any that a sum of 2^53 products asks for.
 _MOST_BITS = 52
 # From this length on the formula's answer jumps by 3 bits, which no simulated sum shows.
 MODEL_LIMIT = 1 << 22
+# This many terms of the sum over i are added one by one. The others are integrated, in 24 panels of
+# 64 Gauss-Legendre points over log i. The loss then differs from the full sum by less than 1e-7 of
+# it.
+_HEAD = 4096
+_PANELS = 24
+_POINTS = 64
+# Sums of one array operation, which bounds its memory.
+_BLOCK = 256
 
 
 class ModelWarning(UserWarning):
     """The question lies where the theory is known to be wrong."""
 
 
-@overload
-def vrr(
-    m_acc: int, m_p: int, n: int, *, nzr: float = ..., partial: bool = ...
-) -> tuple[float, float]: ...
-@overload
-def vrr(
-    m_acc: ArrayLike,
-    m_p: ArrayLike,
-    n: ArrayLike,
-    *,
-    nzr: ArrayLike = ...,
-    partial: bool = ...,
-) -> tuple[Floats, Floats]: ...
-def vrr(
-    m_acc: Any,
-    m_p: Any,
-    n: Any,
-    *,
-    nzr: Any = 1.0,
-    partial: bool = True,
-) -> tuple[Any, Any]:
+def vrr(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> tuple[Any, Any]:
     """The variance retention ratio of a sum of n products, and the loss 1 - VRR.
 
     VRR = Var(reduced-precision sum) / (n Var(product)), for independent products of mean zero. The
-    loss is formed directly and is good to a relative 1e-6 however small it is.
+    loss is formed directly and is good to a relative 1e-6 however small it is. The paper accepts a
+    sum where n times the loss, the number of whole products whose variance is expected to be lost,
+    is below ln 50 = 3.912.
 
     Args:
         m_acc: mantissa bits of the accumulator, without the hidden one, 1..52.
@@ -86,8 +87,6 @@ def vrr(
         n: products of one sum, at least 1; n = 1 loses nothing.
         nzr: share of the products that are not zero, 0..1: the sum then counts as one of
             max(2, round(nzr n)) products.
-        partial: count the bits lost before full swamping too (the paper's theorem); False is its
-            lemma.
 
     The four numbers broadcast against one another.
 
@@ -109,42 +108,8 @@ def vrr(
         _lengths("vrr: n", n),
         _shares("vrr: nzr", nzr),
     )
-    loss = _loss(bits, product, effective_length(length, share), partial)
+    loss = _loss(bits, product, _effective_length(length, share))
     return (1.0 - float(loss), float(loss)) if scalar else (1.0 - loss, loss)
-
-
-def log_variance_lost(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> Any:
-    """ln v(n) = n (1 - VRR), n times the share nzr: a sum is accepted below ln 50 = 3.912.
-
-    This is the number of whole products whose variance is expected to be lost.
-
-    Args:
-        m_acc, m_p, n, nzr: as in :func:`vrr`; they broadcast against one another.
-
-    Returns:
-        A float, or a float64 array.
-
-    Raises:
-        TypeError, ValueError: as :func:`vrr`.
-    """
-    loss = vrr(m_acc, m_p, n, nzr=nzr)[1]
-    length = np.broadcast_to(effective_length(np.asarray(n), np.asarray(nzr)), np.shape(loss))
-    return float(length * loss) if np.ndim(loss) == 0 else length * loss
-
-
-def effective_length(n: NDArray[Any], nzr: NDArray[Any]) -> Floats:
-    """Products that count: max(2, round(nzr n)), and 1 where n is 1."""
-    return np.where(n <= 1, 1.0, np.maximum(2.0, np.round(nzr * n)))
-
-
-def _loss(m_acc: Floats, m_p: Floats, n: Floats, partial: bool = True) -> Floats:
-    """1 - VRR for arrays of one shape, n already effective; 0 where n is 1."""
-    shape = np.shape(n)
-    columns = [np.array(x, dtype=np.float64).ravel() for x in (m_acc, m_p, n)]
-    loss = np.zeros(columns[2].size)
-    some = columns[2] > 1
-    loss[some] = lost(*(x[some] for x in columns), partial=partial)
-    return loss.reshape(shape)
 
 
 def min_mantissa_bits(
@@ -153,10 +118,10 @@ def min_mantissa_bits(
     *,
     chunk: Any = None,
     nzr: Any = 1.0,
-    cutoff: float = CUTOFF,
+    cutoff: float = 50.0,
     criterion: str = "level",
     metric: str = "vrr",
-    eps: float = EPS,
+    eps: float = 1e-3,
     rounding: str = "nearest_even",
 ) -> Any:
     """The fewest mantissa bits of an accumulator that sums n products well enough.
@@ -177,9 +142,9 @@ def min_mantissa_bits(
         metric: "vrr" (the paper's), or "nmse": the predicted error of :func:`nmse` is at most eps.
         eps: for "nmse", above 0.
         rounding: of the sums: "nearest_even", "stochastic" or "aligned_truncation" (the sum and
-            each product cut toward zero at the last place of the larger, as
-            :func:`accumulator_of` makes them). It enters "nmse" alone. If the result itself is
-            truncated (toward_zero), sums drift, and neither metric holds.
+            a product cut toward zero at the last place of the larger, as :func:`accumulator_of`
+            makes them). It enters "nmse" alone. If the result itself is truncated (toward_zero),
+            sums drift, and neither metric holds.
 
     n, m_p, chunk and nzr broadcast against one another.
 
@@ -203,7 +168,9 @@ def min_mantissa_bits(
     4
     """
     name = "min_mantissa_bits"
-    check_criteria(name, criterion, metric, rounding)
+    checks.choice(f"{name}: criterion", criterion, CRITERIA)
+    checks.choice(f"{name}: metric", metric, METRICS)
+    checks.choice(f"{name}: rounding", rounding, NMSE_CONSTANTS)
     checks.number(f"{name}: cutoff", cutoff, above=1)
     checks.number(f"{name}: eps", eps, above=0)
     scalar = all(np.ndim(value) == 0 for value in (n, m_p, nzr, 1 if chunk is None else chunk))
@@ -215,70 +182,39 @@ def min_mantissa_bits(
         np.minimum(chunks, lengths),
         _shares(f"{name}: nzr", nzr),
     )
-    sums = ChunkedSums(*(np.array(x, dtype=np.float64).ravel() for x in arrays))
+    length, product, chunk, share = (np.array(x, dtype=np.float64).ravel() for x in arrays)
+    inner, outer = _effective_length(chunk, share), np.ceil(length / chunk)
+    bits = np.zeros(len(length), dtype=np.int64)
     if metric == "nmse":
-        bits = _bits_for_error(sums, eps, rounding)
+        error = _error(inner, outer, rounding)
+        needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
+        bits[:] = np.where(needed > _MOST_BITS, 0, np.maximum(1, needed))
     else:
-        _warn(sums, rounding)
-        bits = _bits_for_variance(sums, math.log(cutoff), criterion)
-    return int(bits[0]) if scalar else bits.reshape(arrays[0].shape)
-
-
-class ChunkedSums:
-    """The two sums of a chunked accumulation, for 1-D arrays; one sum where chunk >= n."""
-
-    def __init__(self, n: Floats, m_p: Floats, chunk: Floats, nzr: Floats) -> None:
-        self.m_p, self.nominal = m_p, chunk
-        self.inner = effective_length(chunk, nzr)
-        self.outer = np.ceil(n / chunk)
-
-    def log_variance_lost(self, m_acc: Floats, criterion: str, rows: NDArray[np.bool_]) -> Floats:
-        """ln v of the chosen rows, which is compared with ln cutoff."""
-        m_p, nominal, inner, outer = (
-            x[rows] for x in (self.m_p, self.nominal, self.inner, self.outer)
-        )
-        sum_bits = np.minimum(m_acc, m_p + np.floor(np.log2(nominal)))
-        loss1 = _loss(m_acc, m_p, inner)
-        loss2 = _loss(m_acc, sum_bits, outer)
-        if criterion == "level":
-            return np.maximum(inner * loss1, outer * loss2)
-        return inner * outer * (loss1 + loss2 - loss1 * loss2)
-
-    def error(self, rounding: str) -> Floats:
-        """The error law without its 4^-m: c n1 + c' n2, or c n1 where there is one sum."""
-        outer = "nearest_even" if rounding == "aligned_truncation" else rounding
-        chunks = np.where(self.outer > 1, self.outer, 0.0)
-        error = NMSE_CONSTANTS[rounding] * self.inner + NMSE_CONSTANTS[outer] * chunks
-        # A single product is not added to anything.
-        return np.where(self.inner + chunks > 1, error, 0.0)
-
-
-def _bits_for_variance(sums: ChunkedSums, limit: float, criterion: str) -> NDArray[np.int64]:
-    bits = np.zeros(len(sums.inner), dtype=np.int64)
-    for m in range(1, _MOST_BITS + 1):
-        rows = bits == 0
-        if not rows.any():
-            return bits
-        width = np.full(int(rows.sum()), float(m))
-        passed = sums.log_variance_lost(width, criterion, rows) < limit
-        bits[np.flatnonzero(rows)[passed]] = m
-    return _all_found(bits)
-
-
-def _bits_for_error(sums: ChunkedSums, eps: float, rounding: str) -> NDArray[np.int64]:
-    error = sums.error(rounding)
-    needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
-    bits = np.maximum(1, needed).astype(np.int64)
-    return _all_found(np.where(bits > _MOST_BITS, 0, bits))
-
-
-def _all_found(bits: NDArray[np.int64]) -> NDArray[np.int64]:
+        longest = int(max(inner.max(initial=0), outer.max(initial=0)))
+        if longest >= MODEL_LIMIT:
+            warnings.warn(
+                f"{name}: a sum of {longest} products: from 2^22 on the formula asks for about 3 "
+                'bits more than simulated sums need; pass chunk=, or metric="nmse"',
+                ModelWarning,
+                stacklevel=2,
+            )
+        if rounding in UNSEEN_BY_VRR:
+            warnings.warn(f"{name}: {UNSEEN_BY_VRR[rounding]}", ModelWarning, stacklevel=2)
+        for m in range(1, _MOST_BITS + 1):
+            rows = np.flatnonzero(bits == 0)
+            if not len(rows):
+                break
+            lost = _log_variance_lost(
+                np.full(len(rows), float(m)), product[rows], chunk[rows], inner[rows], outer[rows],
+                criterion,
+            )  # fmt: skip
+            bits[rows[lost < math.log(cutoff)]] = m
     if (bits == 0).any():
         raise ValueError(
-            f"min_mantissa_bits: no accumulator of at most {_MOST_BITS} mantissa bits is enough; "
-            "use a larger cutoff or eps, or a chunk"
+            f"{name}: no accumulator of at most {_MOST_BITS} mantissa bits is enough; use a larger "
+            "cutoff or eps, or a chunk"
         )
-    return bits
+    return int(bits[0]) if scalar else bits.reshape(arrays[0].shape)
 
 
 def nmse(
@@ -310,32 +246,120 @@ def nmse(
     checks.choice("nmse: rounding", rounding, NMSE_CONSTANTS)
     lengths = _lengths("nmse: n", n)
     chunks = lengths if chunk is None else _lengths("nmse: chunk", chunk)
+    chunks = np.minimum(chunks, lengths)
+    inner = _effective_length(chunks, _shares("nmse: nzr", nzr))
     bits = _bits("nmse: m_acc", m_acc, 1, _MOST_BITS)
-    sums = ChunkedSums(lengths, bits, np.minimum(chunks, lengths), _shares("nmse: nzr", nzr))
-    error = sums.error(rounding) * np.exp2(-2 * bits)
+    error = _error(inner, np.ceil(lengths / chunks), rounding) * np.exp2(-2 * bits)
     return float(error) if error.ndim == 0 else error
 
 
-def _warn(sums: ChunkedSums, rounding: str) -> None:
-    longest = int(max(sums.inner.max(initial=0), sums.outer.max(initial=0)))
-    doubts = []
-    if longest >= MODEL_LIMIT:
-        doubts.append(
-            f"a sum of {longest} products: from 2^22 on the formula asks for about 3 bits more "
-            'than simulated sums need; pass chunk=, or metric="nmse"'
-        )
-    if rounding in UNSEEN_BY_VRR:
-        doubts.append(UNSEEN_BY_VRR[rounding])
-    for doubt in doubts:
-        # The caller of min_mantissa_bits.
-        warnings.warn(f"min_mantissa_bits: {doubt}", ModelWarning, stacklevel=3)
+def _log_variance_lost(
+    m_acc: Floats, m_p: Floats, chunk: Floats, inner: Floats, outer: Floats, criterion: str
+) -> Floats:
+    """ln v of chunked sums, for 1-D arrays: n (1 - VRR), which is compared with ln cutoff.
+
+    chunk: the nominal length of the inner sums. inner, outer: products that count in both sums.
+    """
+    sum_bits = np.minimum(m_acc, m_p + np.floor(np.log2(chunk)))
+    loss1, loss2 = _loss(m_acc, m_p, inner), _loss(m_acc, sum_bits, outer)
+    if criterion == "level":
+        return np.maximum(inner * loss1, outer * loss2)
+    return inner * outer * (loss1 + loss2 - loss1 * loss2)
 
 
-def check_criteria(function: str, criterion: str, metric: str, rounding: str) -> None:
-    """Checks the names that `min_mantissa_bits` takes.  Raises ValueError."""
-    checks.choice(f"{function}: criterion", criterion, CRITERIA)
-    checks.choice(f"{function}: metric", metric, METRICS)
-    checks.choice(f"{function}: rounding", rounding, NMSE_CONSTANTS)
+def _error(inner: Floats, outer: Floats, rounding: str) -> Floats:
+    """The error law without its 4^-m: c n1 + c' n2, or c n1 where there is one sum."""
+    outer_rounding = "nearest_even" if rounding == "aligned_truncation" else rounding
+    chunks = np.where(outer > 1, outer, 0.0)
+    error = NMSE_CONSTANTS[rounding] * inner + NMSE_CONSTANTS[outer_rounding] * chunks
+    # A single product is not added to anything.
+    return np.where(inner + chunks > 1, error, 0.0)
+
+
+def _effective_length(n: Floats, nzr: Floats) -> Floats:
+    """Products that count: max(2, round(nzr n)), and 1 where n is 1."""
+    return np.where(n <= 1, 1.0, np.maximum(2.0, np.round(nzr * n)))
+
+
+def _loss(m_acc: Floats, m_p: Floats, n: Floats) -> Floats:
+    """1 - VRR for arrays of one shape, n already effective; 0 where n is 1."""
+    bits, product, length = (np.array(x, dtype=np.float64).ravel() for x in (m_acc, m_p, n))
+    loss = np.zeros(len(length))
+    sums = np.flatnonzero(length > 1)
+    for start in range(0, len(sums), _BLOCK):
+        block = sums[start : start + _BLOCK]
+        loss[block] = _lost(*(x[block, None] for x in (bits, product, length)))
+    return loss.reshape(np.shape(n))
+
+
+def _lost(m_acc: Floats, m_p: Floats, n: Floats) -> Floats:
+    """1 - VRR, (B,), for (B, 1) float64 arrays, n at least 2."""
+    k2, lost2, a = _stages(m_acc, m_p, n)
+    k3 = erf(np.exp2(m_acc - m_p + 1) / np.sqrt(2 * n))[:, 0]
+    threshold = np.exp2(m_acc)
+    first = np.maximum(2.0, np.floor(a) + 1)[:, None]
+    last, rest = n - 1, n + a[:, None]
+    terms = int(np.clip((last - first).max() + 1, 0, _HEAD))
+    head = _head(first, last, terms, threshold, rest)
+    tail = _tail(first + _HEAD, last, threshold, rest)
+    k1, lost1 = head[0] + tail[0], head[1] + tail[1]
+    return (lost1 + lost2) / ((k1 + k2 + k3) * n[:, 0])
+
+
+def erf(x: Floats) -> Floats:
+    return torch.special.erf(torch.from_numpy(x)).numpy()
+
+
+def erfc(x: Floats) -> Floats:
+    return torch.special.erfc(torch.from_numpy(x)).numpy()
+
+
+@functools.cache
+def _nodes() -> tuple[Floats, Floats]:
+    """Positions in 0..1 and weights of the composite rule."""
+    x, w = np.polynomial.legendre.leggauss(_POINTS)
+    left = np.arange(_PANELS)[:, None]
+    return ((left + (x + 1) / 2) / _PANELS).ravel(), np.tile(w / 2 / _PANELS, _PANELS)
+
+
+def _swamped_at(i: Floats, threshold: Floats) -> Floats:
+    """q_i: the sum first exceeds the threshold at step i."""
+    scaled = threshold / math.sqrt(2)
+    return erfc(scaled / np.sqrt(i)) * erf(scaled / np.sqrt(i - 1))
+
+
+def _head(
+    first: Floats, last: Floats, terms: int, threshold: Floats, rest: Floats
+) -> tuple[Floats, Floats]:
+    """Sums over the first `terms` steps of q_i and of (rest - i) q_i. All arguments (B, 1)."""
+    i = first + np.arange(terms)
+    q = np.where(i <= last, _swamped_at(i, threshold), 0.0)
+    return q.sum(axis=1), (q * (rest - i)).sum(axis=1)
+
+
+def _tail(first: Floats, last: Floats, threshold: Floats, rest: Floats) -> tuple[Floats, Floats]:
+    """The same over the steps first..last as integrals; zero where there are none."""
+    some = first <= last
+    low = np.log(np.where(some, first, 2.0) - 0.5)
+    width = np.log(np.where(some, last, 2.0) + 0.5) - low
+    position, weight = _nodes()
+    i = np.exp(low + width * position)
+    q = np.where(some, _swamped_at(i, threshold) * weight * width * i, 0.0)
+    return q.sum(axis=1), (q * (rest - i)).sum(axis=1)
+
+
+def _stages(m_acc: Floats, m_p: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
+    """k2, the sum of a_jr q'_jr, and a itself; each (B,). Stages 2..m_p are the columns."""
+    stage = np.arange(1, max(2, int(m_p.max()) + 1), dtype=np.float64)
+    cost = np.exp2(stage) * (np.exp2(stage) - 1) * (np.exp2(stage + 1) - 1)
+    used = stage <= m_p
+    a = np.exp2(m_acc - 3 * m_p) / 3 * np.cumsum(np.where(used, cost, 0.0), axis=1)
+    # Columns of the stages jr = 2, 3, ...: what was lost before is a at jr - 1.
+    before, jr = a[:, :-1], stage[1:]
+    edge = np.exp2(m_acc - m_p + jr)
+    reached = erfc(edge / 2 / np.sqrt(2 * n)) * erf(edge / np.sqrt(2 * n))
+    weight = np.where((jr <= m_p) & (n > before), edge * reached, 0.0)
+    return weight.sum(axis=1), (weight * before).sum(axis=1), a[:, -1]
 
 
 def _bits(label: str, value: Any, least: int, most: int) -> Floats:

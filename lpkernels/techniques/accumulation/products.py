@@ -1,0 +1,440 @@
+"""The statistics of every matrix product and convolution of one forward and backward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn import functional as F
+
+from lpkernels.arithmetic import NATIVE, Quantizer, Recipe
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, TableFormat
+from lpkernels.functional import Scaled, quantize, scaled
+from lpkernels.functional.conv import ConvGeometry
+from lpkernels.functional.layer import Sum
+from lpkernels.functional.matmul import one_sum
+from lpkernels.nn.calls import emulates
+from lpkernels.nn.observing import Call, Run, Visitor
+from lpkernels.nn.selecting import callers
+from lpkernels.nn.selecting import layers as convertible_layers
+from lpkernels.techniques.accumulation.measuring import mantissa_bits, product_bits
+
+_NATIVE = Sum(NATIVE)
+GEMMS = ("fprop", "dgrad", "wgrad")
+# The operands of fprop, dgrad and wgrad.
+_ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
+# The exponent of a small output is taken from so many outputs; this share of them, the outputs of
+# the smallest products, may be smaller than what the format resolves.
+_SAMPLE = 1 << 16
+_QUANTILE = 0.01
+
+
+class Matmul:
+    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions.
+
+    `lengths` are the products of the longest sum of fprop, dgrad and wgrad.
+    """
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return torch.matmul(x, w)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return torch.matmul(*one_sum(g, w.mT, shape))
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return torch.matmul(*one_sum(x.mT, g, shape))
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
+        return matmul_lengths(x, w, y)
+
+
+@dataclass(frozen=True)
+class Conv:
+    """x (N, C_in, *) conv w (C_out, C_in / groups, *); the methods are those of `Matmul`."""
+
+    layer: ConvGeometry
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.layer.fprop(x, w, None, _NATIVE)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return self.layer.dgrad(g, w, shape, _NATIVE)
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return self.layer.wgrad(x, g, shape, _NATIVE)
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
+        return conv_lengths(w, y, self.layer.stride, self.layer.dilation, self.layer.groups)
+
+
+@dataclass(frozen=True)
+class ConvTranspose:
+    """The dgrad of a convolution as a forward pass: x is the convolution's output gradient, y its
+    image, of `size` without the batch."""
+
+    conv: Conv
+    size: tuple[int, ...]
+
+    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
+        return self.conv.dgrad(x, w, torch.Size((x.shape[0], *self.size)))
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
+        return self.conv.fprop(g, w)
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
+        return self.conv.wgrad(g, x, shape)
+
+    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
+        fprop, dgrad, wgrad = self.conv.lengths(y, w, x)
+        return dgrad, fprop, wgrad
+
+
+Geometry = Matmul | Conv | ConvTranspose
+
+
+def _sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    """`dims` ints from an int, or from one or `dims` ints."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dims if len(values) == 1 else values
+
+
+@dataclass(frozen=True)
+class Product:
+    """y = op(x, w), the operands detached; `layer` is its name in tables.
+
+    weights: whether w is a layer's weights, not an activation. needs_x, needs_w: whether x and w
+    want a gradient.
+    """
+
+    layer: str
+    geometry: Geometry
+    x: Tensor
+    w: Tensor
+    y_shape: torch.Size
+    weights: bool
+    needs_x: bool
+    needs_w: bool
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of all sums of one GEMM.
+
+    product_bits: mantissa bits of an exact product of the operands' values.
+    operand_bits: of the wider operand.
+    nzr: share of the products that are not zero.
+    low: exponent of a product of typical size in a small sum (the 1 % quantile of the sums).
+    high: exponent of the largest sum of magnitudes, which no partial sum exceeds in any order. Both
+        None if every product is zero.
+    growth: E[sum^2] / E[sum of p^2]: 1 for independent products of mean zero, more where they add
+        up; None where nothing was measured.
+    """
+
+    product_bits: int
+    operand_bits: int
+    nzr: float
+    low: int | None
+    high: int | None
+    growth: float | None
+
+
+#: Geometry, x and w as it takes them, and the shape of their product.
+Reading = tuple[Geometry, Tensor, Tensor, torch.Size]
+
+
+class Products(Visitor):
+    """The statistics of every product of a model, observed in parts: of fprop in the forward pass,
+    of dgrad and wgrad when backward reaches it.
+
+    Args:
+        model: the model that is observed.
+        quantizers: a Recipe whose input, weight and grad_output round the operands.
+        batch, examples: the length of a weight's wgrad is multiplied by batch / examples; None: it
+            is that of the sample.
+
+    Attributes:
+        statistics: {(layer, GEMM): (length, Statistics) for every call of the layer}.
+        modules: {layer: the module whose recipe it has}.
+        waiting: layers whose operands want gradients, until the gradients come.
+        flushed: {layer: the largest share of its gradients that became zero}.
+
+    Raises: NotImplementedError: a function that computes products in another way than these.
+    """
+
+    def __init__(self, model: Module, quantizers: Recipe, batch: int | None, examples: int) -> None:
+        self._quantizers, self._batch, self._examples = quantizers, batch, examples
+        self.statistics: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
+        self.modules: dict[str, str] = {}
+        self.waiting: set[str] = set()
+        self.flushed: dict[str, float] = {}
+        # How often a name was used in a run; "own" is the name of the product of a layer itself.
+        self._names: dict[Run, dict[str, int]] = {}
+        self._products: dict[Call, Product] = {}
+        self._arguments: Mapping[str, Any] = {}
+        self._layers = {
+            layer.module: layer.names[0] for layer in convertible_layers(model) if not layer.why_not
+        }
+        self._callers = {
+            layer.module: layer.names[0] for layer in callers(model) if not layer.why_not
+        }
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        if call.operation not in _READINGS:
+            raise NotImplementedError(
+                f"{call.run} calls torch's {call.operation}, whose products are not traced; write "
+                "it with matmul, torch.nn.functional.linear, a convolution or attention, or take "
+                "the part of the model without it"
+            )
+        self._arguments = arguments
+
+    def after(self, call: Call, result: Any) -> None:
+        arguments, self._arguments = self._arguments, {}
+        left, right = (arguments[name] for name in _OPERANDS[call.operation])
+        is_layer, layer = self._layer_of(call)
+        geometry, x, w, shape = _READINGS[call.operation](left, right, arguments, result)
+        # w is a parameter, or a part or another view of one.
+        base = right if right._base is None else right._base
+        weights = is_layer or isinstance(base, torch.nn.Parameter)
+        needs = left.requires_grad, right.requires_grad
+        product = Product(layer, geometry, x.detach(), w.detach(), shape, weights, *needs)
+        module = self._owner(call)
+        if module is not None:
+            self.modules[layer] = module
+        for gemm in GEMMS:
+            self.statistics.setdefault((layer, gemm), [])
+        x, w = self._rounded(product.x, "input", layer), self._rounded(product.w, "weight", layer)
+        self._add(product, 0, x, w, geometry.fprop)
+        if any(needs):
+            self._products[call] = product
+            self.waiting.add(layer)
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        if of != "result" or call not in self._products:
+            return
+        product = self._products.pop(call)
+        layer, geometry = product.layer, product.geometry
+        self.waiting.discard(layer)
+        g = gradient.reshape(product.y_shape)
+        x, w = self._rounded(product.x, "input", layer), self._rounded(product.w, "weight", layer)
+        if not g.is_meta:
+            nonzero = int(g.count_nonzero())
+            g = self._rounded(g, "grad_output", layer)
+            lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
+            self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
+        if product.needs_x:
+            self._add(product, 1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
+        if product.needs_w:
+            self._add(product, 2, x, g, lambda a, b: geometry.wgrad(a, b, w.shape))
+
+    def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
+        length = product.geometry.lengths(product.x.shape, product.w.shape, product.y_shape)[gemm]
+        if self._batch is not None and gemm == 2 and product.weights:
+            if length % self._examples:
+                raise ValueError(
+                    f"plan: batch={self._batch}: the wgrad of {product.layer!r} sums {length} "
+                    f"products of the sample, no multiple of its {self._examples} examples (the "
+                    "first dimension of its first tensor); give a sample of that batch instead"
+                )
+            length = length // self._examples * self._batch
+        if left.is_meta:
+            quantizers = (getattr(self._quantizers, role) for role in _ROLES[gemm])
+            bits = [_format_bits(q.fmt if q is not None else None) for q in quantizers]
+            statistics = Statistics(product_bits(*bits), max(bits), 1.0, None, None, None)
+        else:
+            with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
+                statistics = _statistics(left, right, combine)
+        if length:
+            self.statistics[product.layer, GEMMS[gemm]].append((length, statistics))
+
+    def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
+        if x.is_meta:
+            return x
+        quantizer = getattr(self._quantizers, role)
+        if not torch.isfinite(x).all():
+            raise ValueError(
+                f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
+            )
+        result = x.float() if quantizer is None else _summed(x, quantizer)
+        if not torch.isfinite(result).all():
+            raise ValueError(
+                f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "
+                f"overflows in {quantizer}; scale it, or use a format that saturates or has a "
+                "larger range"
+            )
+        return result
+
+    def _layer_of(self, call: Call) -> tuple[bool, str]:
+        """Whether the call is a layer's own product, and the product's name in tables."""
+        run = call.run
+        counts = self._names.setdefault(run, {})
+        if not call.part and run.module in self._layers and "own" not in counts:
+            counts["own"] = 1
+            return True, run.name or type(run.module).__name__
+        kind = call.part or call.operation
+        count = counts[kind] = counts.get(kind, 0) + 1
+        name = kind if count == 1 else f"{kind}_{count}"
+        return False, f"{run.name}.{name}" if run.name else name
+
+    def _owner(self, call: Call) -> str | None:
+        """The innermost layer, or module with a forward of its own, that is running; such a module
+        owns only the products that `convert` emulates.
+        """
+        run: Run | None = call.run
+        while run is not None:
+            if run.module in self._layers:
+                return self._layers[run.module]
+            if run.module in self._callers:
+                return self._callers[run.module] if emulates(call.function) else None
+            run = run.outer
+        return None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(..., C) as (rows, C)."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _matmul(left: Tensor, right: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
+    shape = list(y.shape)
+    if right.dim() == 1:
+        right = right.unsqueeze(1)
+        shape.append(1)
+    if left.dim() == 1:
+        left = left.unsqueeze(0)
+        shape.insert(len(shape) - 1, 1)
+    return Matmul(), left, right, torch.Size(shape)
+
+
+def _linear(x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
+    return Matmul(), _rows(x), w.mT, _rows(y).shape
+
+
+def _batched(x: Tensor, y: Tensor, dims: int) -> tuple[Tensor, torch.Size]:
+    """x and y's shape with a batch dimension."""
+    if x.dim() == dims + 2:
+        return x, y.shape
+    return x.unsqueeze(0), torch.Size((1, *y.shape))
+
+
+def _conv(
+    x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor
+) -> tuple[Conv, Tensor, Tensor, torch.Size]:
+    dims = w.dim() - 2
+    stride, dilation = (_sizes(of.get(name, 1), dims) for name in ("stride", "dilation"))
+    padding = of.get("padding", 0)
+    if padding == "same":
+        extra = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
+        x = F.pad(x, [side for e in extra[::-1] for side in (e // 2, e - e // 2)])
+    paddings = (0,) * dims if isinstance(padding, str) else _sizes(padding, dims)
+    geometry = Conv(ConvGeometry(stride, paddings, dilation, of.get("groups", 1)))
+    x, shape = _batched(x, y, dims)
+    return geometry, x, w, shape
+
+
+def _conv_transpose(x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
+    conv, x, _, shape = _conv(x, w, of, y)
+    return ConvTranspose(conv, tuple(shape[1:])), x, w, shape
+
+
+_OPERANDS: dict[str, tuple[str, str]] = {
+    "matmul": ("input", "other"),
+    "mm": ("input", "mat2"),
+    "bmm": ("input", "mat2"),
+    "mv": ("input", "vec"),
+    "addmm": ("mat1", "mat2"),
+    "baddbmm": ("batch1", "batch2"),
+    "linear": ("input", "weight"),
+    **{f"conv{d}d": ("input", "weight") for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": ("input", "weight") for d in (1, 2, 3)},
+}
+_READINGS: dict[str, Callable[[Tensor, Tensor, Mapping[str, Any], Tensor], Reading]] = {
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "addmm", "baddbmm"), _matmul),
+    "linear": _linear,
+    **dict.fromkeys([f"conv{d}d" for d in (1, 2, 3)], _conv),
+    **dict.fromkeys([f"conv_transpose{d}d" for d in (1, 2, 3)], _conv_transpose),
+}
+
+
+def _summed(x: Tensor, quantizer: Quantizer) -> Tensor:
+    """x as sums add it: rounded, and without the scales of rows and of the whole tensor, which
+    multiply results."""
+    fmt = quantizer.fmt
+    if not isinstance(fmt, BlockFormat):
+        return quantize(x, quantizer).float()
+    if fmt.axis == "k":
+        fmt = replace(fmt, axis=-1)
+    codes = scaled(x, replace(quantizer, fmt=fmt))
+    one = torch.ones_like(codes.tensor_scale)
+    scale = torch.ones_like(codes.scale) if fmt.block_size in ("row", "tensor") else codes.scale
+    return Scaled(codes.values, scale, one, fmt).dequantize()
+
+
+def _format_bits(fmt: Format | None) -> int:
+    """The fewest mantissa bits in which every value of a format is exact, as sums add it: without
+    the scales of rows and of the whole tensor; 23 where there is no format, or a float32 scale."""
+    if isinstance(fmt, FloatFormat):
+        return fmt.man_bits
+    if isinstance(fmt, FixedFormat):
+        return max(0, fmt.word_bits - 1 - fmt.signed)
+    if isinstance(fmt, TableFormat):
+        return mantissa_bits(torch.from_numpy(fmt.values()))
+    if isinstance(fmt, BlockFormat):
+        inside = _format_bits(fmt.element)
+        if fmt.scale == "e8m0" or fmt.block_size in ("row", "tensor"):
+            return inside
+        if isinstance(fmt.scale, FloatFormat):
+            return min(23, product_bits(inside, fmt.scale.man_bits))
+    return 23
+
+
+def _statistics(
+    left: Tensor, right: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
+) -> Statistics:
+    """The statistics of the sums combine(left, right), for float32 operands without infinities and
+    NaN. combine is bilinear, so the same map adds up magnitudes, squares and counts."""
+    bits = mantissa_bits(left), mantissa_bits(right)
+    zero = Statistics(product_bits(*bits), max(bits), 0.0, None, None, 1.0)
+    # Scaled by powers of two, squares of small gradients do not underflow.
+    scale_left, scale_right = _exponent(left), _exponent(right)
+    if scale_left is None or scale_right is None:
+        return zero
+    a, b = torch.ldexp(left, -scale_left), torch.ldexp(right, -scale_right)
+
+    def total(sums: Tensor) -> float:
+        return sums.sum(dtype=torch.float64).item()
+
+    nonzero = total(combine((a != 0).float(), (b != 0).float()))
+    energy = combine(a.square(), b.square())
+    squares = total(energy)
+    if nonzero == 0 or squares == 0:
+        return zero
+    shift = int(scale_left + scale_right)
+    per_sum = max(1.0, nonzero / energy.numel())
+    return replace(
+        zero,
+        nzr=min(1.0, nonzero / total(combine(torch.ones_like(a), torch.ones_like(b)))),
+        low=math.floor(math.log2(math.sqrt(_small(energy) / per_sum))) + shift,
+        high=math.floor(math.log2(combine(a.abs(), b.abs()).max().item())) + shift,
+        growth=total(combine(a, b).square()) / squares,
+    )
+
+
+def _exponent(x: Tensor) -> Tensor | None:
+    """The e with max|x| in [2^(e-1), 2^e); None if x holds nothing but zeros."""
+    largest = x.abs().max() if x.numel() else x.new_zeros(())
+    return None if largest == 0 else torch.frexp(largest)[1]
+
+
+def _small(energy: Tensor) -> float:
+    flat = energy.flatten()
+    sample = flat[:: max(1, flat.numel() // _SAMPLE)]
+    sample = sample[sample > 0]
+    if not sample.numel():
+        return energy[energy > 0].min().item()
+    return torch.quantile(sample.double(), _QUANTILE).item()
