@@ -18,7 +18,7 @@ import lpkernels as lp
 from bench.registry import Case
 from lpkernels import ops
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.experiments.workloads.models import ResNet, ResNet18
+from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.rng import Role
 
 SEED = 20260
@@ -304,9 +304,10 @@ _RECIPES = {
 def _model(depth: int, width: int) -> nn.Module:
     """A ResNet for images of 32 x 32. It is the one of He et al. 2016, section 4.2; with 18 layers
     it is the one of their table 1 with a first layer for small images."""
+    task = Task("images", (3, 32, 32), 10)
     if depth != 18:
-        return ResNet(3, 10, depth=depth, width=width)
-    return ResNet18(3, 10).to(memory_format=torch.channels_last)
+        return build_model(f"resnet{depth}", task, width=width)
+    return build_model("resnet18", task).to(memory_format=torch.channels_last)
 
 
 def _train_step(case: Case, device: str, backend: str) -> Job:

@@ -30,7 +30,7 @@ from bench.recording import keep
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.training.optimizers import cosine_lr
-from lpkernels.experiments.workloads.sets.mnist1d import signals
+from lpkernels.experiments.workloads.tables import signals
 from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler, precision_range_test
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision-range.jsonl"

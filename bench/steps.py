@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from bench.recording import keep
 from bench.timing import OtherWork, interleave
-from lpkernels.experiments.workloads.models.residual import ResNet
+from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.models.transformer import GPT
 
 RESULTS = Path(__file__).resolve().parent / "results" / "steps.jsonl"
@@ -58,7 +58,9 @@ def cases() -> dict[str, tuple[Call, Call]]:
         "Linear 4x4": pair(nn.Linear(4, 4), "fp8_wang2018", small),
         "LSTM 8 x 16 steps": pair(nn.LSTM(8, 8), "fp8_wang2018", torch.randn(16, 4, 8)),
         "ResNet-20 fp8_wang2018": pair(
-            ResNet(3, 10, depth=20, width=16), "fp8_wang2018", torch.randn(8, 3, 32, 32)
+            build_model("resnet20", Task("images", (3, 32, 32), 10)),
+            "fp8_wang2018",
+            torch.randn(8, 3, 32, 32),
         ),
     }
     for width, shape in BATCHES.items():

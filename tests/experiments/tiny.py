@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.images import ImageData
-from lpkernels.experiments.workloads.pictures import image_workload
+from lpkernels.experiments.workloads.images import ImageData, image_workload
 from lpkernels.experiments.workloads.supervised import classification
 from lpkernels.experiments.workloads.workload import Workload
 

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
-from lpkernels.experiments.workloads.images import load, plan_epoch
+from lpkernels.experiments.workloads.images import load
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import function_of
 from lpkernels.formats import FloatFormat
@@ -104,7 +104,7 @@ def find_workload(config: AccumulateConfig) -> Workload:
         images = torch.empty(config.batch, *data.shape, device=device)
         labels = torch.empty(config.batch, dtype=torch.int64, device=device)
     else:
-        epoch = plan_epoch(data, config.seed, 0, augment=False)
+        epoch = data.training_set().plan(config.seed, 0)
         images, labels = epoch.batch(0, config.sample)
     return Workload(model, images, lambda y: cross_entropy(y, labels))
 

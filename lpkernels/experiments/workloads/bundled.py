@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.workloads.models import ResNet, ResNet18
-from lpkernels.experiments.workloads.models.mobile import InvertedResidual
-from lpkernels.experiments.workloads.models.recurrent import LanguageLSTM
-from lpkernels.experiments.workloads.models.transformer import GPT
+from lpkernels.experiments.workloads.models import Task, build_model
+from lpkernels.experiments.workloads.models.residual import ResNet18
+from lpkernels.experiments.workloads.models.transformer import GPT, LanguageLSTM
 from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["Workload", "workload"]
@@ -46,14 +45,33 @@ def alexnet(classes: int = 1000) -> nn.Sequential:
     return nn.Sequential(*convolutions, nn.Flatten(), *hidden, nn.Linear(4096, classes))
 
 
+class InvertedResidual(nn.Module):
+    """Expand 1x1, depthwise 3x3, project 1x1; added to the input where the shape allows.
+
+    Reference: Sandler et al. 2018, arXiv 1801.04381, table 1.
+    """
+
+    def __init__(self, c_in: int, c_out: int, stride: int, expand: int) -> None:
+        super().__init__()
+        width = c_in * expand
+        layers: list[nn.Module] = []
+        if expand != 1:
+            layers += [nn.Conv2d(c_in, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+        layers += [nn.Conv2d(width, width, 3, stride, 1, groups=width, bias=False)]
+        layers += [nn.BatchNorm2d(width), nn.ReLU6()]
+        layers += [nn.Conv2d(width, c_out, 1, bias=False), nn.BatchNorm2d(c_out)]
+        self.layers = nn.Sequential(*layers)
+        self.adds = stride == 1 and c_in == c_out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.adds else self.layers(x)
+
+
 def mobilenetv2(classes: int = 1000) -> nn.Sequential:
     """Sandler et al. 2018, arXiv 1801.04381, table 2, 224 x 224."""
-    layers: list[nn.Module] = [
-        nn.Conv2d(3, 32, 3, 2, 1, bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU6(),
-    ]
     width = 32
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 2, 1, bias=False)]
+    layers += [nn.BatchNorm2d(width), nn.ReLU6()]
     # expansion, channels, blocks, stride of the first
     rows = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
     for expand, channels, blocks, stride in [*rows, (6, 160, 3, 2), (6, 320, 1, 1)]:
@@ -66,10 +84,11 @@ def mobilenetv2(classes: int = 1000) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+_CIFAR, _IMAGENET = Task("images", (3, 32, 32), 10), Task("images", (3, 224, 224), 1000)
 _IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
-    "resnet20-cifar": (lambda: ResNet(3, 10), 32, 10),
-    "resnet32-cifar": (lambda: ResNet(3, 10, depth=32), 32, 10),
-    "resnet18-imagenet": (lambda: ResNet18(3, 1000, large=True), 224, 1000),
+    "resnet20-cifar": (lambda: build_model("resnet20", _CIFAR), 32, 10),
+    "resnet32-cifar": (lambda: build_model("resnet32", _CIFAR), 32, 10),
+    "resnet18-imagenet": (lambda: ResNet18(_IMAGENET, 0, 64, "batch", large=True), 224, 1000),
     "alexnet-imagenet": (alexnet, 224, 1000),
     "mobilenetv2": (mobilenetv2, 224, 1000),
     "mobilenetv2-imagenet": (mobilenetv2, 224, 1000),
@@ -77,7 +96,7 @@ _IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
 _TOKENS, _LENGTH = 256, 128
 _TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {
     "tiny-gpt": GPT,
-    "tiny-lstm": lambda: LanguageLSTM(tokens=_TOKENS, width=128),
+    "tiny-lstm": lambda: LanguageLSTM(Task("text", (_LENGTH,), _TOKENS), 1, 128),
 }
 #: The names `workload` knows, and what an error says of them.
 BUNDLED = (*_IMAGE_MODELS, *_TEXT_MODELS)

@@ -66,9 +66,9 @@ class WorkloadConfig(Settings):
         Raises: ValueError: `depth` is another than the name's own.
         """
         name = self.model or usual
-        parts = re.fullmatch(r"([a-z]+)(\d*)(_\w+)?", name)
-        if not self.depth or parts is None:
+        match = re.fullmatch(r"([a-z]+)(\d*)", name)
+        if not self.depth or match is None:
             return name
-        if self.model and parts[2] not in ("", str(self.depth)):
-            raise ValueError(f"depth: {self.model} has depth {parts[2]}, got {self.depth}")
-        return f"{parts[1]}{self.depth}{parts[3] or ''}"
+        if self.model and match[2] not in ("", str(self.depth)):
+            raise ValueError(f"depth: {self.model} has depth {match[2]}, got {self.depth}")
+        return f"{match[1]}{self.depth}"

@@ -1,26 +1,39 @@
-"""Image data sets in memory: scikit-learn's digits, Fashion-MNIST and CIFAR-10/100 from files."""
+"""Sets of small images to classify: scikit-learn's digits, Fashion-MNIST and CIFAR."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.fashion import CLASSES, load_fashion
-from lpkernels.experiments.workloads.streams import stream_seed
+from lpkernels.experiments.workloads.models import Task, model_builder
+from lpkernels.experiments.workloads.registry import LABELLED, dataset
+from lpkernels.experiments.workloads.supervised import choose, class_workload
+from lpkernels.experiments.workloads.workload import (
+    Batch,
+    Change,
+    TensorBatches,
+    TensorSet,
+    Workload,
+)
 from lpkernels.formats.elsewhere import nearest
 
+#: Images (N, C, H, W) uint8, and their labels (N,) int64.
+Labelled = tuple[Tensor, Tensor]
 DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
 
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A data set with a fixed split; `train` and `test` give normalised float32 batches.
+    """A data set with a fixed split.
 
     train_images, test_images: (N, C, H, W) uint8.  train_labels, test_labels: (N,) int64.
     mean, std: (1, C, 1, 1) float32, of the training pixels in units of the uint8 value.
+    max_shift, flip: of augmented training images: pixels in each direction, and left to right.
     """
 
     name: str
@@ -44,9 +57,60 @@ class ImageData:
         """uint8 (N, C, H, W) -> float32, of mean 0 and deviation 1 over the training set."""
         return (images.float() - self.mean) / self.std
 
-    def __str__(self) -> str:
-        size = "x".join(map(str, self.shape))
-        return f"{self.name}: {len(self.train_labels)} train, {len(self.test_labels)} test, {size}"
+    def training_set(self, augment: bool = False) -> TensorSet:
+        """Normalised training images, shifted and flipped by draws from (seed, epoch)."""
+
+        def change(generator: Generator, seed: int, epoch: int) -> Change:
+            count, most = len(self.train_labels), self.max_shift
+            shifts = flips = None
+            if augment:
+                shifts = torch.randint(-most, most + 1, (count, 2), generator=generator)
+                flips = torch.rand(count, generator=generator) < 0.5 if self.flip else None
+
+            def normalised(step: int, places: slice, images: Tensor, labels: Tensor) -> Batch:
+                if shifts is not None:
+                    images = shift_images(images, shifts[places])
+                if flips is not None:
+                    flipped = flips[places].reshape(-1, 1, 1, 1)
+                    images = torch.where(flipped, images.flip(-1), images)
+                return self.normalise(images), labels
+
+            return normalised
+
+        return TensorSet((self.train_images, self.train_labels), change)
+
+
+def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:
+    """The classification of `data`, as the settings say; model "" is resnet8.
+
+    However many images the settings keep, all are normalised by the moments of the whole training
+    set, so that the test images of all runs are the same numbers.
+
+    Raises: ValueError: a model that is unknown or for other data, or a setting that asks for more
+        than there is.
+    """
+    choice = choose(config, data.train_labels, data.test_labels, data.classes)
+    data = replace(
+        data,
+        classes=choice.classes,
+        train_images=data.train_images[choice.train],
+        train_labels=choice.train_labels,
+        test_images=data.test_images[choice.test],
+        test_labels=choice.test_labels,
+    )
+
+    def normalised(images: Tensor, labels: Tensor) -> Batch:
+        return data.normalise(images), labels
+
+    task = Task("images", data.shape, data.classes)
+    model = model_builder(config.network("resnet8"), task, width=config.width, norm=config.norm)
+    test = TensorBatches(data.test_images, data.test_labels, make=normalised)
+    return class_workload(data.name, data.training_set(config.augment), test, model)
+
+
+@dataset(*DATASETS, model="resnet8", settings=("augment", *LABELLED))
+def _images(config: WorkloadConfig) -> Workload:
+    return image_workload(load(config.data, config.data_dir), config)
 
 
 def load(name: str, folder: str | Path = "") -> ImageData:
@@ -91,24 +155,15 @@ def load_digits(*, scale: int = 1) -> ImageData:
         test[(labels == label).nonzero().flatten()[4::5]] = True
     # digits are not symmetric, so no flip; they fill the 8x8 frame, so a shift of one pixel at most
     name = "digits" if scale == 1 else f"digits{8 * scale}"
-    parts = (images[~test], labels[~test], images[test], labels[test])
-    return _normalised(name, 10, *parts, max_shift=scale)
+    train, tested = (images[~test], labels[~test]), (images[test], labels[test])
+    return _normalised(name, 10, train, tested, max_shift=scale)
 
 
 def _normalised(
-    name: str,
-    classes: int,
-    train_images: Tensor,
-    train_labels: Tensor,
-    test_images: Tensor,
-    test_labels: Tensor,
-    *,
-    max_shift: int,
-    flip: bool = False,
+    name: str, classes: int, train: Labelled, test: Labelled, *, max_shift: int, flip: bool = False
 ) -> ImageData:
     """The data set with the moments of its training images."""
-    tensors = (train_images, train_labels, test_images, test_labels)
-    return ImageData(name, classes, *tensors, *_moments(train_images), max_shift, flip)
+    return ImageData(name, classes, *train, *test, *_moments(train[0]), max_shift, flip)
 
 
 # file names and label bytes per record, https://www.cs.toronto.edu/~kriz/cifar.html, "Binary
@@ -127,7 +182,7 @@ def load_cifar(name: str, folder: str | Path) -> ImageData:
     classes = 10 if name == "cifar10" else 100
     train = _read_cifar([place / f for f in train_files], label_bytes, classes)
     test = _read_cifar([place / f for f in test_files], label_bytes, classes)
-    return _normalised(name, classes, *train, *test, max_shift=4, flip=True)
+    return _normalised(name, classes, train, test, max_shift=4, flip=True)
 
 
 def _cifar_folder(name: str, folder: Path, files: Sequence[str]) -> Path:
@@ -179,44 +234,6 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     mean = (counts * values).sum(dim=1) / total
     std = ((counts * values**2).sum(dim=1) / total - mean**2).sqrt().clamp_min(1e-6)
     return mean.float().reshape(1, -1, 1, 1), std.float().reshape(1, -1, 1, 1)
-
-
-@dataclass(frozen=True, eq=False)
-class EpochPlan:
-    """The order and augmentation of one epoch, drawn up front from (seed, epoch): a run may resume
-    at any step.
-
-    order: (N,) int64, a permutation of the training images of `data`.
-    shifts: (N, 2) int64 (down, right) or None.  flips: (N,) bool or None.
-    """
-
-    data: ImageData
-    order: Tensor
-    shifts: Tensor | None
-    flips: Tensor | None
-
-    def batch(self, step: int, size: int) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W) float32, normalised, and labels (n,) of batch number `step`."""
-        part = slice(step * size, (step + 1) * size)
-        index = self.order[part]
-        images = self.data.train_images[index]
-        if self.shifts is not None:
-            images = shift_images(images, self.shifts[part])
-        if self.flips is not None:
-            images = torch.where(self.flips[part].reshape(-1, 1, 1, 1), images.flip(-1), images)
-        return self.data.normalise(images), self.data.train_labels[index]
-
-
-def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPlan:
-    """The order and the augmentation of an epoch: the same for the same arguments, at any time."""
-    generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
-    count = len(data.train_labels)
-    order = torch.randperm(count, generator=generator)
-    if not augment:
-        return EpochPlan(data, order, None, None)
-    shifts = torch.randint(-data.max_shift, data.max_shift + 1, (count, 2), generator=generator)
-    flips = torch.rand(count, generator=generator) < 0.5 if data.flip else None
-    return EpochPlan(data, order, shifts, flips)
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:

@@ -3,18 +3,70 @@
 import importlib
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.sets import DATASETS, DataSet, dataset
 from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.formats.elsewhere import nearest
 
-__all__ = ["DATASETS", "DataSet", "dataset", "find", "function_of"]
+__all__ = ["DATASETS", "LABELLED", "dataset", "find", "function_of"]
+
+Maker = Callable[[WorkloadConfig], Workload]
 
 _PAGE = "docs/training.md lists all"
 # These may be given for any data: a sweep over several data sets has one folder for all.
 _ALWAYS = ("data", "data_dir", "model", "depth", "width")
+#: The settings that any labelled data have.
+LABELLED = ("norm", "label_noise", "train_size", "classes")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Data that a run can train on; the fields are those of `dataset`."""
+
+    make: Maker
+    model: str
+    settings: tuple[str, ...]
+
+
+#: The data sets by name.
+DATASETS: dict[str, DataSet] = {}
+
+
+def dataset(
+    *names: str, model: str, settings: tuple[str, ...] = LABELLED
+) -> Callable[[Maker], Maker]:
+    """Makes data known by `names`, as a decorator of the function that makes their workload.
+
+    Example, after which `--data ramps` trains an mlp1 on them:
+
+        @dataset("ramps", model="mlp1")
+        def _ramps(config: WorkloadConfig) -> Workload:
+            x = torch.linspace(-1, 1, 400)[:, None] * torch.ones(8)
+            y = (x[:, 0] > 0).long()
+            return classification(
+                "ramps", train=(x[::2], y[::2]), test=(x[1::2], y[1::2]), config=config
+            )
+
+    Args:
+        names: of the data, for `--data`; the function gets a configuration with one of them.
+        model: the one that the data are usually trained with; the configuration names it where the
+            run names none.
+        settings: the fields of WorkloadConfig that mean something, beside data, data_dir, model and
+            width; others are refused.
+    Raises: ValueError: other data have one of the names.
+    """
+
+    def register(make: Maker) -> Maker:
+        for name in names:
+            known = DATASETS.get(name)
+            if known is not None and known.make.__qualname__ != make.__qualname__:
+                raise ValueError(f"dataset: one called {name!r} exists already")
+            DATASETS[name] = DataSet(make, model, settings)
+        return make
+
+    return register
 
 
 def find(config: WorkloadConfig) -> Workload:
@@ -32,6 +84,8 @@ def find(config: WorkloadConfig) -> Workload:
     """
     if ":" in config.data:
         return _imported(config)
+    for module in ("fashion", "images", "tables", "text"):
+        importlib.import_module(f"lpkernels.experiments.workloads.{module}")
     known = DATASETS.get(config.data)
     if known is None:
         raise ValueError(
@@ -50,8 +104,8 @@ def find(config: WorkloadConfig) -> Workload:
 
 def _changed(config: WorkloadConfig) -> dict[str, Any]:
     """The settings that are not defaults."""
-    usual, given = WorkloadConfig().to_dict(), config.to_dict()
-    return {name: value for name, value in given.items() if value != usual[name]}
+    defaults = WorkloadConfig().to_dict()
+    return {name: value for name, value in config.to_dict().items() if value != defaults[name]}
 
 
 def function_of(setting: str, name: str) -> Callable[..., Any]:
@@ -77,7 +131,7 @@ def _imported(config: WorkloadConfig) -> Workload:
             f"{', '.join(others)}: the function {name!r} takes no WorkloadConfig, so these would "
             "do nothing; give it a parameter, or leave them out"
         )
-    made = called(config) if takes else called()
-    if not isinstance(made, Workload):
-        raise ValueError(f"data: {name!r} must return a Workload, got {type(made).__name__}")
-    return made
+    workload = called(config) if takes else called()
+    if not isinstance(workload, Workload):
+        raise ValueError(f"data: {name!r} must return a Workload, got {type(workload).__name__}")
+    return workload

@@ -1,7 +1,7 @@
-"""Examples with labels: their loss, their metric, and a workload of one's own in one call."""
+"""Examples with labels: their loss, the settings that change them, and a workload in one call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,11 +9,12 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.models import Task, model_builder
-from lpkernels.experiments.workloads.options import choose
-from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
+from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import (
     Batch,
     Outcome,
+    TensorBatches,
+    TensorSet,
     TrainingSet,
     Workload,
 )
@@ -76,17 +77,15 @@ def classification(
             f"test: expected examples of shape {tuple(x.shape[1:])}, as in train, "
             f"got {tuple(test_x.shape[1:])}"
         )
-    classes = int(torch.cat([y, test_y]).max()) + 1
-    choice = choose(config, y, test_y, classes)
-    if choice is not None:
-        x, y, classes = x[choice.train], choice.train_labels, choice.classes
-        test_x, test_y = test_x[choice.test], choice.test_labels
-    build = _builder(model or config.network(), tuple(x.shape[1:]), classes, config)
-    return class_workload(name, TensorSet((x, y)), TensorBatches(test_x, test_y), build)
+    choice = choose(config, y, test_y, int(torch.cat([y, test_y]).max()) + 1)
+    training = TensorSet((x[choice.train], choice.train_labels))
+    tests = TensorBatches(test_x[choice.test], choice.test_labels)
+    build = _builder(model or config.network(), tuple(x.shape[1:]), choice.classes, config)
+    return class_workload(name, training, tests, build)
 
 
 def _examples(which: str, pair: tuple[Any, Any]) -> Batch:
-    x, y = (torch.as_tensor(part) for part in pair)
+    x, y = (torch.as_tensor(values) for values in pair)
     if x.dim() < 1 or y.shape != x.shape[:1] or not len(y):
         raise ValueError(
             f"{which}: expected examples (N, ...) and labels (N,), N at least 1, got shapes "
@@ -107,11 +106,82 @@ def _builder(
 ) -> Callable[[], nn.Module]:
     if not isinstance(model, str):
         return model
-    kinds = {1: "vectors", 2: "signals", 3: "images"}
+    kinds: Any = {1: "vectors", 2: "signals", 3: "images"}
     if not model or len(shape) not in kinds:
         raise ValueError(
             f"model: examples of shape {shape} have no usual network; give model= a function "
             "that makes one"
         )
-    task = Task(kinds[len(shape)], shape, classes)  # type: ignore[arg-type]
+    task = Task(kinds[len(shape)], shape, classes)
     return model_builder(model, task, width=config.width, norm=config.norm)
+
+
+class Choice(NamedTuple):
+    """The examples that the settings keep, in the order of the data set, and their labels.
+
+    train, test: (n,) int64 indices.  train_labels, test_labels: (n,) int64.
+    """
+
+    classes: int
+    train: Tensor
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+def choose(
+    config: WorkloadConfig, train_labels: Tensor, test_labels: Tensor, classes: int
+) -> Choice:
+    """The examples that `classes`, `train_size` and `label_noise` leave of labelled data.
+
+    The choice depends on nothing else: runs of all seeds train on the same examples with the same
+    labels, a larger train_size keeps the examples of a smaller one, and labels that are wrong with
+    some label_noise are wrong with more of it too. Test labels stay clean.
+
+    Args:
+        config: the settings.
+        train_labels, test_labels: (N,) int64, below `classes`.
+        classes: how many the data have.
+    Raises: ValueError: a setting asks for more than there is.
+    """
+    if config.classes and not 2 <= config.classes <= classes:
+        raise ValueError(
+            f"classes: expected 2 to {classes}, which is all, or 0 for all, got {config.classes}"
+        )
+    classes = config.classes or classes
+    test = (test_labels < classes).nonzero().flatten()
+    train = (train_labels < classes).nonzero().flatten()
+    train = _balanced(config.train_size, train, train_labels, classes)
+    labels = _noisy(config.label_noise, train_labels[train], classes)
+    return Choice(classes, train, labels, test, test_labels[test])
+
+
+def _balanced(size: int, train: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """`size` of the indices `train`, 0 for all, as many of each class as can be."""
+    if not size:
+        return train
+    if not classes <= size <= len(train):
+        raise ValueError(
+            f"train_size: expected {classes}, one of each class, to {len(train)}, which is all, or "
+            f"0 for all, got {size}"
+        )
+    generator = torch.Generator().manual_seed(stream_seed(0, "train_size"))
+    mixed = train[torch.randperm(len(train), generator=generator)]
+    # How many examples of its class come before each; those of the smallest rank are kept.
+    rank = torch.empty_like(mixed)
+    for label in range(classes):
+        own = (labels[mixed] == label).nonzero().flatten()
+        rank[own] = torch.arange(len(own))
+    first = torch.sort(rank * classes + labels[mixed]).indices[:size]
+    return mixed[first].sort().values
+
+
+def _noisy(share: float, labels: Tensor, classes: int) -> Tensor:
+    """A share of the labels replaced by a class drawn from all, the right one included."""
+    generator = torch.Generator().manual_seed(stream_seed(0, "label_noise"))
+    order = torch.randperm(len(labels), generator=generator)
+    drawn = torch.randint(classes, (len(labels),), generator=generator)
+    places = order[: round(share * len(labels))]
+    labels = labels.clone()
+    labels[places] = drawn[places]
+    return labels

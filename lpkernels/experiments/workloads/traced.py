@@ -1,7 +1,5 @@
 """A workload's loss apart from its model, for techniques that follow both."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -13,41 +11,35 @@ from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 OutputLoss = Callable[[Any, Batch], Outcome]
 
 
+class _Called(Exception):
+    """The loss called the model."""
+
+
 def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
-    """The workload's loss for an output that is there already.
+    """The workload's loss as a function of the model's output.
 
     batch: a batch of the workload, which shows the input that the loss gives to the model: only the
         batch's first tensor is allowed.
     Raises: ValueError: the model is called with something else.
     """
-    given: list[Any] = []
+    inputs: list[Any] = []
 
-    def look(*args: Any, **kwargs: Any) -> NoReturn:
-        given.extend([*args, *kwargs.values()])
-        raise _Looked
+    def model(*args: Any, **kwargs: Any) -> NoReturn:
+        inputs.extend([*args, *kwargs.values()])
+        raise _Called
 
-    model: Any = look
     try:
-        workload.loss(model, batch)
-    except _Looked:
+        workload.loss(model, batch)  # type: ignore[arg-type]
+    except _Called:
         pass
-    if len(given) != 1 or given[0] is not batch[0]:
+    if len(inputs) != 1 or inputs[0] is not batch[0]:
         raise ValueError(
             f"the loss of {workload.name} must call the model with the first tensor of a batch and "
             "nothing else; write it so"
         )
-
-    def loss(output: Any, batch: Batch) -> Outcome:
-        there: Any = lambda _: output  # noqa: E731
-        return workload.loss(there, batch)
-
-    return loss
+    return lambda output, batch: workload.loss(lambda _: output, batch)  # type: ignore
 
 
 def mean_loss(loss: OutputLoss) -> Callable[[Any, Batch], Tensor]:
     """The mean over the examples, a scalar."""
     return lambda output, batch: loss(output, batch).losses.mean()
-
-
-class _Looked(Exception):
-    """The model was called."""

@@ -1,4 +1,4 @@
-"""Everything that the trainer needs to know about data, model, loss and metric.
+"""Data, model, loss and metric as the trainer needs them, and sets of tensors in memory.
 
 A workload is deterministic: the examples that an epoch feeds depend on (seed, epoch) alone, and
 those that a test feeds on nothing. The trainer builds the model under the run's own seed.
@@ -6,9 +6,12 @@ those that a test feeds on nothing. The trainer builds the model under the run's
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
-from torch import Tensor, nn
+import torch
+from torch import Generator, Tensor, nn
+
+from lpkernels.experiments.workloads.streams import stream_seed
 
 #: Tensors that belong together; the first dimension of each counts the examples.
 Batch = tuple[Tensor, ...]
@@ -96,3 +99,76 @@ class Workload:
     measure: Callable[[nn.Module, Batch], Mapping[str, Tensor]]
     metric: Metric = field(default=ACCURACY)
     score: Callable[[Mapping[str, Tensor], int], dict[str, float]] = mean_of_examples
+
+
+#: The most examples that a batch of a test set has.
+TEST_BATCH = 256
+
+#: change(step, places, *tensors): the batch that is fed, from the examples that stand in `places`
+#: of an epoch's order.
+Change = Callable[..., Batch]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSet:
+    """Examples in memory, each epoch in an order of its own, drawn from (seed, epoch).
+
+    tensors: the first dimension of each counts the examples.
+    change(generator, seed, epoch): the change of an epoch's batches, as noise or shifts, which may
+        draw from the generator after the order; None: examples are fed as they are.
+    """
+
+    tensors: Batch
+    change: Callable[[Generator, int, int], Change] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def plan(self, seed: int, epoch: int) -> "TensorPlan":
+        """The examples in the order of the epoch."""
+        generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
+        order = torch.randperm(len(self), generator=generator)
+        change = None if self.change is None else self.change(generator, seed, epoch)
+        return TensorPlan(self.tensors, order, change)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorPlan:
+    """The examples of `tensors` in an order: (N,) int64; `change` as in TensorSet."""
+
+    tensors: Batch
+    order: Tensor
+    change: Change | None = None
+
+    def batch(self, step: int, size: int) -> Batch:
+        """Examples step * size .. of the order; the last batch may be short."""
+        places = slice(step * size, (step + 1) * size)
+        batch = tuple(tensor[self.order[places]] for tensor in self.tensors)
+        return batch if self.change is None else self.change(step, places, *batch)
+
+
+class TensorBatches(Sequence[Batch]):
+    """Tensors in batches of up to 256 examples, in order, each made when it is asked for.
+
+    Args:
+        tensors: the first dimension of each counts the examples.
+        make: makes a batch from its slices.
+    """
+
+    def __init__(self, *tensors: Tensor, make: Callable[..., Batch] | None = None) -> None:
+        self._tensors, self._make = tensors, make
+
+    def __len__(self) -> int:
+        return -(-len(self._tensors[0]) // TEST_BATCH)
+
+    @overload
+    def __getitem__(self, number: int) -> Batch: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Batch]: ...
+    def __getitem__(self, number: int | slice) -> Batch | Sequence[Batch]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        # The range raises the IndexError that ends a loop over the batches.
+        first = range(len(self))[number] * TEST_BATCH
+        batch = tuple(tensor[first : first + TEST_BATCH] for tensor in self._tensors)
+        return batch if self._make is None else self._make(*batch)

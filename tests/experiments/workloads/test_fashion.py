@@ -50,10 +50,10 @@ def write_fashion(folder: Path, counts: tuple[int, int] = (20, 10), *, packed: b
 def test_files_are_read_plain_or_packed(tmp_path: Path, packed: bool, inside: str) -> None:
     folder = tmp_path / f"{packed}{inside}"
     arrays = write_fashion(folder / inside, packed=packed)
-    found = load_fashion(folder)
-    for tensor, array in zip(found, arrays.values(), strict=True):
+    train, test = load_fashion(folder)
+    for tensor, array in zip((*train, *test), arrays.values(), strict=True):
         assert np.array_equal(tensor.reshape(array.shape).numpy(), array)
-    assert found.train_images.shape == (20, 1, 28, 28) and found.train_images.dtype == torch.uint8
+    assert train[0].shape == (20, 1, 28, 28) and train[0].dtype == torch.uint8
     data = load("fashion-mnist", folder)
     pixels = arrays["train-images-idx3-ubyte"].astype(np.float64)
     assert float(data.mean) == pytest.approx(pixels.mean())
@@ -107,7 +107,7 @@ def made(folder: Path, **settings: object) -> Workload:
 
 def test_noise_depends_on_seed_epoch_and_step(tmp_path: Path) -> None:
     work = made(tmp_path)
-    clean = load_fashion(tmp_path).train_images.float() / 255
+    clean = load_fashion(tmp_path)[0][0].float() / 255
     (noisy, target), again = (work.train.plan(3, 1).batch(0, 8) for _ in range(2))
     assert torch.equal(noisy, again[0]) and noisy.dtype == torch.float32
     assert all(any(torch.equal(image, each_one) for each_one in clean) for image in target)

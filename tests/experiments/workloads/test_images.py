@@ -1,5 +1,6 @@
 """The sets of images, their readers, the plan of an epoch, and its batches, pinned to the bit."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads import images
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch
+from lpkernels.experiments.workloads.images import ImageData, load
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import ACCURACY
@@ -81,18 +82,17 @@ def test_images_are_shifted_with_zeros_and_the_chosen_ones_flipped(digits: Image
     both = images.shift_images(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -1]]))
     assert both[0, 0].tolist() == [[0, 0, 0], [1, 2, 3], [4, 5, 6]]
     assert both[1, 0].tolist() == [[2, 3, 0], [5, 6, 0], [8, 9, 0]]
-    plan = images.EpochPlan(digits, torch.tensor([0, 1]), None, torch.tensor([True, False]))
-    found, _ = plan.batch(0, 2)
-    plain = digits.normalise(digits.train_images[:2])
-    assert torch.equal(found, torch.stack([plain[0].flip(-1), plain[1]]))
+    flat = dataclasses.replace(digits, max_shift=0, flip=True)
+    plain, flipped = (flat.training_set(augment).plan(0, 0).batch(0, 64)[0] for augment in (0, 1))
+    both = torch.stack([(flipped == x).flatten(1).all(1) for x in (plain, plain.flip(-1))])
+    assert both.any(0).all() and not both.all(1).any()
 
 
 def test_plan_depends_on_seed_and_epoch_alone(digits: ImageData) -> None:
     places = ((0, 3), (0, 3), (0, 4), (1, 3))
-    first, again, *others = (plan_epoch(digits, *place, augment=True) for place in places)
+    first, again, *others = (digits.training_set(True).plan(*place) for place in places)
     assert torch.equal(first.order, again.order)
-    assert first.shifts is not None and again.shifts is not None
-    assert torch.equal(first.shifts, again.shifts)
+    assert torch.equal(first.batch(1, 8)[0], again.batch(1, 8)[0])
     assert not any(torch.equal(first.order, other.order) for other in others)
 
 

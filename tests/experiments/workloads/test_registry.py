@@ -56,9 +56,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_data_are_one_function_and_all_names_are_known() -> None:
-    assert sorted(DATASETS) == NAMES
     with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
         find(WorkloadConfig(data="mnist"))
+    assert sorted(DATASETS) == NAMES
     try:
 
         @dataset("tiny", model="cnn1", settings=("augment",))
@@ -70,8 +70,6 @@ def test_data_are_one_function_and_all_names_are_known() -> None:
             dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
     finally:
         DATASETS.pop("tiny", None)
-    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
-        dataset("a:b", model="cnn1")
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist1d", "text"])
@@ -148,7 +146,7 @@ test_settings_that_mean_nothing_are_refused = rejects(
     "given, usual, name",
     ({}, "resnet8", "resnet8"), ({"depth": 14}, "resnet8", "resnet14"),
     ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
-    ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"), ({"model": "mlp3"}, "resnet8", "mlp3"),
+    ({"model": "mlp3"}, "resnet8", "mlp3"),
     ({"depth": 2}, "", ""),
 )  # fmt: skip
 def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:

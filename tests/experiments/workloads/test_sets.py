@@ -4,7 +4,6 @@ import math
 import random
 import socket
 import unicodedata
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,12 +15,11 @@ from sklearn.datasets import load_iris
 from torch import nn
 from torch.nn.functional import one_hot
 
+from lpkernels.experiments.workloads import text as module
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
-from lpkernels.experiments.workloads.sets import text as module
-from lpkernels.experiments.workloads.sets.mnist1d import signals
-from lpkernels.experiments.workloads.sets.tables import rows
-from lpkernels.experiments.workloads.sets.text import examples, text, vocabulary
+from lpkernels.experiments.workloads.tables import rows, signals
+from lpkernels.experiments.workloads.text import examples, text, vocabulary
 from tests.loops import each
 
 CONFIG = WorkloadConfig(data="text", width=8)
@@ -57,7 +55,7 @@ def test_train_and_test_share_no_character() -> None:
 
 
 def test_some_of_the_text_stands_evenly_in_it() -> None:
-    whole, some = (find(replace(CONFIG, train_size=n)).train for n in (0, 2400))
+    whole, some = (find(CONFIG.replace(train_size=n)).train for n in (0, 2400))
     assert (len(whole), len(some)) == (4913, 2400)
     tokens, _ = some.plan(0, 0).batch(0, 2400)
     train, _ = examples()
@@ -65,7 +63,7 @@ def test_some_of_the_text_stands_evenly_in_it() -> None:
     # The last one, too, is of the end of the text.
     assert tuple(train[4910, :-1].tolist()) in found and tuple(train[1, :-1].tolist()) not in found
     with pytest.raises(ValueError, match="train_size: expected at most 4913 for text, got 4914"):
-        find(replace(CONFIG, train_size=4914))
+        find(CONFIG.replace(train_size=4914))
 
 
 def test_each_character_is_followed_by_the_next() -> None:

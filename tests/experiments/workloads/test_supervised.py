@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.options import Choice, choose
-from lpkernels.experiments.workloads.supervised import classification
+from lpkernels.experiments.workloads.supervised import Choice, choose, classification
 from lpkernels.experiments.workloads.workload import Workload
 from tests.loops import each
 from tests.support.refusals import rejects
@@ -16,7 +15,7 @@ X, Y = torch.arange(60.0).reshape(20, 3), torch.arange(20) % 2
 
 
 def workload(**settings: object) -> Workload:
-    config = WorkloadConfig(**{"model": "mlp1", **settings})  # type: ignore[arg-type]
+    config = WorkloadConfig(**{"model": "mlp1", **settings})
     return classification("ramp", train=(X, Y), test=(X[:4], Y[:4]), config=config)
 
 
@@ -67,9 +66,7 @@ TEST = torch.tensor([3, 2, 1, 0] * 5)
 
 
 def made(**settings: float) -> Choice:
-    choice = choose(WorkloadConfig(**settings), TRAIN, TEST, 4)  # type: ignore[arg-type]
-    assert choice is not None
-    return choice
+    return choose(WorkloadConfig(**settings), TRAIN, TEST, 4)
 
 
 def test_classes_keeps_the_first_and_defaults_all() -> None:
@@ -79,7 +76,7 @@ def test_classes_keeps_the_first_and_defaults_all() -> None:
     assert torch.equal(choice.train_labels, TRAIN[TRAIN < 2])
     assert choice.test_labels.tolist() == [1, 0] * 5
     assert torch.equal(TEST[choice.test], choice.test_labels)
-    assert choose(WorkloadConfig(), TRAIN, TEST, 4) is None
+    assert torch.equal(made().train_labels, TRAIN) and torch.equal(made().test_labels, TEST)
 
 
 @each(

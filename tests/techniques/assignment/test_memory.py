@@ -176,7 +176,7 @@ KEPT: dict[str, Any] = {
     "chain": PACKED["chain"],
     "flat": lambda: (flat(), (torch.randn(2, 3, 16, 16), torch.arange(2))),
     "resnet18": lambda: built("resnet18", 4, *IMAGES),
-    "squeezenet": lambda: built("squeezenet", 8, *IMAGES),
+    "squeezenet": lambda: built("lee-squeezenet", 10, *IMAGES),
     "mlp3": lambda: built("mlp3", 32, 20),
     "signals": lambda: built("cnn3", 8, 1, 40),
 }

@@ -3,32 +3,14 @@
 All name their first layer `stem` and their last `head`, so that a recipe can treat these two apart.
 """
 
-import importlib
-import pkgutil
-
-from lpkernels.experiments.workloads.models.convolutional import PlainCNN, SignalCNN
+from lpkernels.experiments.workloads.models import lee, plain, residual, transformer, unet
 from lpkernels.experiments.workloads.models.family import (
     FAMILIES,
     Task,
     build_model,
     family,
     model_builder,
-    parse_model,
 )
-from lpkernels.experiments.workloads.models.residual import ResNet, ResNet18
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = [
-    "FAMILIES",
-    "PlainCNN",
-    "ResNet",
-    "ResNet18",
-    "SignalCNN",
-    "Task",
-    "build_model",
-    "family",
-    "model_builder",
-    "parse_model",
-]
+__all__ = ["FAMILIES", "Task", "build_model", "family", "model_builder"]
+_MODULES = (lee, plain, residual, transformer, unet)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from torch import nn
 
@@ -29,30 +29,13 @@ class Task:
     outputs: int
 
 
-@dataclass(frozen=True)
-class Size:
-    """Which member of a family: the depth of its name, its width, and its normalisation, "" for
-    the one that is usual for the task."""
-
-    depth: int
-    width: int
-    norm: str
-
-
-Builder = Callable[[Task, Size], nn.Module]
+#: build(task, depth, width, norm) makes a network, its weights from torch's generator.
+Builder = Callable[[Task, int, int, str], nn.Module]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Networks that differ in depth, width and normalisation.
-
-    name: a member's name is this, then its depth.
-    build: makes a member, its weights from torch's generator.
-    kinds: the tasks it is for.
-    depth: of the name without a number; 0: there is no depth, and no number.
-    width: the default, where 0 is asked for.
-    norms: the values that `norm` may have.
-    """
+    """Networks that differ in depth, width and normalisation; the fields are those of `family`."""
 
     name: str
     build: Builder
@@ -69,38 +52,34 @@ class Family:
 
 FAMILIES: dict[str, Family] = {}
 
-# A member without normalisation may also be called by its name with this suffix.
-_PLAIN = "_plain"
+B = TypeVar("B", bound=Builder)
 
 
 def family(
     name: str, *kinds: Kind, width: int, depth: int = 0, norms: tuple[str, ...] = ("none",)
-) -> Callable[[Builder], Builder]:
-    """Makes a family of networks known, as a decorator of the function that builds its members.
+) -> Callable[[B], B]:
+    """Makes a family of networks known, as a decorator of the class or function that builds its
+    members: build(task, depth, width, norm).
 
-    Example, a file of its own in this folder:
+    Example, after which `--model mean2` is a network of depth 2:
 
         @family("mean", "images", "signals", width=8, depth=1)
-        def _mean(task: Task, size: Size) -> nn.Module:
-            return MeanNetwork(task.shape[0], task.outputs, depth=size.depth, width=size.width)
+        class Mean(nn.Module):
+            def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
+                ...
 
-    after which `--model mean2` is a network of depth 2. First layers are called `stem`, last ones
-    `head`.
+    First layers are called `stem`, last ones `head`.
 
     Args:
-        name: the beginning of the members' names, which end in their depth. A network that has no
-            depth may have digits at the end of its name, which then is no member of another family.
+        name: the beginning of the members' names, which end in their depth.
         kinds: of the tasks that it is for.
         width: the width where 0 is asked for.
         depth: of the name without a number; 0: there is no depth, and no number.
-        norms: the values that `norm` may have.
-    Raises: ValueError: a family of that name exists, or its name is of another form.
+        norms: the values that `norm` may have, the usual one first.
+    Raises: ValueError: a family of that name exists.
     """
-    if not re.fullmatch("[a-z]+" if depth else r"[a-z]+(-[a-z]+)?\d*", name):
-        more = "" if depth else ", with one hyphen and digits at the end if any"
-        raise ValueError(f"family: expected a name of small letters{more}, got {name!r}")
 
-    def register(build: Builder) -> Builder:
+    def register(build: B) -> B:
         known = FAMILIES.get(name)
         if known is not None and known.build.__qualname__ != build.__qualname__:
             raise ValueError(f"family: one called {name!r} exists already")
@@ -111,30 +90,9 @@ def family(
 
 
 def _forms(name: str, kind: Kind | None = None) -> str:
-    """The forms of the names of models, of one `kind` or all, as the error about `name` lists
-    them."""
-    found = [f for f in FAMILIES.values() if kind is None or kind in f.kinds]
-    return nearest(name, sorted(f.form for f in found), "docs/training.md lists all")
-
-
-def parse_model(name: str) -> tuple[Family, int, str]:
-    """The family, the depth and, where the name says it, the normalisation of the model `name`.
-
-    Raises: ValueError: no model can be called that.
-    """
-    whole = "|".join(each.name for each in FAMILIES.values() if not each.depth)
-    match = re.fullmatch(rf"({whole})()({_PLAIN})?", name) or re.fullmatch(
-        rf"([a-z]+?)(\d*)({_PLAIN})?", name
-    )
-    found = FAMILIES.get(match[1]) if match else None
-    if match is None or found is None or (match[2] and not found.depth):
-        raise ValueError(
-            f"model: expected one of {_forms(name)}, with a number for the depth, or "
-            f"cnn<depth>_plain, got {name!r}"
-        )
-    if match[3] and len(found.norms) == 1:
-        raise ValueError(f"model: {found.form} has no normalisation to leave out, got {name!r}")
-    return found, int(match[2] or found.depth), "none" if match[3] else ""
+    """The names of models, of one `kind` or all, as the error about `name` lists them."""
+    forms = sorted(f.form for f in FAMILIES.values() if kind is None or kind in f.kinds)
+    return nearest(name, forms, "docs/training.md lists all")
 
 
 def model_builder(
@@ -144,28 +102,32 @@ def model_builder(
     generator.
 
     Args:
-        name: "resnet8", "cnn3", "cnn3_plain" (no normalisation), "lstm1", ...; without a number it
-            has the family's usual depth.
+        name: "resnet8", "cnn3", "lstm1", ...; without a number it has the family's usual depth.
         task: the task that it is built for.
         width: channels or units of the first layer; 0: the usual.
         norm: "batch", "layer", "none", or "" for the usual.
     Raises: ValueError: a name of another form, a model for other data, or a normalisation that it
         does not have.
     """
-    found, depth, plain = parse_model(name)
-    if task.kind not in found.kinds:
+    match = re.fullmatch(r"([a-z]+)(\d+)", name)
+    members = FAMILIES.get(name) or (FAMILIES.get(match[1]) if match else None)
+    if members is None or not (members.depth or members.name == name):
         raise ValueError(
-            f"model: {found.form} is for {' and '.join(found.kinds)}, and the data are "
+            f"model: expected one of {_forms(name)}, with a number for the depth, got {name!r}"
+        )
+    if task.kind not in members.kinds:
+        raise ValueError(
+            f"model: {members.form} is for {' and '.join(members.kinds)}, and the data are "
             f"{task.kind}; expected one of {_forms(name, task.kind)}, got {name!r}"
         )
-    if plain and norm not in ("", plain):
-        raise ValueError(f"norm: {name} has none, got {norm!r}; leave one of the two out")
-    norm = norm or plain
-    if norm and norm not in found.norms:
-        raise ValueError(f"norm: {found.form} has {' or '.join(found.norms)}, got {norm!r}")
-    if width < 0:
-        raise ValueError(f"width: expected at least 1, or 0 for the usual, got {width}")
-    return partial(found.build, task, Size(depth, width or found.width, norm))
+    if norm and norm not in members.norms:
+        raise ValueError(f"norm: {members.form} has {' or '.join(members.norms)}, got {norm!r}")
+    depth = members.depth if match is None or members.name == name else int(match[2])
+    if width < 0 or depth < bool(members.depth):
+        raise ValueError(
+            f"{name}: depth and width must be at least 1 (width 0: the usual), got width {width}"
+        )
+    return partial(members.build, task, depth, width or members.width, norm or members.norms[0])
 
 
 def build_model(name: str, task: Task, *, width: int = 0, norm: str = "") -> nn.Module:
@@ -180,3 +142,18 @@ def build_model(name: str, task: Task, *, width: int = 0, norm: str = "") -> nn.
     torch.Size([1, 10])
     """
     return model_builder(name, task, width=width, norm=norm)()
+
+
+_BATCH: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+def norm_layers(norm: str, channels: int, dims: int) -> list[nn.Module]:
+    """The layer that normalises `channels`, if any.
+
+    norm: "batch"; "layer": each example by all its channels and positions (GroupNorm of one group,
+        with a scale per channel); "none".
+    dims: 0 for vectors (N, C), 1 for signals (N, C, L), 2 for images (N, C, H, W).
+    """
+    if norm == "batch":
+        return [_BATCH[dims](channels)]
+    return [nn.GroupNorm(1, channels)] if norm == "layer" else []

@@ -1,8 +1,7 @@
 """The four networks on which Lee, Sharma and Aiken train under precision assignments, exactly.
 
 Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), networks as in their released code: widths,
-biases, order of operations and initial distributions. `resnet18`, `squeezenet`, `mobilenetv2` and
-`shufflenetv2` are networks like these: they take any width, and round channels in another way.
+biases, order of operations and initial distributions.
 """
 
 import math
@@ -11,10 +10,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Size, Task, family
+from lpkernels.experiments.workloads.models.family import Task, family
 from lpkernels.experiments.workloads.models.residual import BasicBlock
-from lpkernels.experiments.workloads.models.shuffle import ShuffleUnit
-from lpkernels.experiments.workloads.models.squeeze import Fire
 
 # By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
 # and expand convolutions. The last fire module has the same at every width.
@@ -74,14 +71,64 @@ class Inverted(nn.Module):
         return y + self.shortcut(x) if self.adds else y
 
 
+class Fire(nn.Module):
+    """A 1x1 convolution that squeezes, then 1x1 and 3x3 ones side by side, concatenated; a norm
+    after each.
+
+    Reference: Iandola et al. 2016, arXiv 1602.07360, section 3.2.
+    """
+
+    def __init__(self, c_in: int, squeeze: int, expand: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Sequential(*_conv(c_in, squeeze, 1, bias=True))
+        self.expand1 = nn.Sequential(*_conv(squeeze, expand, 1, bias=True))
+        self.expand3 = nn.Sequential(*_conv(squeeze, expand, 3, bias=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.squeeze(x))
+        return torch.relu(torch.cat([self.expand1(y), self.expand3(y)], dim=1))
+
+
+class ShuffleUnit(nn.Module):
+    """Half of the channels pass, the others go through 1x1, depthwise 3x3, 1x1; then all are
+    shuffled. With stride 2 both halves are convolutions of the whole input.
+
+    Reference: Ma et al. 2018, arXiv 1807.11164, figure 3 (c) and (d).
+    """
+
+    def __init__(self, c_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.splits = stride == 1
+        entering = c_in // 2 if self.splits else c_in
+        self.shortcut: nn.Module = nn.Identity()
+        if not self.splits:
+            self.shortcut = nn.Sequential(
+                *_conv(entering, entering, 3, stride, groups=entering),
+                *_conv(entering, half, 1), nn.ReLU(),
+            )  # fmt: skip
+        self.branch = nn.Sequential(
+            *_conv(entering, half, 1), nn.ReLU(),
+            *_conv(half, half, 3, stride, groups=half),
+            *_conv(half, half, 1), nn.ReLU(),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, dim=1) if self.splits else (x, x)
+        y = torch.cat([self.shortcut(left), self.branch(right)], dim=1)
+        n, c, h, w = y.shape
+        # The channels of the two halves are taken in turn.
+        return y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
 def _pooled(y: Tensor) -> Tensor:
     return torch.nn.functional.avg_pool2d(y, y.shape[2:]).flatten(1)
 
 
 def _conv(
-    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1
+    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> tuple[nn.Module, nn.Module]:
-    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
     return conv, nn.BatchNorm2d(channels)
 
 
@@ -113,8 +160,8 @@ def _fan_out(network: nn.Module) -> None:
 
 
 @family("lee-resnet18", "images", width=100, norms=("batch",))
-def _resnet18(task: Task, size: Size) -> nn.Module:
-    width = _percent("lee-resnet18", size.width)
+def _resnet18(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    width = _percent("lee-resnet18", width)
     widths = [_divided(64 << stage, width) for stage in range(4)]
     blocks, c_in = [], widths[0]
     for stage, channels in enumerate(widths):
@@ -127,12 +174,12 @@ def _resnet18(task: Task, size: Size) -> nn.Module:
 
 
 @family("lee-squeezenet", "images", width=100, norms=("batch",))
-def _squeezenet(task: Task, size: Size) -> nn.Module:
-    c_in, squeezed, expanded = _SQUEEZE[_percent("lee-squeezenet", size.width)]
+def _squeezenet(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    c_in, squeezed, expanded = _SQUEEZE[_percent("lee-squeezenet", width)]
     stem, body = _stem(task, c_in, bias=True), list[nn.Module]()
     for number, (squeeze, expand) in enumerate(zip(squeezed, expanded, strict=True)):
         body += [nn.MaxPool2d(2)] if number in _HALVED else []
-        body.append(Fire(c_in, squeeze, expand, bias=True))
+        body.append(Fire(c_in, squeeze, expand))
         c_in = 2 * expand
     network = LeeNetwork(stem, body, nn.Conv2d(c_in, task.outputs, 1))
     for module in network.modules():
@@ -142,8 +189,8 @@ def _squeezenet(task: Task, size: Size) -> nn.Module:
 
 
 @family("lee-mobilenetv2", "images", width=100, norms=("batch",))
-def _mobilenetv2(task: Task, size: Size) -> nn.Module:
-    width = _percent("lee-mobilenetv2", size.width)
+def _mobilenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    width = _percent("lee-mobilenetv2", width)
     c_in = _divided(32, width)
     stem, blocks = _stem(task, c_in), list[nn.Module]()
     for expand, usual, count, stride in _MOBILE:
@@ -160,11 +207,11 @@ def _mobilenetv2(task: Task, size: Size) -> nn.Module:
 
 
 @family("lee-shufflenetv2", "images", width=100, norms=("batch",))
-def _shufflenetv2(task: Task, size: Size) -> nn.Module:
+def _shufflenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
     c_in, body = 24, list[nn.Module]()
     stem = _stem(task, c_in)
     for channels, units in zip(
-        _SHUFFLE[_percent("lee-shufflenetv2", size.width)], (4, 8, 4), strict=True
+        _SHUFFLE[_percent("lee-shufflenetv2", width)], (4, 8, 4), strict=True
     ):
         for unit in range(units):
             body.append(ShuffleUnit(c_in, channels, 2 if unit == 0 else 1))

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Size, Task, family
-from lpkernels.experiments.workloads.models.norms import norm_layers
-from lpkernels.experiments.workloads.models.scaling import check_width
+from lpkernels.experiments.workloads.models.family import Task, family, norm_layers
+from lpkernels.experiments.workloads.models.plain import NORMS
 
 
 class BasicBlock(nn.Module):
@@ -33,11 +32,10 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
+@family("resnet", "images", depth=8, width=16, norms=NORMS)
 class ResNet(nn.Module):
     """The CIFAR residual network: a stem, stages of widths w, 2w, 4w, average pool, linear layer.
 
-    Images are (N, in_channels, H, W), results (N, classes);
-    norm is "batch", "layer" or "none".
     depth = 6n + 2 with n blocks a stage: 8 is the smallest, 20 with width 16 the ResNet-20 of the
     paper.
 
@@ -45,38 +43,24 @@ class ResNet(nn.Module):
         shortcuts.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        classes: int,
-        *,
-        depth: int = 20,
-        width: int = 16,
-        norm: str = "batch",
-    ) -> None:
+    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
-            raise ValueError(f"ResNet: depth must be 6n + 2 (8, 14, 20, ...), got {depth}")
-        check_width("ResNet", width)
-        blocks = (depth - 2) // 6
-        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=norm == "none")
+            raise ValueError(f"resnet: depth must be 6n + 2 (8, 14, 20, ...), got {depth}")
+        self.stem = nn.Conv2d(task.shape[0], width, 3, 1, 1, bias=norm == "none")
         self.bn = _norm(norm, width)
-        stages = [_stage(width, width, blocks, 1, norm)]
-        stages += [_stage(width << (i - 1), width << i, blocks, 2, norm) for i in (1, 2)]
-        self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(4 * width, classes)
+        self.stages = _stages(width, 3, (depth - 2) // 6, norm)
+        self.head = nn.Linear(4 * width, task.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stages(torch.relu(self.bn(self.stem(x))))
         return self.head(y.mean(dim=(2, 3)))
 
 
+@family("resnet18", "images", width=64, norms=NORMS)
 class ResNet18(nn.Module):
     """ResNet-18: a stem, four stages of widths w, 2w, 4w, 8w with two blocks each, average pool,
     linear layer; w, the `width`, is 64 in the paper.
-
-    Images are (N, in_channels, H, W), results (N, classes);
-    norm is "batch", "layer" or "none".
 
     large: for images of 224 x 224, with the paper's stem: 7x7 of stride 2 and a pool. Else it is
         for images of about 32 x 32, with a 3x3 stem of stride 1 and no pool.
@@ -87,24 +71,15 @@ class ResNet18(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        classes: int,
-        *,
-        width: int = 64,
-        norm: str = "batch",
-        large: bool = False,
+        self, task: Task, depth: int, width: int, norm: str, *, large: bool = False
     ) -> None:
         super().__init__()
-        check_width("ResNet18", width)
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
-        self.stem = nn.Conv2d(in_channels, width, kernel, stride, padding, bias=norm == "none")
+        self.stem = nn.Conv2d(task.shape[0], width, kernel, stride, padding, bias=norm == "none")
         self.bn = _norm(norm, width)
         self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        stages = [_stage(width, width, 2, 1, norm)]
-        stages += [_stage(width << (i - 1), width << i, 2, 2, norm) for i in (1, 2, 3)]
-        self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(8 * width, classes)
+        self.stages = _stages(width, 4, 2, norm)
+        self.head = nn.Linear(8 * width, task.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stages(self.pool(torch.relu(self.bn(self.stem(x)))))
@@ -116,20 +91,12 @@ def _norm(norm: str, channels: int) -> nn.Module:
     return layers[0] if layers else nn.Identity()
 
 
-def _stage(in_channels: int, channels: int, blocks: int, stride: int, norm: str) -> nn.Sequential:
-    first = BasicBlock(in_channels, channels, stride, norm)
-    return nn.Sequential(
-        first, *(BasicBlock(channels, channels, 1, norm) for _ in range(1, blocks))
-    )
-
-
-@family("resnet", "images", depth=8, width=16, norms=("batch", "layer", "none"))
-def _resnet(task: Task, size: Size) -> nn.Module:
-    return ResNet(
-        task.shape[0], task.outputs, depth=size.depth, width=size.width, norm=size.norm or "batch"
-    )
-
-
-@family("resnet18", "images", width=64, norms=("batch", "layer", "none"))
-def _resnet18(task: Task, size: Size) -> nn.Module:
-    return ResNet18(task.shape[0], task.outputs, width=size.width, norm=size.norm or "batch")
+def _stages(width: int, count: int, blocks: int, norm: str) -> nn.Sequential:
+    """Stages of `blocks` blocks; each after the first halves the image and doubles the width."""
+    stages = []
+    for stage in range(count):
+        channels = width << stage
+        first = (width, 1) if stage == 0 else (channels // 2, 2)
+        rest = (BasicBlock(channels, channels, 1, norm) for _ in range(1, blocks))
+        stages.append(nn.Sequential(BasicBlock(first[0], channels, first[1], norm), *rest))
+    return nn.Sequential(*stages)

@@ -1,8 +1,8 @@
-"""A small decoder of the GPT kind."""
+"""Networks for text: a small decoder of the GPT kind, and an LSTM."""
 
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Size, Task, family
+from lpkernels.experiments.workloads.models.family import Task, family
 
 __all__ = ["GPT"]
 
@@ -56,5 +56,22 @@ class GPT(nn.Module):
 
 
 @family("gpt", "text", depth=2, width=64, norms=("layer",))
-def _gpt(task: Task, size: Size) -> nn.Module:
-    return GPT(tokens=task.outputs, width=size.width, depth=size.depth, context=task.shape[0])
+def _gpt(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    return GPT(tokens=task.outputs, width=width, depth=depth, context=task.shape[0])
+
+
+@family("lstm", "text", depth=1, width=64)
+class LanguageLSTM(nn.Module):
+    """An embedding, `depth` layers of LSTM, and a linear layer at each position.
+
+    Takes (N, L) int64 numbers of tokens, returns (N, L, tokens).
+    """
+
+    def __init__(self, task: Task, depth: int, width: int, norm: str = "none") -> None:
+        super().__init__()
+        self.stem = nn.Embedding(task.outputs, width)
+        self.lstm = nn.LSTM(width, width, depth, batch_first=True)
+        self.head = nn.Linear(width, task.outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.lstm(self.stem(tokens))[0])

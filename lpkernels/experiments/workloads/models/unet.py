@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
-from lpkernels.experiments.workloads.models.family import Size, Task, family
-from lpkernels.experiments.workloads.models.scaling import check_width
+from lpkernels.experiments.workloads.models.family import Task, family
 
 
+@family("unet", "denoising", depth=3, width=8)
 class UNet(nn.Module):
     """x + net(x): `depth` levels of widths w, 2w, 4w, ..., each of half the resolution before it.
 
@@ -19,21 +19,21 @@ class UNet(nn.Module):
     channels of x; its weight and bias are zero at first, so that the network begins as the
     identity. There is no norm.
 
-    Args: shape: (C, H, W) of an image; sides are multiples of 2^(depth - 1).
-    Raises: ValueError: other sides, a depth or a width below 1.
+    The sides of the images are multiples of 2^(depth - 1).
+
+    Raises: ValueError: other sides.
 
     Reference: Ronneberger et al. 2015, arXiv 1505.04597, figure 1. Differs: padded convolutions,
         nearest upsampling, and the residual, as Zhang et al. 2017 (arXiv 1608.03981) learn noise.
     """
 
-    def __init__(self, shape: tuple[int, ...], *, depth: int = 3, width: int = 8) -> None:
+    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
         super().__init__()
-        check_width("UNet", width)
-        channels, *sides = shape
-        if depth < 1 or any(side % 2 ** (depth - 1) for side in sides):
+        channels, *sides = task.shape
+        if any(side % 2 ** (depth - 1) for side in sides):
             raise ValueError(
-                f"UNet: depth must be at least 1, and 2^(depth - 1) must divide the sides "
-                f"{' x '.join(map(str, sides))}, got depth {depth}"
+                f"unet: 2^(depth - 1) must divide the sides {' x '.join(map(str, sides))}, got "
+                f"depth {depth}"
             )
         widths = [width << level for level in range(depth)]
         self.stem = nn.Conv2d(channels, width, 3, padding=1)
@@ -64,8 +64,3 @@ def _level(in_channels: int, channels: int) -> nn.Sequential:
         nn.Conv2d(channels, channels, 3, padding=1),
         nn.ReLU(),
     )
-
-
-@family("unet", "denoising", depth=3, width=8)
-def _unet(task: Task, size: Size) -> nn.Module:
-    return UNet(task.shape, depth=size.depth, width=size.width)

@@ -17,9 +17,15 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.models import Task, model_builder
-from lpkernels.experiments.workloads.sets.dataset import dataset
-from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
-from lpkernels.experiments.workloads.workload import Batch, Metric, Outcome, Workload
+from lpkernels.experiments.workloads.registry import dataset
+from lpkernels.experiments.workloads.workload import (
+    Batch,
+    Metric,
+    Outcome,
+    TensorBatches,
+    TensorSet,
+    Workload,
+)
 
 BITS = Metric(field="test_bits_per_char", label="bits per character", higher=False, percent=False)
 #: The most characters that a network sees; each example has one more.
