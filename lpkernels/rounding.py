@@ -30,7 +30,7 @@ and NaN else. `TableFormat` says how tables round.
 
 import math
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,25 +84,22 @@ def round_scalar(
     if math.isinf(value):
         return _infinite_input(fmt, negative)
     if isinstance(fmt, TableFormat):
-        near, far, place, near_is_odd = _tables().place(value, fmt, rounding == "stochastic")
-        moves = _moves_away(place, near_is_odd, negative, rounding, draw, random_bits)
+        near, far, place, near_is_odd = _place_in_table(value, fmt, rounding == "stochastic")
+        moves = _moves_away(place, near_is_odd, negative, rounding, 2 * draw + 1, random_bits)
         return far if moves else near
     magnitude = abs(Fraction(value))
     step, low, odd = _place(magnitude, fmt)
     fraction = (magnitude - low) / step
-    if _moves_away(fraction, odd, negative, rounding, draw, random_bits):
+    if _moves_away(fraction, odd, negative, rounding, 2 * draw + 1, random_bits):
         low += step
     if isinstance(fmt, FixedFormat):
         return _into_word(-low if negative else low, fmt)
     if not fmt.signed and negative and low > 0:
         return _overflowed(fmt, negative=True)
     if low > Fraction(fmt.max):
-        stops = _stops_at_max(rounding, negative) and not always_overflows
-        return (
-            math.copysign(fmt.max, -1.0 if negative else 1.0)
-            if stops
-            else _overflowed(fmt, negative)
-        )
+        if always_overflows or not _stops_at_max(rounding, negative):
+            return _overflowed(fmt, negative)
+        low = Fraction(fmt.max)
     if low == 0 and fmt.one_zero:
         return 0.0
     return math.copysign(float(low), -1.0 if negative else 1.0)
@@ -132,25 +129,27 @@ def floor_log2(magnitude: Fraction) -> int:
 
 
 def _moves_away(
-    fraction: Fraction, odd: bool, negative: bool, rounding: str, draw: int, random_bits: int
-) -> bool:
-    """Whether a value at ``fraction`` between its neighbours becomes the upper one."""
-    if fraction == 0:
-        return False
+    fraction: Any, odd: Any, negative: Any, rounding: str, offset: Any, random_bits: int
+) -> Any:
+    """Whether values become the neighbour farther from zero: of one value or of arrays.
+
+    fraction: where a value lies between its neighbours, from 0 (on the nearer one) to 1; a Fraction
+        or float64. odd: whether the nearer one counts as odd. offset: 2 draw + 1.
+    """
     if rounding == "nearest_even":
-        return fraction > Fraction(1, 2) or (fraction == Fraction(1, 2) and odd)
+        return (fraction > 0.5) | ((fraction == 0.5) & odd)
     if rounding == "nearest_away":
-        return fraction >= Fraction(1, 2)
+        return fraction >= 0.5
     if rounding == "toward_zero":
-        return False
+        return fraction > 1
     if rounding == "toward_positive":
-        return not negative
+        return (fraction > 0) & (negative ^ True)
     if rounding == "toward_negative":
-        return negative
+        return (fraction > 0) & negative
     if rounding == "to_odd":
-        return not odd
+        return (fraction > 0) & (odd ^ True)
     one = 2 ** (random_bits + 1)
-    return math.floor(fraction * one) + 2 * draw + 1 >= one
+    return fraction * one // 1 + offset >= one
 
 
 def _stops_at_max(rounding: str, negative: bool) -> bool:
@@ -168,19 +167,10 @@ def _overflowed(fmt: FloatFormat, negative: bool) -> float:
     return -magnitude if negative and fmt.overflow != "nan" else magnitude
 
 
-def _tables() -> Any:
-    """The module that finds places in tables, imported when a table is first used."""
-    from lpkernels import _table_rounding
-
-    return _table_rounding
-
-
 def _infinite_input(fmt: Number, negative: bool) -> float:
     if isinstance(fmt, FloatFormat):
         return _overflowed(fmt, negative)
-    if isinstance(fmt, TableFormat):
-        return _tables().infinite(fmt, negative)
-    if fmt.overflow == "wrap":
+    if (fmt.infinity == "nan") if isinstance(fmt, TableFormat) else (fmt.overflow == "wrap"):
         return math.nan
     return fmt.min if negative else fmt.max
 
@@ -217,8 +207,8 @@ def round_array(
     x, offset = _array_arguments("round_array", x, fmt, rounding, draws, random_bits)
     finite, negative = np.isfinite(x), np.signbit(x)
     if isinstance(fmt, TableFormat):
-        near, far, place, odd = _tables().places(x, fmt, rounding == "stochastic")
-        away = _array_moves_away(place, odd, negative, rounding, offset, random_bits)
+        near, far, place, odd = _places(x, fmt, rounding == "stochastic")
+        away = _moves_away(place, odd, negative, rounding, offset, random_bits)
         rounded = np.where(away, far, near)
     elif isinstance(fmt, FixedFormat):
         count, *_ = _array_rounded(x, fmt, rounding, offset, random_bits)
@@ -250,7 +240,7 @@ def overflows_array(
     """
     x, offset = _array_arguments("overflows_array", x, fmt, rounding, draws, random_bits)
     if isinstance(fmt, TableFormat):
-        return _tables().outside(x, fmt)
+        return np.isfinite(x) & ((x < fmt.min) | (x > fmt.max))
     count, step, _ = _array_rounded(x, fmt, rounding, offset, random_bits)
     if isinstance(fmt, FixedFormat):
         code = np.where(np.signbit(x), -count, count)
@@ -294,7 +284,7 @@ def _array_rounded(
     scaled = np.ldexp(significand, np.clip(exponent - step, _LEAST_EXPONENT, _MOST_EXPONENT))
     count = np.floor(scaled)
     odd = _is_odd(count, exponent, fmt)
-    away = _array_moves_away(scaled - count, odd, np.signbit(x), rounding, offset, random_bits)
+    away = _moves_away(scaled - count, odd, np.signbit(x), rounding, offset, random_bits)
     return count + away, step, exponent
 
 
@@ -313,30 +303,6 @@ def _is_odd(count: np.ndarray, exponent: np.ndarray, fmt: FloatFormat | FixedFor
         # Every binade has one code, so its parity is that of the biased exponent.
         return (count == 1.0) & ((exponent - fmt.emin) % 2 == 1)
     return np.fmod(count, 2.0) == 1.0
-
-
-def _array_moves_away(
-    fraction: np.ndarray,
-    odd: np.ndarray,
-    negative: np.ndarray,
-    rounding: str,
-    offset: np.ndarray | np.int64,
-    random_bits: int,
-) -> np.ndarray:
-    if rounding == "nearest_even":
-        return (fraction > 0.5) | ((fraction == 0.5) & odd)
-    if rounding == "nearest_away":
-        return fraction >= 0.5
-    if rounding == "toward_zero":
-        return np.zeros(fraction.shape, dtype=bool)
-    if rounding == "toward_positive":
-        return (fraction > 0) & ~negative
-    if rounding == "toward_negative":
-        return (fraction > 0) & negative
-    if rounding == "to_odd":
-        return (fraction > 0) & ~odd
-    one = 2 ** (random_bits + 1)
-    return np.floor(fraction * one).astype(np.int64) + offset >= one
 
 
 def _array_overflow(
@@ -397,3 +363,55 @@ def _check_arguments(owner: str, fmt: object, rounding: object, random_bits: int
     check_rounding(rounding, owner)
     if not 1 <= random_bits <= MAX_RANDOM_BITS:
         raise ValueError(f"{owner}: random_bits must be in 1..{MAX_RANDOM_BITS}, got {random_bits}")
+
+
+class _Places(NamedTuple):
+    """Where values lie in a table: the neighbours nearer to and farther from zero, the fraction,
+    and whether the nearer one counts as odd; zeros are +0.
+
+    The fraction is 0 for a value of the table; of nearest modes 1/2 on the gap's boundary, 1/4 on
+    the side of zero and 3/4 on the other side; of stochastic rounding it is the contract's f in
+    float64.
+    """
+
+    near: np.ndarray
+    far: np.ndarray
+    fraction: np.ndarray
+    odd: np.ndarray
+
+
+def _place_in_table(value: Fraction | float, fmt: TableFormat, stochastic: bool) -> tuple[Any, ...]:
+    """`_places` of one finite number, which is taken to odd in float64 first: a number of 53 bits
+    that was made odd compares with a boundary, of 52 bits at most, as the exact number does."""
+    near, far, fraction, odd = _places(np.array(_odd_double(Fraction(value))), fmt, stochastic)
+    return float(near), float(far), Fraction(float(fraction)), bool(odd)
+
+
+def _odd_double(exact: Fraction) -> float:
+    """The number as a float64, an inexact one to the odd neighbour."""
+    nearest = float(exact)
+    if nearest == exact or int(np.float64(nearest).view(np.int64)) & 1:
+        return nearest
+    return math.nextafter(nearest, math.inf if exact > nearest else -math.inf)
+
+
+def _places(x: np.ndarray, fmt: TableFormat, stochastic: bool) -> _Places:
+    """The places of x, which is exact or to odd; 0 stands for what is not finite."""
+    values, boundaries, lower_is_even, *_ = fmt.tensors()
+    inside = np.clip(np.where(np.isfinite(x), x, 0.0), fmt.min, fmt.max) + 0.0
+    at = np.minimum(np.searchsorted(values, inside, side="right"), len(values) - 1) - 1
+    low, high, negative = values[at], values[at + 1], inside < 0
+    near, far = np.where(negative, high, low), np.where(negative, low, high)
+    if stochastic:
+        fraction = (np.abs(inside) - np.abs(near)) / (np.abs(far) - np.abs(near))
+    else:
+        boundary = boundaries[at]
+        away = (inside > boundary) != negative
+        fraction = np.where(inside == boundary, 0.5, np.where(away, 0.75, 0.25))
+    exact = (inside == low) | (inside == high)
+    return _Places(
+        np.where(exact, inside, near),
+        np.where(exact, inside, far),
+        np.where(exact, 0.0, fraction),
+        lower_is_even[at] == negative,
+    )

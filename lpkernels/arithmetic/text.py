@@ -5,17 +5,14 @@ option is a field of the class as ``name=value``, or a value that needs no name.
 Recipe is a call, ``Recipe(input='e5m2', fprop='e6m9_chunk64')``.
 """
 
+import ast
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from lpkernels.formats.elsewhere import field_here, nearest
-
-# field='text' within a call, and the comma after it.
-_FIELD = re.compile(r"""\s*(\w+)\s*=\s*(['"])([^'"]*)\2\s*(?:,\s*|$)""")
 
 T = TypeVar("T", bound="PlainValues")
 
@@ -86,21 +83,21 @@ def parse_call(name: str, text: str, keys: list[str], example: str) -> dict[str,
 
     Raises:  ValueError: another form; the message gives the example.
     """
-    call = re.fullmatch(rf"\s*{name}\((.*)\)\s*", text, re.DOTALL)
-    if call is None:
-        raise ValueError(f"{name}.parse: cannot read {text!r}; expected {example}")
-    values: dict[str, str] = {}
-    rest = call[1].strip()
-    while rest:
-        field = _FIELD.match(rest)
-        if field is None:
-            raise ValueError(f"{name}.parse: cannot read {rest!r} in {text!r}; expected {example}")
-        key, _, value = field.groups()
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != name or call.args:
+            raise ValueError(f"no call of {name} with named arguments")
+        values = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        if len(values) < len(call.keywords):
+            raise ValueError("a field is given twice")
+        if wrong := [key for key, value in values.items() if not isinstance(value, str)]:
+            raise ValueError(f"{wrong[0]} is no text in quotes")
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(
+            f"{name}.parse: cannot read {text!r} ({error}); expected {example}"
+        ) from None
+    for key in values:
         check_field(f"{name}.parse", key, keys)
-        if key in values:
-            raise ValueError(f"{name}.parse: {text!r} gives its {key} twice; write it once")
-        values[key] = value
-        rest = rest[field.end() :]
     return values
 
 

@@ -15,7 +15,7 @@ NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
     "_build": set(), "_first_use": set(), "_table": set(), "schemas": set(),
     "formats": set(), "rng": set(),
-    "_table_rounding": {"formats"}, "rounding": {"formats", "rng", "_table_rounding"},
+    "rounding": {"formats", "rng"},
     "arithmetic": {"formats", "rounding", "rng"},
     "recipes": {"formats", "rounding", "rng", "arithmetic"}, "reference": NUMBERS,
     "backends": NUMBERS | {"_build", "_first_use", "reference"}, "ops": NUMBERS | {"backends"},
