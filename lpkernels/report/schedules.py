@@ -38,11 +38,10 @@ def schedule_view(scheduler: PrecisionScheduler, title: str) -> RenderableType:
 
 def _moving_plans(scheduler: PrecisionScheduler) -> dict[str, np.ndarray]:
     """The bits of the first track, and of all others that do not stay constant, by label."""
-    tracked = scheduler.schedules[""]
-    main = next(iter(tracked))
+    main = next(iter(scheduler.schedules))
     return {
         _LABELS[track]: schedule.plan(scheduler.total_steps)
-        for track, schedule in tracked.items()
+        for track, schedule in scheduler.schedules.items()
         if track == main or schedule.bits[0] < schedule.highest
     }
 
@@ -67,7 +66,7 @@ def _occupancy_table(plan: np.ndarray) -> Table:
 def _cost_table(scheduler: PrecisionScheduler) -> Table:
     rows = []
     for kind, track in (("bitops", "forward"), ("accumulator", "accumulator")):
-        if track in scheduler.schedules[""]:
+        if track in scheduler.schedules:
             mean, static = scheduler.expected_cost(kind), scheduler.static_cost(kind)
             rows.append((kind, f"{mean:.6f}", f"{static:.6f}", f"{1 - mean / static:.2%}"))
     columns = ("cost relative to float32", "mean", "constant, highest", "saved")

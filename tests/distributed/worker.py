@@ -116,7 +116,7 @@ def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str
     rest = runs.go_on_scheduled(folder / "stopped", processes)
     bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
     states = [trainer.callbacks[0].state_dict()["scheduler"] for trainer in (whole, rest)]
-    return {**bits, "losses": [state.get("first") for state in states]}
+    return {**bits, "losses": [state.get("first_losses") for state in states]}
 
 
 def go_on(folder: Path, processes: Processes) -> None:

@@ -15,7 +15,7 @@ The trainer calls the hooks of a run's callbacks and knows nothing else of them.
 With accumulated gradients, scale_loss is called for each piece of the batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,8 +55,14 @@ class Context:
     @cached_property
     def sample(self) -> Batch:
         """The first batch of the run, on its device."""
-        batch = self.workload.train.plan(self.seed, 0).batch(0, self.batch)
-        return tuple(tensor.to(self.device) for tensor in batch)
+        return next(self.batches())
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the first epoch on the run's device, without a short last one."""
+        train = self.workload.train
+        plan = train.plan(self.seed, 0)
+        for step in range(max(1, len(train) // self.batch)):
+            yield tuple(tensor.to(self.device) for tensor in plan.batch(step, self.batch))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, a scalar, which a step makes small."""

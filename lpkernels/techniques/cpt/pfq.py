@@ -11,14 +11,7 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Precision, bitops_of, width
-from lpkernels.techniques.cpt.scheduler import (
-    KINDS,
-    Formats,
-    PrecisionSetter,
-    TargetGroup,
-    Targets,
-    find_targets,
-)
+from lpkernels.techniques.cpt.scheduler import Formats, PrecisionSetter, Targets
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
@@ -68,7 +61,7 @@ class PFQ(PrecisionSetter):
     """
 
     _settings = ("stages", "period", "eps", "decay")
-    _progress = ("stage", "window", "first", "seen", "_sum", "steps", "_bitops")
+    _progress = ("stage", "window", "first_losses", "period_steps", "_sum", "steps", "_bitops")
 
     def __init__(
         self,
@@ -86,19 +79,19 @@ class PFQ(PrecisionSetter):
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
         levels = [Precision(*stage) for stage in self.stages]
-        group = TargetGroup("", find_targets("PFQ", targets), levels, levels[-1])
-        super().__init__([group], eval_bits=eval_bits, formats=formats)
-        self.stage, self.seen, self.steps = 0, 0, 0
-        # The cost of all steps so far.
-        self._bitops = 0.0
+        super().__init__(targets, levels, eval_bits=eval_bits, formats=formats)
+        #: The number of the stage; the steps so far, in all and in this period.
+        self.stage, self.steps, self.period_steps = 0, 0, 0
+        #: The last mean losses since the turning point, and the first of the run.
         self.window: list[float] = []
-        self.first: list[float] = []
-        # The sum of the losses of this period, on the device of the losses.
+        self.first_losses: list[float] = []
+        # The sum of the losses of this period, on the device of the losses, and of all costs.
         self._sum: float | Tensor = 0.0
+        self._bitops = 0.0
         self._set_stage()
 
     def _set_stage(self) -> None:
-        self._move([Precision(*self.stages[self.stage])])
+        self._move(Precision(*self.stages[self.stage]))
 
     @property
     def at_highest(self) -> bool:
@@ -126,10 +119,10 @@ class PFQ(PrecisionSetter):
         else:
             loss = checks.real("step: loss", loss)
         self.count(1)
-        self._sum, self.seen = self._sum + loss, self.seen + 1
-        if self.seen == self.period:
+        self._sum, self.period_steps = self._sum + loss, self.period_steps + 1
+        if self.period_steps == self.period:
             mean = float(self._sum) / self.period
-            self._sum, self.seen = 0.0, 0
+            self._sum, self.period_steps = 0.0, 0
             self.look(mean)
 
     def look(self, loss: float) -> None:
@@ -137,8 +130,8 @@ class PFQ(PrecisionSetter):
         value = float(loss)
         if self.at_highest or not math.isfinite(value):
             return
-        if len(self.first) < _FIRST:
-            self.first.append(value)
+        if len(self.first_losses) < _FIRST:
+            self.first_losses.append(value)
         self.window = [*self.window, value][-_WINDOW:]
         if len(self.window) == _WINDOW and self._is_flat():
             self.stage, self.window = self.stage + 1, []
@@ -147,29 +140,29 @@ class PFQ(PrecisionSetter):
     def count(self, steps: int) -> None:
         """Adds the cost of training steps at the bits of now; `step` does it too."""
         self.steps += checks.whole("steps", steps, 0)
-        self._bitops += steps * bitops_of(self._now[0])
+        self._bitops += steps * bitops_of(self.precision)
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any.
 
         Raises: ValueError: another kind than "bitops".
         """
-        if checks.choice("kind", kind, KINDS) != "bitops":
+        if kind != "bitops":
             raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        return self._bitops / self.steps if self.steps else bitops_of(self._now[0])
+        return self._bitops / self.steps if self.steps else bitops_of(self.precision)
 
     def _is_flat(self) -> bool:
-        scale = abs(math.fsum(self.first) / len(self.first))
+        scale = abs(math.fsum(self.first_losses) / len(self.first_losses))
         *older, now = self.window
         return scale > 0 and all(abs(value - now) / scale <= self.threshold for value in older)
 
     def _resume(self) -> None:
         label = "load_state_dict"
         checks.whole(f"{label}: stage", self.stage, 0, len(self.stages) - 1)
-        checks.whole(f"{label}: seen", self.seen, 0, self.period - 1)
+        checks.whole(f"{label}: period_steps", self.period_steps, 0, self.period - 1)
         checks.whole(f"{label}: steps", self.steps, 0)
         checks.finite(f"{label}: window", self.window)
-        checks.finite(f"{label}: first", self.first)
+        checks.finite(f"{label}: first_losses", self.first_losses)
         self._set_stage()
 
 

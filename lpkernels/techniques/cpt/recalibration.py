@@ -1,11 +1,11 @@
 """Running statistics gathered again at the precision of the evaluation."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lpkernels.techniques.cpt.schedule import width
@@ -54,32 +54,25 @@ def recalibrated(
     forward: Forward | None = None,
     keep: bool = False,
 ) -> Iterator[None]:
-    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits.
-
-    Args:
-        model, loader, bits, forward: as for `recalibrate`.
-        keep: whether the new statistics stay.
-
-    Raises: as `recalibrate`.
-    """
+    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits."""
     norms, ranges = with_statistics(model)
     if not norms and not ranges:
         raise ValueError(
             f"recalibrate: {type(model).__name__} has no running statistics to redo: neither "
             "batch norms nor layers with a running range"
         )
-    buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
-    before = [buffer.clone() for buffer in buffers]
-    around = _at(model, bits)
+    before = [(b, b.clone()) for m in (*norms, *ranges) for b in m.buffers(recurse=False)]
+    undone = True
     try:
-        with around:
-            _redo(model, norms, ranges, loader, forward or _first)
+        with _at(model, bits):
+            _gather(model, norms, ranges, loader, forward or _first)
         yield
-    except BaseException:
-        _restore(buffers, before)
-        raise
-    if not keep:
-        _restore(buffers, before)
+        undone = not keep
+    finally:
+        if undone:
+            with torch.no_grad():
+                for buffer, value in before:
+                    buffer.copy_(value)
 
 
 def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
@@ -90,36 +83,31 @@ def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
     return norms, [m for m in able if any(True for _ in m.buffers(recurse=False))]
 
 
-def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> Any:
+def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> AbstractContextManager[None]:
     if isinstance(bits, PrecisionSetter):
         return bits.at()
     if bits is not None:
-        forward = width("bits", bits)
+        bits = width("bits", bits)
         for target in find_targets("recalibrate", model):
             if hasattr(target.thing, "set_precision"):
-                target.thing.set_precision(forward, forward)
+                target.thing.set_precision(bits, bits)
     return nullcontext()
-
-
-def _restore(buffers: list[Tensor], before: list[Tensor]) -> None:
-    with torch.no_grad():
-        for buffer, value in zip(buffers, before, strict=True):
-            buffer.copy_(value)
 
 
 def _first(model: nn.Module, batch: Any) -> object:
     return model(batch[0] if isinstance(batch, tuple | list) else batch)
 
 
-def _redo(
+def _gather(
     model: nn.Module,
     norms: list[_BatchNorm],
     ranges: list[Any],
     loader: Iterable[Any],
     forward: Forward,
 ) -> None:
-    modes = {module: module.training for module in model.modules()}
-    momenta = [norm.momentum for norm in norms]
+    """Runs the batches with norms and ranges in training mode, from fresh statistics."""
+    modes = [(module, module.training) for module in model.modules()]
+    momenta = [(norm, norm.momentum) for norm in norms]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
     try:
         model.eval()
@@ -131,15 +119,14 @@ def _redo(
             module.reset_range()
         for module in (*norms, *ranges):
             module.training = True
+        batch: Any = None
         with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
-            batches = 0
             for batch in loader:
                 forward(model, batch)
-                batches += 1
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum in momenta:
             norm.momentum = momentum
-        for module, mode in modes.items():
+        for module, mode in modes:
             module.training = mode
-    if not batches:
+    if batch is None:
         raise ValueError("recalibrate: expected at least one batch, got an empty loader")

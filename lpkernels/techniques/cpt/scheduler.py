@@ -2,10 +2,10 @@
 by a plan that is made in advance."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeVar
+from itertools import product
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.nn import Module
@@ -51,15 +51,8 @@ TABLES: Mapping[str, Mapping[int, str]] = {
     }
 }
 
-KINDS = ("bitops", "accumulator")
 _SETTERS = ("set_precision", "set_accumulator")
-# The option of PrecisionScheduler that gives each track of a Precision its bits.
-_TRACKS = {
-    "forward": "bits",
-    "backward": "grad_bits",
-    "weight": "weight_bits",
-    "accumulator": "accumulator_bits",
-}
+_TRACKS = Precision._fields
 
 
 @dataclass(frozen=True)
@@ -148,34 +141,25 @@ def attributes_kept(things: Iterable[Any]) -> Iterator[None]:
                 buffer.data.copy_(value)
 
 
-class TargetGroup(NamedTuple):
-    """Targets that are set together.
-
-    name: the glob of their names, or "".  levels: every precision that may come.  highest: the
-    precision of a test.
-    """
-
-    name: str
-    targets: Sequence[Target]
-    levels: Sequence[Precision]
-    highest: Precision
-
-
 class PrecisionSetter(Stateful):
-    """Sets the precision of target groups, and remembers the last setting: the base of
-    PrecisionScheduler and PFQ."""
+    """Sets the precision of targets, and remembers the last setting: the base of
+    PrecisionScheduler and PFQ.
+
+    levels: every precision that may come, the highest last.
+    """
 
     def __init__(
         self,
-        groups: Sequence[TargetGroup],
+        targets: Targets,
+        levels: Sequence[Precision],
         *,
         eval_bits: int | None,
         formats: Formats | None,
         accumulators: Accumulators = "e8m{bits}",
     ) -> None:
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
-        self._groups = list(groups)
-        levels = [level for group in groups for level in group.levels]
+        self._targets = find_targets(type(self).__name__, targets)
+        self._highest = levels[-1]
         self._formats: Mapping[int, Format] | None = None
         if formats is not None:
             by_name = TABLES.get(formats, formats) if isinstance(formats, str) else formats
@@ -187,132 +171,100 @@ class PrecisionSetter(Stateful):
         self._accumulators = _table(
             "accumulators", accumulators, {level.accumulator for level in levels}, as_accumulator
         )
-        self._try_levels()
-        self._now: list[Precision] = []
-        # One entry for each open block of `at` and `as_trained`; None stands for `_now`.
-        self._blocks: list[list[Precision] | None] = []
+        self._try([*levels, self._at_bits(self.eval_bits)])
+        #: The precision of the last training step.
+        self.precision = Precision()
+        # The precision inside a block of `at`; None outside, and inside `as_trained`.
+        self._inside: Precision | None = None
 
-    def _try_levels(self) -> None:
-        """Sets every precision that may come, and then all attributes of the targets back.
+    def _at_bits(self, bits: int | None) -> Precision:
+        """The highest precision, its forward pass at `bits` unless that is None."""
+        highest = self._highest
+        if bits is None or highest.forward is None:
+            return highest
+        return highest._replace(forward=bits, weight=None if highest.weight is None else bits)
+
+    def _try(self, levels: Sequence[Precision]) -> None:
+        """Sets every one of the levels, and then all attributes of the targets back.
 
         A plain function is not asked: what it does cannot be undone.
 
         Raises: ValueError: a target refuses one.
         """
-        label = type(self).__name__
-        objects = [t.thing for group in self._groups for t in group.targets if not t.is_function]
-        with attributes_kept(objects):
-            for group in self._groups:
-                if group.highest.forward and group.targets:
-                    if not any(target.rounds for target in group.targets):
-                        raise ValueError(
-                            f"{label}: no target{f' of {group.name!r}' if group.name else ''} "
-                            "rounds its operands, so that there are no bits to set; give the "
-                            "layers such a recipe"
-                        )
-                for target in group.targets:
-                    for level in [*group.levels, _at_bits(group, self.eval_bits)]:
-                        self._try(label, target, level)
-
-    def _try(self, label: str, target: Target, level: Precision) -> None:
-        try:
-            if not target.is_function:
+        if self._highest.forward is not None and self._targets:
+            if not any(target.rounds for target in self._targets):
+                raise ValueError(
+                    f"{type(self).__name__}: no target rounds its operands, so that there are no "
+                    "bits to set; give the layers such a recipe"
+                )
+        objects = [target for target in self._targets if not target.is_function]
+        with attributes_kept([target.thing for target in objects]):
+            for target, level in product(objects, levels):
                 self._apply(target, level)
-            elif level.accumulator is not None:
-                raise TypeError("a function takes (forward_bits, backward_bits) alone")
-        except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
-            bits = {name: n for name, n in level._asdict().items() if n is not None}
-            raise ValueError(f"{label}: {target} does not take {bits} bits: {error}") from error
 
     def _apply(self, target: Target, precision: Precision) -> None:
         thing: Any = target.thing
-        accumulator = precision.accumulator
-        # Asked for first: without this method nothing is set.
-        set_accumulator: Any = None if accumulator is None else thing.set_accumulator
-        if precision.forward is not None and target.rounds:
-            forward: Any = precision.forward
-            if precision.weight is not None:
-                forward = (precision.forward, precision.weight)
-            options = {} if self._formats is None else {"formats": self._formats}
-            setter = thing if target.is_function else thing.set_precision
-            setter(forward, precision.backward, **options)
-        if accumulator is not None:
-            set_accumulator(self._accumulators[accumulator])
-
-    def _move(self, precisions: list[Precision]) -> None:
-        """Sets the precision of training from now on; blocks that are open keep theirs. After an
-        error it is as before."""
-        before, self._now = self._now, precisions
+        forward, backward, weight, accumulator = precision
         try:
-            self._set()
-        except BaseException:
-            if before:
-                self._now = before
-                self._set()
-            raise
+            # Asked for first: without this method nothing is set.
+            set_accumulator: Any = None if accumulator is None else thing.set_accumulator
+            if forward is not None and target.rounds:
+                setter = thing if target.is_function else thing.set_precision
+                options = {} if self._formats is None else {"formats": self._formats}
+                setter(forward if weight is None else (forward, weight), backward, **options)
+            if accumulator is not None:
+                set_accumulator(self._accumulators[accumulator])
+        except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
+            bits = {name: n for name, n in precision._asdict().items() if n is not None}
+            raise ValueError(
+                f"{type(self).__name__}: {target} does not take {bits} bits: {error}"
+            ) from error
 
     def _set(self) -> None:
         """Sets all targets to the precision that holds now."""
-        block = self._blocks[-1] if self._blocks else None
-        precisions = self._now if block is None else block
-        for group, precision in zip(self._groups, precisions, strict=True):
-            for target in group.targets:
-                self._apply(target, precision)
+        for target in self._targets:
+            self._apply(target, self.precision if self._inside is None else self._inside)
+
+    def _move(self, precision: Precision) -> None:
+        """Sets the precision of training from now on; a block that is open keeps its own. After an
+        error it is as before."""
+        before, self.precision = self.precision, precision
+        try:
+            self._set()
+        except BaseException:
+            self.precision = before
+            self._set()
+            raise
 
     @contextmanager
-    def _block(self, precisions: list[Precision] | None) -> Iterator[None]:
-        self._blocks.append(precisions)
+    def _block(self, inside: Precision | None) -> Iterator[None]:
+        outside, self._inside = self._inside, inside
         try:
             self._set()
             yield
         finally:
-            self._blocks.pop()
+            self._inside = outside
             self._set()
 
-    @property
-    def precisions(self) -> list[Precision]:
-        """The precision of each target group now: groups of `layers` first, then the others."""
-        return list(self._now)
-
-    def get_last_bits(self) -> list[tuple[int | None, int | None]]:
-        """(forward, backward) of each group, as get_last_lr of a learning rate's scheduler."""
-        return [(precision.forward, precision.backward) for precision in self._now]
-
-    def cost(self, kind: str = "bitops") -> float:
-        """The mean cost of the steps so far relative to float32, "bitops" or "accumulator"."""
-        raise NotImplementedError(f"{type(self).__name__} must define cost")
-
-    @contextmanager
-    def at(self, bits: int | None = None) -> Iterator[None]:
+    def at(self, bits: int | None = None) -> AbstractContextManager[None]:
         """The forward pass at fixed bits inside the block, as before after it.
 
-        bits: None is eval_bits, and where that is None each group's own highest. The backward
-        pass stays as it is; an accumulator that is scheduled is at its highest.
+        bits: None is eval_bits, and where that is None the highest. The backward pass stays as it
+        is; an accumulator that is scheduled is at its highest.
 
         Raises: ValueError: bits that a target does not take; all targets are as before then.
         """
         bits = self.eval_bits if bits is None else width("bits", bits)
-        inside = [
-            _at_bits(group, bits)._replace(backward=now.backward)
-            for group, now in zip(self._groups, self._now, strict=True)
-        ]
-        with self._block(inside):
-            yield
+        return self._block(self._at_bits(bits)._replace(backward=self.precision.backward))
 
-    @contextmanager
-    def as_trained(self) -> Iterator[None]:
+    def as_trained(self) -> AbstractContextManager[None]:
         """Inside the block the bits are those of the last training step, also within a block of
         `at`."""
-        with self._block(None):
-            yield
+        return self._block(None)
 
-
-def _at_bits(group: TargetGroup, bits: int | None) -> Precision:
-    """The highest precision of a group, its forward pass at `bits` unless that is None."""
-    highest = group.highest
-    if bits is None or highest.forward is None:
-        return highest
-    return highest._replace(forward=bits, weight=None if highest.weight is None else bits)
+    def get_last_bits(self) -> tuple[int | None, int | None]:
+        """(forward, backward) of the last training step, None where they are not scheduled."""
+        return self.precision.forward, self.precision.backward
 
 
 def _table(
@@ -378,15 +330,12 @@ class PrecisionScheduler(PrecisionSetter):
         formats: the format of each width, for targets whose set_precision takes formats=: a
             table {bits: format}, a text with {bits}, a function, or a name of cpt.TABLES. The
             targets' own rule if None.
-        layers: {glob over the names of modules: bits, or a mapping of bits, grad_bits,
-            weight_bits, cycles, ... that differ}; the first that matches.
         last_step: the step before the one that the constructor sets.
     Raises:
         TypeError: an argument of another type, or an unknown one.
         ValueError: bits out of order or range, cycles below 1, fewer steps than cycles; a model
             without a precision to set; a target that does not take a width of the schedule; a
-            table that lacks one; a glob that matches nothing. Then all attributes of the targets
-            are as before.
+            table that lacks one. Then all attributes of the targets are as before.
     Reference: Fu et al. 2021, arXiv 2101.09868, whose code sets forward bits as `bits` here with
         remainder="partial", and constant backward bits.
     Differs: where the exact value lies halfway between two widths the even one is taken; the
@@ -419,85 +368,58 @@ class PrecisionScheduler(PrecisionSetter):
         accumulators: Accumulators = "e8m{bits}",
         eval_bits: int | None = None,
         formats: Formats | None = None,
-        layers: Mapping[str, Any] | None = None,
         last_step: int = -1,
         **settings: Any,
     ) -> None:
         self.total_steps = checks.whole("total_steps", total_steps, 1)
         self.last_step = checks.whole("last_step", last_step, -1)
         tracks = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
-        options = {**tracks, "accumulator_bits": accumulator_bits, **settings}
-        differences = {
-            glob: own if isinstance(own, Mapping) else {"bits": own}
-            for glob, own in (layers or {}).items()
-        }
-        members = _grouped(find_targets("PrecisionScheduler", targets), differences)
-        #: The schedules of each group of layers: {glob, or "" for all others: {track: Schedule}},
-        #: where a track is forward, backward, weight or accumulator.
-        self.schedules = {
-            name: _schedules({**options, **differences.get(name, {})}, self.total_steps)
-            for name in members
-        }
-        groups = []
-        for name, tracked in self.schedules.items():
-            highest = Precision(**{track: each.highest for track, each in tracked.items()})
-            levels = [
-                highest._replace(**{track: level})
-                for track, schedule in tracked.items()
-                for level in range(schedule.bits[0], schedule.highest + 1)
-            ]
-            groups.append(TargetGroup(name, members[name], levels, highest))
-        super().__init__(groups, eval_bits=eval_bits, formats=formats, accumulators=accumulators)
+        tracks["accumulator_bits"] = accumulator_bits
+        #: The schedules by track: forward, backward, weight, accumulator.
+        self.schedules = _schedules(tracks, settings)
+        for schedule in self.schedules.values():
+            schedule.check(self.total_steps)
+        highest = Precision(**{track: each.highest for track, each in self.schedules.items()})
+        levels = [
+            highest._replace(**{track: level})
+            for track, schedule in self.schedules.items()
+            for level in range(schedule.bits[0], schedule.highest + 1)
+        ]
+        super().__init__(
+            targets, levels, eval_bits=eval_bits, formats=formats, accumulators=accumulators
+        )
         self._costs_by_kind: dict[str, np.ndarray] = {}
         self.step()
 
     @property
     def _plans(self) -> dict[str, Any]:
-        return {
-            name: {track: vars(schedule) for track, schedule in tracked.items()}
-            for name, tracked in self.schedules.items()
-        }
+        return {track: vars(schedule) for track, schedule in self.schedules.items()}
 
     def _resume(self) -> None:
         self.step(checks.whole("load_state_dict: last_step", self.last_step, 0))
 
-    def bits_at(self, step: int) -> list[tuple[int | None, int | None]]:
-        """(forward, backward) of each group at a step: closed form, nothing changes."""
-        return [(p.forward, p.backward) for p in self._at(step)]
-
-    def _at(self, step: int) -> list[Precision]:
-        return [
-            Precision(**{track: s.bits_at(step, self.total_steps) for track, s in tracked.items()})
-            for tracked in self.schedules.values()
-        ]
-
     def step(self, step: int | None = None) -> None:
         """Sets the bits of the next step, or of step number `step`, from 0."""
         number = self.last_step + 1 if step is None else checks.whole("step", step, 0)
-        self._move(self._at(number))
+        bits = {n: s.bits_at(number, self.total_steps) for n, s in self.schedules.items()}
+        self._move(Precision(**bits))
         self.last_step = number
 
-    def plan(self, layer: str = "") -> np.ndarray:
+    def plan(self) -> np.ndarray:
         """Forward and backward bits of every step: (total_steps, 2) int64.
 
-        layer: one of the globs of `layers`; "" is the group of all others.
-
-        Raises: ValueError: no such group, or one whose bits are not scheduled.
+        Raises: ValueError: accumulators alone are scheduled.
         """
-        tracked = self.schedules.get(layer, {})
-        if "forward" not in tracked:
-            raise ValueError(
-                f"plan: expected a group with bits among {list(self.schedules)}, got {layer!r}"
-            )
-        columns = [tracked[track].plan(self.total_steps) for track in ("forward", "backward")]
+        if "forward" not in self.schedules:
+            raise ValueError("plan: expected a schedule of bits, got accumulator_bits alone")
+        columns = [self.schedules[track].plan(self.total_steps) for track in _TRACKS[:2]]
         return np.stack(columns, axis=1)
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far, the current one included, relative to float32.
 
         kind: "bitops", or "accumulator": significand bits of the additions, where they are
-            scheduled. All targets count alike, however large. From total_steps on a step has the
-            cost of the highest bits.
+            scheduled. From total_steps on a step has the cost of the highest bits.
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """
@@ -515,77 +437,44 @@ class PrecisionScheduler(PrecisionSetter):
         return float(self._step_costs(kind)[-1])
 
     def _step_costs(self, kind: str) -> np.ndarray:
-        """The cost of every step, and of one step after them, as the mean over the targets."""
-        if kind in self._costs_by_kind:
-            return self._costs_by_kind[kind]
-        main = "forward" if checks.choice("kind", kind, KINDS) == "bitops" else "accumulator"
-        costs, weights = [], []
-        for group, tracked in zip(self._groups, self.schedules.values(), strict=True):
-            if main in tracked:
-                costs.append(self._costs_of(tracked, kind))
-                weights.append(max(1, len(group.targets)))
-        if not costs:
-            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        self._costs_by_kind[kind] = np.average(costs, axis=0, weights=weights)
+        """The cost of every step, and of one step after them."""
+        if kind not in self._costs_by_kind:
+            by_bits = checks.choice("kind", kind, ("bitops", "accumulator")) == "bitops"
+            plans = {
+                track: [*schedule.plan(self.total_steps).tolist(), schedule.highest]
+                for track, schedule in self.schedules.items()
+                if by_bits != (track == "accumulator")
+            }
+            if not plans:
+                raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
+            steps = zip(*plans.values(), strict=True)
+            bits = (Precision(**dict(zip(plans, step, strict=True))) for step in steps)
+            self._costs_by_kind[kind] = np.array([self._cost_of(precision) for precision in bits])
         return self._costs_by_kind[kind]
 
-    def _costs_of(self, tracked: Mapping[str, Schedule], kind: str) -> list[float]:
-        """The costs of one target."""
-        wanted = ("forward", "backward", "weight") if kind == "bitops" else ("accumulator",)
-        plans = {
-            track: [*tracked[track].plan(self.total_steps).tolist(), tracked[track].highest]
-            for track in wanted
-            if track in tracked
-        }
-        if kind == "accumulator":
-            return [adder_bits(self._accumulators[bits]) for bits in plans["accumulator"]]
-        steps = zip(*plans.values(), strict=True)
-        return [bitops_of(Precision(**dict(zip(plans, step, strict=True)))) for step in steps]
+    def _cost_of(self, precision: Precision) -> float:
+        if precision.accumulator is None:
+            return bitops_of(precision)
+        return adder_bits(self._accumulators[precision.accumulator])
 
 
-def _schedules(options: Mapping[str, Any], total: int) -> dict[str, Schedule]:
-    """The schedule of each track that has one. options: the bits of tracks, and settings.
-
-    Raises: TypeError, ValueError: wrong settings or bits, or more cycles than `total` steps.
-    """
-    settings = {name: value for name, value in options.items() if name not in _TRACKS.values()}
+def _schedules(tracks: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Schedule]:
+    """The schedule of each track that has bits. tracks: bits by the names of arguments."""
     # Other tracks follow the settings of the forward bits.
     base = Schedule((1, 1), **settings)
-    tracked: dict[str, Schedule] = {}
-    for track, option in _TRACKS.items():
-        bits = options[option]
-        if bits is None or (track == "backward" and "forward" not in tracked):
+    if isinstance(tracks["bits"], Schedule):
+        base = tracks["bits"]
+    schedules: dict[str, Schedule] = {}
+    for track, (option, bits) in zip(_TRACKS, tracks.items(), strict=True):
+        if bits is None or (track == "backward" and not schedules):
             continue
-        if track == "weight" and "forward" not in tracked:
+        if track == "weight" and not schedules:
             raise ValueError("weight_bits: expected bits of the inputs too, got bits=None")
         if not isinstance(bits, Schedule):
             low, high = widths(option, bits)
             # A constant needs no cycles, and so any number of steps will do.
             bits = Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
-        elif track == "forward":
-            base = bits
-        bits.check(total)
-        tracked[track] = bits
-    if not tracked:
+        schedules[track] = bits
+    if not schedules:
         raise ValueError("PrecisionScheduler: expected bits, accumulator_bits or both, got neither")
-    return tracked
-
-
-def _grouped(targets: Sequence[Target], globs: Iterable[str]) -> dict[str, list[Target]]:
-    """The targets of each glob over their names, the first that matches, and the rest under "".
-
-    Raises: ValueError: a glob that no target has, or that earlier ones leave none.
-    """
-    groups: dict[str, list[Target]] = {glob: [] for glob in globs}
-    rest: list[Target] = []
-    for target in targets:
-        glob = next((glob for glob in groups if fnmatchcase(target.name, glob)), None)
-        (rest if glob is None else groups[glob]).append(target)
-    for glob, members in groups.items():
-        if not members:
-            shown = ", ".join(repr(target.name) for target in targets[:5])
-            raise ValueError(
-                f"layers: {glob!r} matches no target that an earlier pattern leaves, got "
-                f"{shown}{' ...' if len(targets) > 5 else ''}"
-            )
-    return {**groups, **({"": rest} if rest or not groups else {})}
+    return schedules

@@ -110,7 +110,6 @@ def _options(kind: str) -> dict[str, Option]:
         accumulators={"name": "acc_format"},
         eval_bits=eval_bits,
         formats=formats,
-        layers=None,
         last_step=None,
     )
     own = options_of(Schedule, shuffled=None, **({} if kind == "shuffled" else {"seed": None}))

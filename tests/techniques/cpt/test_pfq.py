@@ -24,7 +24,7 @@ def bits_of(scheduler: PFQ, losses: list[float]) -> list[tuple[Any, Any]]:
     found = []
     for loss in losses:
         scheduler.step(loss)
-        found += scheduler.get_last_bits()
+        found.append(scheduler.get_last_bits())
     return found
 
 
@@ -37,7 +37,7 @@ def test_the_published_trace_turns_after_periods_8_and_13(period: int) -> None:
     changes = [step for step, (one, other) in enumerate(pairwise([(3, 6), *found])) if one != other]
     assert [step + 1 for step in changes] == [8 * period, 13 * period]
     assert target.calls == [(3, 6), (4, 6), (6, 8)]
-    assert math.fsum(scheduler.first) / 10 == pytest.approx(1.1825)
+    assert math.fsum(scheduler.first_losses) / 10 == pytest.approx(1.1825)
     assert scheduler.threshold == pytest.approx(0.024) and scheduler.window == pytest.approx([0.98])
 
 
@@ -46,7 +46,7 @@ def test_the_scale_of_the_trace_moves_until_period_10_and_the_window_empties() -
     bits_of(scheduler, TRACE[:7])
     assert scheduler.window == TRACE[2:7] and scheduler.threshold == 0.15
     scheduler.step(TRACE[7])
-    assert math.fsum(scheduler.first) / 8 == pytest.approx(1.2325)
+    assert math.fsum(scheduler.first_losses) / 8 == pytest.approx(1.2325)
     assert scheduler.window == [] and scheduler.threshold == 0.06
 
 
@@ -98,10 +98,10 @@ def test_an_equal_distance_turns_and_the_threshold_shrinks_twice() -> None:
         bits_of(scheduler, [1.0] * 4)
         thresholds.append(scheduler.threshold)
         # The scale is 1 as long as the first ten are.
-        scheduler.first = [1.0] * 10
+        scheduler.first_losses = [1.0] * 10
         scheduler.step(1.0 + distance)
     assert thresholds == [0.5, 0.25, 0.125, 0.125]
-    assert scheduler.at_highest and scheduler.get_last_bits() == [(7, 8)]
+    assert scheduler.at_highest and scheduler.get_last_bits() == (7, 8)
     state = scheduler.state_dict()
     bits_of(scheduler, [1.0] * 9)
     assert {**scheduler.state_dict(), "steps": 0, "bitops": 0} == {**state, "steps": 0, "bitops": 0}
@@ -114,7 +114,9 @@ def test_losses_that_are_not_finite_leave_their_period_out() -> None:
         before = scheduler.state_dict()
         assert bits_of(scheduler, [bad, 1.0]) == [(3, 6)] * 2
         after = scheduler.state_dict()
-        assert all(before[name] == after[name] for name in ("window", "first", "stage", "sum"))
+        assert all(
+            before[name] == after[name] for name in ("window", "first_losses", "stage", "sum")
+        )
     assert bits_of(scheduler, [1.0, 1.0]) == [(3, 6), (4, 6)]
     # The scale of losses that are all 0 compares nothing; of negative ones its magnitude counts.
     assert bits_of(PFQ(Named(), STAGES, period=1), [0.0] * 20)[-1] == (3, 6)

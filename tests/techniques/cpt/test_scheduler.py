@@ -23,19 +23,18 @@ def test_the_constructor_sets_step_0_and_step_the_next() -> None:
     seen = []
     for _ in range(18):
         seen.append(scheduler.get_last_bits())
-        assert fakes.bits_of(model) == [seen[-1][0]] * 2
+        assert fakes.bits_of(model) == [seen[-1]] * 2
         scheduler.step()
-    assert seen == [[(bits, 8)] for bits in CYCLE * 2 + [8, 8]]
+    assert seen == [(bits, 8) for bits in CYCLE * 2 + [8, 8]]
     assert scheduler.last_step == 18
 
 
 def test_step_goes_to_a_step_and_last_step_begins_there() -> None:
     model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, last_step=4)
-    assert scheduler.last_step == 5 and scheduler.get_last_bits() == [(6, 8)]
+    assert scheduler.last_step == 5 and scheduler.get_last_bits() == (6, 8)
     scheduler.step(3)
     assert fakes.bits_of(model) == [(5, 8)] * 2
-    assert scheduler.bits_at(7) == [(8, 8)] and fakes.bits_of(model) == [(5, 8)] * 2
 
 
 def test_gradients_follow_a_pair_stay_at_a_number_and_have_schedules_of_their_own() -> None:
@@ -124,28 +123,22 @@ def test_a_step_within_a_block_of_at_holds_after_it_and_evaluation_may_have_bits
         assert fakes.bits_of(model) == [(10, 8)] * 2
 
 
-def test_layers_have_schedules_of_their_own() -> None:
-    model, own = fakes.small_model(), {"4": {"bits": (4, 6), "grad_bits": 5}}
-    scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers=own)
+def test_layers_have_schedules_of_their_own_by_schedulers_of_their_own() -> None:
+    model = fakes.small_model()
+    PrecisionScheduler(model[:4], 8, bits=(3, 8), cycles=1)
+    head = PrecisionScheduler(model[4], 8, bits=(4, 6), cycles=1, grad_bits=5)
     assert fakes.bits_of(model) == [(3, 8), (4, 5)]
-    assert scheduler.get_last_bits() == [(4, 5), (3, 8)]
-    assert scheduler.plan("4").tolist()[-1] == [6, 5] and scheduler.plan().tolist()[-1] == [8, 8]
-    with scheduler.at():
-        assert fakes.bits_of(model) == [(8, 8), (6, 5)]
-    both = [bitops(int(f), int(g)) for name in ("", "4") for f, g in scheduler.plan(name)]
-    assert scheduler.expected_cost() == pytest.approx(np.mean(both))
-    three = nn.Sequential(*fakes.small_model(), fakes.Quantized(3, 3))
-    weighed = PrecisionScheduler(three, 8, bits=(3, 8), cycles=1, layers={"4": (4, 6)})
-    costs = [bitops(int(f), int(g)) for name in ("", "", "4") for f, g in weighed.plan(name)]
-    assert weighed.expected_cost() == pytest.approx(np.mean(costs))
-    constant = PrecisionScheduler(fakes.small_model(), 8, bits=(3, 8), cycles=1, layers={"0": 7})
-    assert constant.plan("0")[:, 0].tolist() == [7] * 8
-    with pytest.raises(ValueError, match=r"layers: 'conv' matches no target .* got '0', '4'"):
-        PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers={"conv": 4})
+    with head.at():
+        assert fakes.bits_of(model) == [(3, 8), (6, 5)]
+
+
+def test_nothing_is_set_without_targets_and_a_pair_of_gradient_bits_has_the_cycles() -> None:
+    scheduler = PrecisionScheduler(None, 8, bits=8, cycles=2, grad_bits=(6, 8))
+    assert scheduler.plan().T.tolist() == [[8] * 8, [6, 6, 7, 8] * 2]
     with pytest.raises(TypeError, match="unexpected keyword argument 'lr'"):
-        PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers={"0": {"lr": 4}})
-    with pytest.raises(ValueError, match="plan: expected a group with bits among"):
-        scheduler.plan("0")
+        PrecisionScheduler(None, 8, bits=8, lr=1)
+    with pytest.raises(ValueError, match="plan: expected a schedule of bits"):
+        PrecisionScheduler(None, 8, bits=None, accumulator_bits=8).plan()
 
 
 def test_costs_run_and_are_expected() -> None:
@@ -187,7 +180,7 @@ def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), accumulators=chunked, **options)
     layer = fakes.layers_of(model)[0]
     assert layer.accumulator == lp.Accumulator("e6m4", chunk=64)
-    assert scheduler.precisions == [Precision(3, 8, None, 4)]
+    assert scheduler.precision == Precision(3, 8, None, 4)
     with scheduler.at(5):
         assert (layer.bits, layer.accumulator.fmt.man_bits) == ((5, 8), 9)
     assert layer.accumulator.fmt.man_bits == 4
@@ -270,7 +263,7 @@ TARGETS = [
         print,
         {"accumulator_bits": 4},
         ValueError,
-        r"a function takes \(forward_bits, backward_bits\) alone",
+        "no attribute 'set_accumulator'",
     ),
 ]
 OPTIONS = [

@@ -1,6 +1,6 @@
 """Precision as a schedule: the callback that hands a scheduler of precision to the trainer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
-from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import PFQ, parse_schedule
 from lpkernels.techniques.cpt.recalibration import recalibrated, with_statistics
 
@@ -30,10 +29,7 @@ class PrecisionScheduleConfig(CallbackConfig):
 
 
 class PrecisionSchedule(Callback):
-    """Sets the bits of every step by its number, or shows PFQ the mean loss of each period.
-
-    It tests at the highest bits, and makes two further tests in the end.
-    """
+    """Sets the bits of every step by its number, or shows PFQ the mean loss of each period."""
 
     def __init__(self, schedule: str) -> None:
         self._scheduler_of = parse_schedule(schedule)
@@ -44,8 +40,8 @@ class PrecisionSchedule(Callback):
             self.scheduler = self._scheduler_of(self._model, context.total_steps, seed=context.seed)
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
-        # The steps of this period, and the sum of their losses in this process, which stays on its
-        # device: reading it at every step would wait for the device.
+        # The steps of this period, and the sum of their losses in this process. The sum stays on
+        # its device: reading it at every step would wait for the device.
         self._steps = 0
         self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
 
@@ -72,44 +68,33 @@ class PrecisionSchedule(Callback):
         return self.scheduler.at()
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
-        """Tests at the bits of the last step, and at the highest bits with statistics gathered at
-        the highest bits."""
+        """At the bits of the last step, and at the highest bits with statistics of these bits."""
         tests = {"last_bits": self.scheduler.as_trained()}
         if any(with_statistics(self._model)):
-            loss = self._context.workload.loss
-            tests["recalibrated"] = recalibrated(self._model, self._batches(), forward=loss)
+            batches, loss = self._context.batches(), self._context.workload.loss
+            tests["recalibrated"] = recalibrated(self._model, batches, forward=loss)
         return tests
-
-    def _batches(self) -> Iterator[Batch]:
-        """The batches of the first epoch, whole, on every process."""
-        context = self._context
-        train = context.workload.train
-        plan = train.plan(context.seed, 0)
-        # A short last batch would count as much as the others.
-        for step in range(max(1, len(train) // context.batch)):
-            yield tuple(tensor.to(context.device) for tensor in plan.batch(step, context.batch))
 
     def record(self) -> dict[str, Any]:
         """Bits of the last step, and the mean cost of the steps so far, to six digits."""
-        now = self.scheduler.precisions[0]
+        forward, backward, _, accumulator = self.scheduler.precision
         values: dict[str, Any] = {}
-        if now.forward is not None:
-            cost = round(self.scheduler.cost(), 6)
-            values |= {"bits": now.forward, "grad_bits": now.backward, "bitops": cost}
-        if now.accumulator is not None:
-            cost = round(self.scheduler.cost("accumulator"), 6)
-            values |= {"accumulator_bits": now.accumulator, "adder_cost": cost}
+        if forward is not None:
+            values = {"bits": forward, "grad_bits": backward}
+            values["bitops"] = round(self.scheduler.cost(), 6)
+        if accumulator is not None:
+            values["accumulator_bits"] = accumulator
+            values["adder_cost"] = round(self.scheduler.cost("accumulator"), 6)
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.scheduler.state_dict()
-        if not isinstance(self.scheduler, PFQ):
-            return {"scheduler": state}
-        return {"scheduler": state, "steps": self._steps, "loss": self._sum()}
+        state: dict[str, Any] = {"scheduler": self.scheduler.state_dict()}
+        if isinstance(self.scheduler, PFQ):
+            state |= {"steps": self._steps, "loss": self._sum()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scheduler.load_state_dict(state["scheduler"])
-        if isinstance(self.scheduler, PFQ):
-            self._steps = int(state["steps"])
-            # The sum of all processes, as one of them has it from now on.
-            self._loss.fill_(self._context.processes.first * float(state["loss"]))
+        self._steps = int(state.get("steps", 0))
+        # The sum of all processes, as one of them has it from now on.
+        self._loss.fill_(self._context.processes.first * float(state.get("loss", 0)))
