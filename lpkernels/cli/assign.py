@@ -5,10 +5,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lpkernels.cli._options import Seed, alone, console, one_of, show_table, valid
+from lpkernels.cli._options import Seed, alone, console, one_of, valid
 from lpkernels.report.sizes import bytes_text
-from lpkernels.techniques.assignment.request import BASELINES, Request
-from lpkernels.techniques.assignment.rules import Order
+from lpkernels.techniques.assignment.rules import BASELINES, Order
 
 
 def assign(
@@ -53,17 +52,20 @@ def assign(
 
     Example: `lpkernels assign --model resnet18 --width 16 --batch 128 --ratio 0.6 --save a.json`
     """
-    from lpkernels.report.assignments import assignment_table
+    from lpkernels.techniques.assignment import kept_memory
 
-    request = _request(order, ratio, bits, seed)
-    workload = _workload(data, data_dir, model, width)
-    made, kept = _made(request, workload, batch, seed)
-    show_table(assignment_table(made, title=f"{model} on {data}, batches of {batch}"))
-    console.print(
-        f"tensors kept for backward, as codes: {bytes_text(kept)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    _check_budget(order, ratio, bits)
+    if bits is None and ratio is None and order not in BASELINES:
+        ratio = 0.6
+    ops = _operations(_workload(data, data_dir, model, width), batch, seed)
+    try:
+        made = _assignment(ops, order, ratio, bits, seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--bits") from error
+    console.print(f"{model} on {data}, batches of {batch}", soft_wrap=True)
+    console.print(str(made), highlight=False, soft_wrap=True)
+    kept = bytes_text(kept_memory(ops, made))
+    console.print(f"tensors kept for backward, as codes: {kept}", highlight=False, soft_wrap=True)
     if save is not None:
         made.save(save)
         console.print(f"assignment in {save}", soft_wrap=True)
@@ -71,26 +73,29 @@ def assign(
         from lpkernels.report.assignments import plot_assignment
 
         try:
-            picture = plot_assignment(made, plot, title=f"{model}: {request}")
+            picture = plot_assignment(made, plot, title=f"{model}: {order}, {made.ratio:.2f} low")
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from error
         console.print(f"picture in {picture}", soft_wrap=True)
 
 
-def _request(order: Any, ratio: float | None, bits: int | None, seed: int) -> Request:
-    """The request that the options make."""
-    if order in BASELINES:
-        for name, value in {"--ratio": ratio, "--bits": bits}.items():
-            if value is not None:
-                raise typer.BadParameter(
-                    f"{order} has no budget, got {value}; leave it out", param_hint=name
-                )
-        return Request(rule=order)
+def _check_budget(order: str, ratio: float | None, bits: int | None) -> None:
+    for name, value in {"--ratio": ratio, "--bits": bits}.items():
+        if order in BASELINES and value is not None:
+            raise typer.BadParameter(
+                f"{order} has no budget, got {value}; leave it out", param_hint=name
+            )
     if ratio is not None and bits is not None:
         raise typer.BadParameter(f"got {bits} with --ratio {ratio}; give one", param_hint="--bits")
-    if bits is None and ratio is None:
-        ratio = 0.6
-    return Request(ratio=ratio, bits=bits, order=order, seed=seed if order == "random" else None)
+
+
+def _assignment(ops: Any, order: Any, ratio: float | None, bits: int | None, seed: int) -> Any:
+    from lpkernels.techniques.assignment import demote, group
+
+    if order in BASELINES:
+        return BASELINES[order](ops)
+    drawn = seed if order == "random" else None
+    return demote(group(ops), ratio, bits=bits, order=order, seed=drawn)
 
 
 def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
@@ -105,35 +110,27 @@ def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
         raise wrong_option(error, ("data", "data_dir", "model", "width")) from error
 
 
-def _made(request: Request, workload: Any, batch: int, seed: int) -> tuple[Any, Any]:
-    """The assignment of the network, and the bytes kept for backward."""
+def _operations(workload: Any, batch: int, seed: int) -> Any:
+    """The operations of the network and its loss."""
     import torch
 
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
-    from lpkernels.techniques.assignment import kept_memory, trace
+    from lpkernels.techniques.assignment import trace
 
     if batch > len(workload.train):
         raise typer.BadParameter(
             f"expected at most the {len(workload.train)} training examples, got {batch}",
             param_hint="--batch",
         )
+    first = workload.train.plan(seed, 0).batch(0, batch)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "init"))
         try:
-            network = workload.model()
-        except ValueError as error:
+            loss = mean_loss(output_loss(workload, first))
+            return trace(workload.model(), loss, (first[0], first))
+        except (ValueError, NotImplementedError) as error:
             raise typer.BadParameter(str(error), param_hint="--model") from error
-    first = workload.train.plan(seed, 0).batch(0, batch)
-    pair = (first[0], first)
-    try:
-        loss = mean_loss(output_loss(workload, first))
-        ops = trace(network, loss, pair)
-        made = request.assignment(ops)
-    except (ValueError, NotImplementedError) as error:
-        hint = "--bits" if str(error).startswith("demote: bits") else "--model"
-        raise typer.BadParameter(str(error), param_hint=hint) from error
-    return made, kept_memory(ops, made)
 
 
 app = alone(assign)

@@ -1,6 +1,5 @@
 """Assignments, diagnoses and schedules as tables and pictures."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 import pytest
 
 from lpkernels.formats import parse_format
-from lpkernels.report.assignments import assignment_table, plot_assignment
+from lpkernels.report.assignments import plot_assignment
 from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
 from lpkernels.report.schedules import drawing, plot_precision_range, plot_schedules, schedule_view
-from lpkernels.techniques.assignment import Formats, Pins, demote, group
+from lpkernels.techniques.assignment import Formats, demote, group
 from lpkernels.techniques.cpt import (
     PrecisionScheduler,
     Schedule,
@@ -26,28 +25,6 @@ from tests.support.commands import call
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain())
-
-
-def shown(**options: Any) -> str:
-    return text(assignment_table(demote(GROUPS, 0.6, pins=Pins(high="relu1.Y")), **options))
-
-
-def test_a_row_for_each_group_and_what_all_come_to() -> None:
-    table = shown(title="A chain")
-    rows = [line.strip(" │").split("│") for line in table.splitlines() if line.startswith("│")]
-    cells = [[cell.strip() for cell in row] for row in rows]
-    assert cells[0] == ["0", "in", "in", "584", "0%", "9,344"]
-    # Of 6,736 elements the 1,024 of relu1.Y are held high.
-    assert cells[1][:5] == ["1", "conv1", "relu1", "6,736", "85%"]
-    assert len(cells) == 4
-    assert "A chain" in table and "2 of 4 groups demoted" in table
-
-
-def test_operations_that_are_not_known_are_named() -> None:
-    ops = chain()
-    ops[2] = replace(ops[2], known=False)
-    table = text(assignment_table(demote(group(ops), 0.6)))
-    assert "without what is computed inside bn1" in " ".join(table.split())
 
 
 @each("ratio", [0.0, 0.6, 1.0])

@@ -273,6 +273,10 @@ def _baseline(
     return Assignment(tuple(groups), low, (), formats, pins)
 
 
+#: Rules that need no budget.
+BASELINES = {"uniform": uniform, "operator_based": operator_based, "amp_like": amp_like}
+
+
 class Promotion(NamedTuple):
     """One tensor that was promoted.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from lpkernels.techniques._nested import all_tensors, changed
 from lpkernels.techniques.assignment.composite import in_parts
 from lpkernels.techniques.assignment.graph import Assignment, group, key_of
 from lpkernels.techniques.assignment.keeping import Keeper, Memory, Meter
-from lpkernels.techniques.assignment.request import FanOut
 from lpkernels.techniques.assignment.rounding import Count, Flagged, Rounded, RoundingTable
 from lpkernels.techniques.assignment.rules import FORWARD, Promoter, Promotion
 from lpkernels.techniques.assignment.tracing import (
@@ -35,6 +34,8 @@ from lpkernels.techniques.assignment.tracing import (
     traced,
 )
 from lpkernels.techniques.state import Stateful
+
+FanOut = Literal["sum", "branches"]
 
 # Attributes of a parameter that do not share its values.
 _APART = frozenset("grad grad_fn".split())
@@ -271,10 +272,10 @@ def assign(
 class Assigned(Stateful):
     """Made by `assign`, with its model, loss, assignment, promote, fan_out and pack.
 
-    Its state holds the promotions and the counts that wait for the next step.
+    Its state holds the promotions, the counts that wait for the next step, and the mean bit ratio.
     """
 
-    _progress = ("_promoted", "_waiting")
+    _progress = ("_promoted", "_waiting", "_steps", "_bit_ratios")
 
     def __init__(
         self,
@@ -309,6 +310,7 @@ class Assigned(Stateful):
         self._read: Callable[[], dict[str, Count]] = dict
         self._counts: dict[str, Count] = {}
         self._loss_key = ""
+        self._steps, self._bit_ratios = 0, 0.0
 
     @property
     def assignment(self) -> Assignment:
@@ -319,6 +321,12 @@ class Assigned(Stateful):
     def promotions(self) -> list[Promotion]:
         """The promotions so far, in order; their step is a number of calls of `step`."""
         return self._promoter.promotions
+
+    @property
+    def mean_bit_ratio(self) -> float:
+        """The mean of the assignments' bit ratios over the steps so far, which the paper plots as
+        memory; 0 before the first."""
+        return self._bit_ratios / self._steps if self._steps else 0.0
 
     @property
     def counts(self) -> Mapping[str, Count]:
@@ -390,6 +398,27 @@ class Assigned(Stateful):
         finally:
             self._table.counting = counting
 
+    @contextmanager
+    def evaluating(self, *, in_formats: bool = True) -> Iterator[None]:
+        """Inside it the model itself, called with its arguments in their places, gives `output`.
+
+        in_formats: False: the model computes in float32 again, within such a context as well.
+        """
+        own = vars(self.model)
+        before = own.pop("forward", None)
+        if in_formats:
+            own["forward"] = self._forward
+        try:
+            yield
+        finally:
+            own.pop("forward", None)
+            if before is not None:
+                own["forward"] = before
+
+    def _forward(self, *args: Any) -> Any:
+        with self.evaluating(in_formats=False):
+            return self.output(args)
+
     def step(self) -> tuple[str, ...]:
         """After the optimizer: the keys that are in high precision from the next step on.
 
@@ -399,6 +428,8 @@ class Assigned(Stateful):
         faster. A step whose loss was not finite promotes nothing.
         """
         self._stepped = True
+        self._steps += 1
+        self._bit_ratios += self.assignment.bit_ratio
         self._meter.unpacked = None
         if not self._table.counting:
             return ()

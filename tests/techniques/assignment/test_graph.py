@@ -19,7 +19,7 @@ from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, homes, ops_from
 
 FOLDER = Path(assignment.__file__).parent
-DATA = [FOLDER / f"{name}.py" for name in ("graph", "operations", "rules", "request")]
+DATA = [FOLDER / f"{name}.py" for name in ("graph", "operations", "rules")]
 FREE = (
     "__future__|lpkernels.(schemas|formats|arithmetic|_table)|lpkernels.techniques.(saving|checks"
 )

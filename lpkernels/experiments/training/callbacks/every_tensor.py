@@ -1,17 +1,14 @@
 """Two formats for all tensors of a network, as a configuration of `FormatSpace` trains."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
-from torch import nn
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
-from lpkernels.experiments.training.callbacks._under_assignment import LossOf, UnderAssignment
-from lpkernels.experiments.workloads.workload import Batch
+from lpkernels.experiments.training.callbacks.assignment import UnderAssignment
 from lpkernels.nn import set_recipe
-from lpkernels.techniques.assignment import Assignment, trace
 from lpkernels.techniques.pareto import TrainingRecipe
 
 
@@ -55,16 +52,11 @@ class EveryTensorConfig(CallbackConfig):
 class EveryTensor(UnderAssignment):
     """Trains as `TrainingRecipe.assignment` says, over layers with the recipe's accumulator."""
 
-    OPTION = "tensors"
-
     def __init__(self, recipe: TrainingRecipe) -> None:
-        super().__init__(promote=None)
+        super().__init__("tensors", recipe.assignment)
         self.recipe = recipe
 
     def prepare(self, context: Context) -> None:
         if self.recipe.accumulator != NATIVE:
             set_recipe(context.model, self.recipe.sums)
         super().prepare(context)
-
-    def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
-        return self.recipe.assignment(trace(model, loss, batch))
