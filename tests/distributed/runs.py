@@ -23,7 +23,7 @@ DATA_TEST = 520
 # Operands are FP8, and weights are rounded stochastically to a fine grid. There is no batch norm:
 # every image is on its own.
 PLAIN = RunConfig.of(
-    name="plain", model="cnn2_plain", width=2, recipe=str(recipe("fp8_wang2018")), epochs=2,
+    name="plain", model="cnn2", norm="none", width=2, recipe=str(recipe("fp8_wang2018")), epochs=2,
     loss_scale=1024.0, weight_update="e8m16:stochastic", batch=10, lr=0.2, augment=True, threads=1,
 )  # fmt: skip
 

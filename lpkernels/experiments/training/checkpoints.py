@@ -5,11 +5,11 @@ is believed only where the two agree: torch.load itself takes damaged weights wi
 """
 
 import contextlib
-import errno
 import hashlib
+import io
 import os
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,10 +18,8 @@ from lpkernels.experiments.training.config import RunConfig
 CHECKPOINT = "checkpoint.pt"
 #: The checkpoint before the last one, which a run goes on from where the last one is damaged.
 PREVIOUS = "checkpoint.previous.pt"
+# The length of a digest, in hexadecimal digits.
 _DIGITS = 64
-_PIECE = 1 << 20
-# The message of torch.save when the system lets it write no more.
-_TORCH_FULL = ("PytorchStreamWriter", "unexpected pos")
 
 
 class Checkpoint(NamedTuple):
@@ -47,50 +45,35 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     Raises: OSError: the system lets nothing be written; both files are as they were.
     """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    # The last two bytes of a zip file are the length of its comment, which is the digest.
+    content = buffer.getvalue()[:-2] + _DIGITS.to_bytes(2, "little")
     temporary = path.with_suffix(".tmp")
     try:
-        with temporary.open("w+b") as file:
-            torch.save(state, file)
-            _seal(file)
+        with temporary.open("wb") as file:
+            file.write(content + _digest(content))
+            file.flush()
+            os.fsync(file.fileno())
         if path.exists():
             path.replace(previous(path))
         temporary.replace(path)
-    except RuntimeError as error:
-        if not any(words in str(error) for words in _TORCH_FULL):
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
-    _flush_folder(path.parent)
-
-
-def _seal(file: BinaryIO) -> None:
-    """Adds the digest as the comment of a zip file that has none (its last two bytes are the
-    comment's length); then the file is on the disk."""
-    file.seek(-2, os.SEEK_END)
-    file.write(_DIGITS.to_bytes(2, "little"))
-    file.write(_digest(file, file.tell()))
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _digest(file: BinaryIO, size: int) -> bytes:
-    """The digest of the first `size` bytes, where the file then stands."""
-    found = hashlib.sha256()
-    file.seek(0)
-    while piece := file.read(min(_PIECE, size - file.tell())):
-        found.update(piece)
-    return found.hexdigest().encode()
-
-
-def _flush_folder(folder: Path) -> None:
-    """Sees to it that renamed files have their names on the disk, where the system can do that."""
     with contextlib.suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
+        # The new names are on the disk too, where the system can do that.
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(number)
+            os.fsync(folder)
         finally:
-            os.close(number)
+            os.close(folder)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -101,26 +84,21 @@ def read_checkpoint(path: Path) -> Checkpoint:
         FileNotFoundError: there is no checkpoint.
         ValueError: there is one, but no file is whole.
     """
-    there = [each for each in (path, previous(path)) if each.exists()]
-    if not there:
+    files = [file for file in (path, previous(path)) if file.exists()]
+    if not files:
         raise FileNotFoundError(
             f"expected a checkpoint at {str(path)!r}; a run saves one per epoch and on ctrl-C"
         )
-    for each in there:
-        if _is_whole(each):
-            return Checkpoint(torch.load(each, weights_only=True), each)
-    names = " and ".join(each.name for each in there)
+    for file in files:
+        content = file.read_bytes()
+        if content[:-_DIGITS] and _digest(content[:-_DIGITS]) == content[-_DIGITS:]:
+            return Checkpoint(torch.load(io.BytesIO(content), weights_only=True), file)
+    names = " and ".join(file.name for file in files)
     raise ValueError(
         f"{path.parent}: expected a checkpoint of this version of lpkernels, but {names} "
-        f"{'is' if len(there) == 1 else 'are'} damaged, cut short or something else; start the run "
+        f"{'is' if len(files) == 1 else 'are'} damaged, cut short or something else; start the run "
         "again in another folder"
     )
-
-
-def _is_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END) - _DIGITS
-        return size > 0 and _digest(file, size) == file.read()
 
 
 def read_config(folder: str | Path) -> RunConfig:

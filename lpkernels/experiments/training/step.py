@@ -1,4 +1,4 @@
-"""One step of training: the pieces of its batch, and its update."""
+"""One step of training: the pieces of its batch, its update, and the sums of an epoch."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +15,37 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.callback import Callback
-from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
+
+
+class Tally:
+    """Named float64 sums, to which tensors on the device are added without waiting for them.
+
+    In float64 a sum of float32 values hardly depends on its order, nor on how a batch is shared.
+    """
+
+    def __init__(self, values: Mapping[str, float] | None = None) -> None:
+        self._sums: dict[str, Tensor] = {
+            name: torch.tensor(value, dtype=torch.float64) for name, value in (values or {}).items()
+        }
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Adds a 0-d tensor, of any dtype."""
+        value = value.detach().double()
+        total = self._sums.get(name, torch.zeros_like(value))
+        self._sums[name] = total.to(value.device) + value
+
+    def totals(self, processes: Processes) -> dict[str, float]:
+        """All: the sums over the processes, which wait here for the device and for each other."""
+        names = list(self._sums)
+        here = [float(self._sums[name]) for name in names]
+        return dict(zip(names, processes.sums(here), strict=True))
+
+    def here(self, name: str) -> float:
+        """The sum of this process alone; waits for the device."""
+        return float(self._sums[name]) if name in self._sums else 0.0
+
 
 #: Where the layers' draws come from while the piece of this number is computed.
 Draws = Callable[[int], AbstractContextManager[None]]

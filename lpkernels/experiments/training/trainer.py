@@ -40,9 +40,7 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
 from lpkernels.experiments.training.progress import progress
-from lpkernels.experiments.training.step import Step, check_sizes
-from lpkernels.experiments.training.tally import Tally
-from lpkernels.experiments.training.testing import evaluate
+from lpkernels.experiments.training.step import Step, Tally, check_sizes
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
@@ -318,18 +316,54 @@ class Trainer:
         seed = stream_seed(self.config.seed, "rank", rank, at.epoch, at.step, *within)
         return seed_from(torch.tensor(seed))
 
+    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """The fields that the workload's test has in the record; see `testing.evaluate`."""
-        return evaluate(
-            self.model,
-            self.workload,
-            self.callbacks,
-            device=self.device,
-            seed=self.config.seed,
-            epoch=self.position.epoch,
-            processes=self.processes,
-            last=self.position.epoch == self.config.epochs - 1,
-        )
+        """The figures of the workload's test, with the model in evaluation mode.
+
+        They are a function of the weights, the seed and the epoch. Several processes share the test
+        by batches: each batch draws from a stream of its own, so that testing more or less often,
+        or with more processes, does not change the training. After the last epoch the callbacks'
+        further tests have fields of their own, <field>_<name of the test>.
+        """
+        self.model.eval()
+        fields = self._test(nullcontext())
+        if self.position.epoch == self.config.epochs - 1:
+            further = [callback.further_tests() for callback in self.callbacks]
+            for name, context in (item for tests in further for item in tests.items()):
+                figures = self._test(context)
+                fields |= {f"{field}_{name}": value for field, value in figures.items()}
+        return fields
+
+    def _test(self, context: AbstractContextManager[Any]) -> dict[str, float]:
+        """One test within the callbacks' contexts and one more, which leaves torch's generator as
+        it was."""
+        processes, batches = self.processes, self.workload.test
+        rows: dict[int, torch.Tensor] = {}
+        with torch.random.fork_rng(devices=[]), ExitStack() as stack:
+            for callback in self.callbacks:
+                stack.enter_context(callback.evaluating())
+            stack.enter_context(context)
+            for first in range(0, len(batches), processes.count):
+                # Sharded processes gather weights together: one without a batch repeats the last.
+                number = min(first + processes.rank, len(batches) - 1)
+                seed = stream_seed(self.config.seed, "test", self.position.epoch, number)
+                torch.manual_seed(seed)
+                batch = tuple(tensor.to(self.device) for tensor in batches[number])
+                measured = self.workload.measure(self.model, batch)
+                sums = {name: value.double().cpu() for name, value in measured.items()}
+                examples = torch.tensor([len(batch[0])], dtype=torch.float64)
+                row = torch.cat([examples, *(value.flatten() for value in sums.values())])
+                if first + processes.rank < len(batches):
+                    rows[number] = row
+        # Rows are added in the order of their batches, whichever process computed them.
+        here = [rows.get(number, torch.zeros_like(row)) for number in range(len(batches))]
+        added = processes.sums(torch.stack(here).flatten().tolist())
+        total = torch.zeros_like(row)
+        for of_batch in torch.tensor(added, dtype=torch.float64).view(len(batches), len(row)):
+            total += of_batch
+        values = total[1:].split([value.numel() for value in sums.values()])
+        named = {n: v.view(old.shape) for (n, old), v in zip(sums.items(), values, strict=True)}
+        return self.workload.score(named, int(total[0]))
 
     def _finish_epoch(self, tested: dict[str, float]) -> None:
         done = self.position

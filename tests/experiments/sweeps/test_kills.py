@@ -83,7 +83,6 @@ def test_a_full_folder_loses_nothing(brim: Path, tmp_path: Path) -> None:
 def test_a_checkpoint_that_does_not_fit_is_a_full_folder(brim: Path) -> None:
     with pytest.raises(OSError, match=r"no room left in .*: .*No space left.* 0 of 6 cells"):
         run_sweep(toy.spec(seeds=3), brim / "sweep", jobs=1, train=toy.slow(0, 700_000))
-    # torch's own error is one too.
     path = brim / "checkpoint.pt"
     write_checkpoint(path, {"step": 3})
     with pytest.raises(OSError, match="No space left on device") as full:

@@ -17,8 +17,7 @@ from lpkernels.experiments.training.optimizers import (
     cosine_lr,
     learning_rate,
 )
-from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
-from lpkernels.experiments.training.tally import Tally
+from lpkernels.experiments.training.step import Step, Tally, all_finite, skipping, step_if
 from lpkernels.experiments.workloads.workload import Batch, Outcome
 from tests.loops import each, rows
 from tests.support.operators import Reads
