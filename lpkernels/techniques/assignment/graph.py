@@ -521,7 +521,7 @@ class Assignment(Tabular):
         Raises: ValueError: the file is not of an assignment, contradicts itself, or is of another
             model or batch.
         """
-        values = read(path, _WHAT, f"an {_WHAT}", "its save()", key="what")
+        values = read(path, _WHAT)
         try:
             rows = [(TensorSpec(*row[:5]), row[5]) for row in values["tensors"]]
             loaded = cls(

@@ -100,14 +100,13 @@ def choose(memory: Any, error: Any, cap: float) -> int:
     Raises: as `pareto_front`; a cap below the cheapest configuration.
     """
     checks.number("choose: cap", cap, least=0)
-    m, e = _points("choose", memory, error)
-    m = np.where(np.isnan(e), np.inf, m)
-    if m.min() > cap:
+    front = pareto_front(memory, error)
+    sizes = np.asarray(memory, dtype=np.float64)[front]
+    if sizes[0] > cap:
         raise ValueError(
-            f"choose: the cap of {cap:g} is below the cheapest configuration's {m.min():g}"
+            f"choose: the cap of {cap:g} is below the cheapest configuration's {sizes[0]:g}"
         )
-    below = np.flatnonzero(m <= cap)
-    return int(below[np.lexsort((below, m[below], e[below]))[0]])
+    return int(front[sizes <= cap][-1])
 
 
 def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:

@@ -179,11 +179,10 @@ def count_tensors(
 
     Returns:
         {"params", "activations", "inputs", "outputs"}: numbers of values. Shared parameters count
-        once, and so do parameters that do not require a gradient. Inputs and outputs are the
-        floating-point tensors among the arguments and results, at any depth. An activation is a
-        floating-point tensor that a function of torch makes, counted once by its storage: a view or
-        a result in place is no new tensor, tensors inside a function (the scores of a fused
-        attention) are not seen, and parameters, buffers, inputs and outputs are no activations.
+        once. Inputs and outputs are the floating-point tensors among the arguments and results, at
+        any depth. Activations are the other floating-point storages that functions of torch return:
+        a view or a result in place is no new one, and tensors inside a function (the scores of a
+        fused attention) are not seen.
 
     Raises:
         TypeError: model is no module.

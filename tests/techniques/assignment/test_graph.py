@@ -174,7 +174,7 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
 
 @rows(
     "text, match",
-    ("no json", "expected an lpkernels assignment, got no JSON"),
+    ("no json", "expected the JSON of .lpkernels assignment"),
     ('{"what": "lpkernels assignment", "schema": 9}',
      "expected schema 2, got 9"),
     ('{"what": "lpkernels assignment", "schema": 2}', "a field is missing .*: 'tensors'"),

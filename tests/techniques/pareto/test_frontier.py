@@ -83,7 +83,7 @@ def test_nan_errors_count_as_missing_with_a_warning():
     error[4] = np.nan
     with pytest.warns(UserWarning, match="pareto_front: 1 of 7 measured errors are NaN"):
         assert pareto_front(memory, error).tolist() == [0, 1, 6]
-    with pytest.warns(UserWarning, match="choose"):
+    with pytest.warns(UserWarning, match="pareto_front"):
         assert choose(memory, error, 4.5) == 1
     with pytest.warns(UserWarning, match="hypervolume"):
         assert hypervolume(memory, error, REFERENCE) == pytest.approx(2.8 - 0.3)
@@ -93,17 +93,13 @@ M, E = POINTS.T
 WRONG_POINTS = [
     (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
-    (lambda: choose(M, E, -1), "cap: expected a finite number of at least 0"),
     (lambda: pareto_front(M, E[:3]), r"error: expected shape \(7,\), got \(3,\)"),
     (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
-    (lambda: pareto_front([], []), "at least one value"),
     (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
     (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
     (lambda: hypervolume(M, E, (6, 1, 1)), r"reference .* expected shape \(2,\), got \(3,\)"),
-    (lambda: hypervolume(M, E, (6, np.nan)), "reference .*: expected finite numbers"),
     (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED[:, :1]), r"must be \(points, 2\)"),
-    (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
@@ -229,11 +225,9 @@ EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
 WRONG = [
     (NOISY, {"methods": ["best"]}, "methods: expected one of greedy, qr, random, column_mean, got"),
-    (NOISY, {"counts": [0]}, "counts: expected at least 1"),
     (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
     (NOISY, {"methods": ["qr"]}, "counts: expected 1 to 2, got 3"),
-    (NOISY, {"observed": 1.5}, "observed: expected a finite number above 0 and of at most 1"),
     (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
     (NOISY[:, :9], {}, r"memory: expected shape \(9,\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),

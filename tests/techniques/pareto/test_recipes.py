@@ -1,5 +1,8 @@
-"""A configuration as it trains: layers, optimizer, assignment."""
+"""A configuration as it trains; a model's values, counted by hand and by `count_tensors`."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,7 +11,108 @@ from torch.nn.functional import cross_entropy
 import lpkernels as lp
 from lpkernels.techniques.assignment import assign, trace
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
-from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
+from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe, count_tensors, training_memory
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.support.refusals import refused
+
+BATCH = 4
+
+
+def residual() -> nn.Module:
+    """A convolution, a norm, a ReLU in place, a sum, a linear layer; the ReLU is used twice."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.relu(m.norm(m.conv(x)))
+        return m.linear(m.relu(y + x).flatten(1))
+
+    parts = {"conv": nn.Conv2d(2, 2, 3, padding=1), "norm": nn.BatchNorm2d(2)}
+    return Computes(forward, **parts, relu=nn.ReLU(inplace=True), linear=nn.Linear(32, 5))
+
+
+MAP = BATCH * 2 * 4 * 4
+X = torch.zeros(BATCH, 2, 4, 4)
+
+
+def test_tensors_are_counted_once():
+    counts = count_tensors(residual(), X)
+    # It counts the convolution, the norm (the ReLU writes into it) and the sum; the flattened sum
+    # is a view.
+    assert counts == {
+        "params": 2 * 2 * 9 + 2 + 4 + 165,
+        "activations": 3 * MAP,
+        "inputs": MAP,
+        "outputs": BATCH * 5,
+    }
+    assert count_tensors(residual().to("meta"), X.to("meta")) == counts
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+        self.tied = self.w
+
+    def forward(self, x: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        return {"y": x * self.w, "same": x, "view": self.w.view(1, 3), "index": x.argmax(1) + scale}
+
+
+def test_arguments_results_and_shared_parameters_count_once():
+    counts = count_tensors(Pair(), torch.zeros(2, 3), kwargs={"scale": torch.tensor(1)})
+    assert counts == {"params": 3, "activations": 0, "inputs": 6, "outputs": 6 + 6 + 3}
+
+
+def test_the_model_is_left_as_found_after_an_error_too():
+    model = residual()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    count_tensors(model, torch.ones_like(X))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    with pytest.raises(RuntimeError):
+        count_tensors(model, torch.zeros(1, 3, 4, 4))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+COUNTS = {"params": 1000, "activations": 500, "inputs": 64, "outputs": 10}
+
+
+def test_memory_is_that_of_the_formula_with_few_distinct_values_in_a_space():
+    assert training_memory(COUNTS, 8, 16) == 6168
+    assert isinstance(training_memory(COUNTS, 8, 16), float)
+    # A block format costs its scales too.
+    assert FormatSpace(["block32_e2m1"], ["bf16"]).low_bits.tolist() == [4.25]
+    space = FormatSpace.peppp()
+    memory = training_memory(COUNTS, space.low_bits, space.high_bits)
+    assert memory.shape == (99,) and memory.dtype == np.float64
+    assert len(np.unique(list(zip(space.low_bits, space.high_bits, strict=True)), axis=0)) == 35
+    assert memory[0] == training_memory(COUNTS, 5, 14)
+    assert memory[98] == training_memory(COUNTS, 9, 20) == memory.max()
+
+
+@each("key", COUNTS)
+def test_memory_counts_each_tensor_in_its_format(key: str):
+    more = COUNTS | {key: COUNTS[key] + 8}
+    low = training_memory(more, 2, 1) - training_memory(COUNTS, 2, 1)
+    high = training_memory(more, 1, 2) - training_memory(COUNTS, 1, 2)
+    both = training_memory(more, 1, 1) - training_memory(COUNTS, 1, 1)
+    want = {"params": (1, 2), "activations": (2, 0), "inputs": (0, 1), "outputs": (0, 2)}[key]
+    assert (low - both, high - both) == want
+
+
+WRONG = [
+    (lambda: training_memory({"params": 1}, 8, 16), ValueError,
+     "keys params, activations, inputs, outputs; got params"),
+    (lambda: training_memory(COUNTS | {"params": -1}, 8, 16), ValueError,
+     r"counts\['params'\]: expected at least 0"),
+    (lambda: training_memory([1, 2, 3, 4], 8, 16), TypeError, "counts must be a mapping"),
+    (lambda: training_memory(COUNTS, 0, 16), ValueError,
+     "low_bits: expected numbers above 0, got 0"),
+    (lambda: training_memory(COUNTS, "8", 16), TypeError, "low_bits: expected real numbers"),
+    (lambda: count_tensors(torch.relu, X), TypeError, "count_tensors"),
+]  # fmt: skip
+test_wrong_arguments_are_refused = refused(WRONG)
+
 
 RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
 

@@ -9,7 +9,9 @@ import pytest
 from lpkernels import Accumulator, FloatFormat
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
+from tests.loops import each
 from tests.support.refusals import refused
+from tests.techniques.pareto.matrices import low_rank, some_of
 
 AXES = {"low": ["e4m3", "e5m2"], "high": ["fp16", "bf16", "fp32"]}
 
@@ -93,6 +95,72 @@ WRONG = [
     (lambda: ErrorMatrix("e4m3 x bf16", ["a"], ERRORS), TypeError, "names must be a list"),
 ]  # fmt: skip
 test_wrong_axes_texts_and_matrices_are_refused = refused(WRONG)
+
+
+GRID = FormatSpace(["e3m1", "e4m2", "e4m3", "e5m2"], ["e6m7", "e6m9", "e6m11"])
+MEMORY = 100 * GRID.low_bits + 10 * GRID.high_bits
+TASKS = tuple(f"set {i}" for i in range(9))
+WHOLE = low_rank(9, 12, 2, noise=0.01)
+DRAWN = np.where(some_of((9, 12), 0.8), WHOLE, np.nan)
+
+
+@each("memory", [MEMORY, np.outer(1 + np.arange(9), MEMORY)])
+def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -> None:
+    path = ErrorMatrix(GRID.names, TASKS, DRAWN, memory).save(tmp_path / "known.csv")
+    found = ErrorMatrix.load(path)
+    assert np.array_equal(found.memory, np.broadcast_to(memory, (9, 12)))
+    assert found.save(tmp_path / "again.csv").read_text() == path.read_text()
+    seeds = ErrorMatrix(GRID, TASKS, np.stack([DRAWN, WHOLE], axis=2), memory)
+    found = ErrorMatrix.load(seeds.save(tmp_path / "seeds.csv"), GRID)
+    assert np.array_equal(found.memory, seeds.memory)
+    assert np.array_equal(found.errors, seeds.errors, equal_nan=True)
+
+
+HEAD = "task,configuration,memory,error\n"
+WRONG_FILES = [
+    ("a,b\n", "a CSV of errors with the fields task,configuration,memory,error, got 'a,b'"),
+    ("", "a CSV of errors with the fields .*, got ''"),
+    ('{"type": "error matrix"}', "a CSV of errors with the fields"),
+    (b"\xff\xfe", "expected a CSV of errors, got no text"),
+    (HEAD, "must be distinct and not empty"),
+    (HEAD + "a,x,1\n", "line 2: expected .* task,configuration,memory,error, got 'a,x,1'"),
+    (
+        HEAD + "a,x,1,0.5\na,y,1,half\n",
+        "line 3: memory and error must be numbers .*half",
+    ),
+    (HEAD + "a,x,1,0.5\na,x,2,0.5\n", "line 3: 'a' in 'x' has memory 2 here and 1 above"),
+    (HEAD + "a,x,-1,0.5\n", "memory: expected numbers above 0, got -1"),
+    (HEAD + "a,x,1,inf\n", "errors must be finite, or NaN where missing; got inf"),
+    (HEAD + ",x,1,0.5\n", "tasks must be distinct and not empty, got ''"),
+]
+
+
+@each("content, message", WRONG_FILES)
+def test_wrong_files_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "known.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=message) as error:
+        ErrorMatrix.load(path)
+    assert str(error.value).startswith(str(path))
+
+
+def test_lines_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "known.csv"
+    path.write_text(
+        HEAD + "b,e4m2 e6m9,,0.25\r\nb,e4m2 e6m7,,0.5\r\na,e4m2 e6m7,,\r\nb,e4m2 e6m7,,0.75\r\n"
+    )
+    space = FormatSpace(["e4m2"], ["e6m7", "e6m9"])
+    found = ErrorMatrix.load(path, space)
+    assert (found.names, found.tasks, found.memory) == (space.names, ("b", "a"), None)
+    nan = np.nan
+    want = [[[0.5, 0.75], [0.25, nan]], [[nan, nan], [nan, nan]]]
+    assert np.array_equal(found.errors, want, equal_nan=True)
+    for other, message in (
+        (FormatSpace(["e4m2"], ["e6m7", "e6m9", "e6m11"]), "it has no 'e4m2 e6m11'"),
+        (FormatSpace(["e4m2"], ["e6m9"]), "it has 'e4m2 e6m7'; its columns must be called"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ErrorMatrix.load(path, other)
 
 
 def test_the_numerics_need_numpy_alone_and_only_what_looks_at_models_knows_torch():
