@@ -55,13 +55,13 @@ class Stateful:
         label = "load_state_dict"
         if not isinstance(state, Mapping):
             raise TypeError(f"{label}: expected a dict, got {type(state).__name__}")
-        own = self.state_dict()
-        kind = own["type"]
+        expected = self.state_dict()
+        kind = expected["type"]
         if state.get("type") != kind:
             raise ValueError(
                 f"{label}: type: expected the state of a {kind}, got {state.get('type')!r}"
             )
-        missing, unknown = own.keys() - state.keys(), state.keys() - own.keys()
+        missing, unknown = expected.keys() - state.keys(), state.keys() - expected.keys()
         if missing or unknown:
             fault, names = ("without", missing) if missing else ("with unknown", unknown)
             raise ValueError(
@@ -69,17 +69,17 @@ class Stateful:
                 f"{', '.join(sorted(map(str, names)))}"
             )
         for name in map(_key, self._settings):
-            if plain(state[name]) != own[name]:
+            if plain(state[name]) != expected[name]:
                 raise ValueError(
-                    f"{label}: {name}: expected {own[name]}, got {state[name]}; make the {kind} as "
-                    "the saved one was"
+                    f"{label}: {name}: expected {expected[name]}, got {state[name]}; make the "
+                    f"{kind} as the saved one was"
                 )
         progress = {name: plain(state[_key(name)]) for name in self._progress}
         for name, value in progress.items():
-            if not _is_of_kind(value, own[_key(name)]):
+            example = expected[_key(name)]
+            if not _is_of_kind(value, example):
                 raise ValueError(
-                    f"{label}: {_key(name)}: expected a value such as {own[_key(name)]!r}, got "
-                    f"{value!r}"
+                    f"{label}: {_key(name)}: expected a value such as {example!r}, got {value!r}"
                 )
         return progress
 

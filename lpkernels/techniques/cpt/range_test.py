@@ -4,7 +4,7 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, variance
@@ -105,41 +105,35 @@ def precision_range_test(
     improvement. The highest bound is the first candidate above it from which on all surely have at
     least 1 - `threshold` of that improvement; if there is none, it is the last candidate.
 
-    The spread of a share is half its 95% t interval over the fifths of the last window, in which
-    all candidates see the same batches. It is at least the greatest amount by which any narrower
-    candidate improves more than a wider one, since that is chance. There are no bits where the
-    windows are too short to tell: where the highest candidate's improvement is within the noise of
-    its steps, or where the first candidate that may reach the share, by its spread, lies more than
-    one candidate below the first from which on all surely reach it.
+    The spread of a share is half its 95% t interval over the fifths of the last window, and at
+    least the greatest amount by which a narrower candidate improves more than a wider one. There
+    are no bits where the windows are too short to tell: where the highest candidate's improvement
+    is within the noise of its steps, or where the first candidate that may reach the share lies
+    more than one candidate below the first from which on all surely reach it.
 
-    The rule "fu2021" is the paper's: the lowest bound is the first candidate whose accuracy rises,
-    its mean over the last window exceeding its own over the first by more than `threshold`. A
-    network learns a little at very few bits, so that this is often the lowest candidate. The
-    highest bound is the first candidate above it whose mean over the last window is within
+    The rule "fu2021": the lowest bound is the first candidate whose mean over the last window
+    exceeds its own over the first by more than `threshold`, which is often the lowest candidate.
+    The highest bound is the first candidate above it whose mean over the last window is within
     `threshold` of the next candidate's.
 
     Afterwards, after an error too, the things in restore and the random states of torch, numpy and
-    Python are as before, to the bit: parameters, all buffers, gradients, modes, precisions of
-    modules, states and settings of optimizers. Whatever else set_bits changes is not put back: a
-    scheduler's next step() sets its own bits.
+    Python are as before, to the bit. Whatever else set_bits changes is not put back: a scheduler's
+    next step() sets its own bits.
 
     Args:
         step_fn: makes one training step and returns its accuracy, between 0 and 1. A loss becomes
-            such a number as ``math.exp(-loss)``: if it is a cross-entropy, that is the geometric
-            mean of the probabilities that the model gives to the right classes.
+            such a number as ``math.exp(-loss)``.
         set_bits: sets the precision.
         restore: the model, the optimizer, and whatever else a step changes and has a state_dict (a
             gradient scaler, a learning rate's scheduler), or is a torch.Generator.
         batches: the training data, such as a DataLoader: ``step_fn(batch)`` then gets its batches.
             They begin anew for each candidate, in the same order, and again at their end. None:
-            ``step_fn()`` has data of its own, which begin anew only where `restore` or the random
-            states decide about them.
+            ``step_fn()`` has data of its own.
         candidates: bits to try, ascending.
         window: steps over which accuracies are averaged; at least 10 for the rule "relative".
         steps_per_level: steps at each candidate; at least the window.
         rule: "relative" or "fu2021".
-        share: of the highest candidate's improvement, above 0 and below 1; for "relative". By 0.8
-            cycles lose more: see the measurements in docs/cyclic-precision.md.
+        share: of the highest candidate's improvement, above 0 and below 1; for "relative".
         threshold: a difference of shares, for "fu2021" of accuracies, that does not count.
     Returns: the bounds, or None with the reason, and the trace of all candidates.
     Raises:
@@ -204,21 +198,18 @@ def _restored(things: Sequence[Any]) -> Iterator[None]:
     Raises: TypeError: a thing without state_dict and load_state_dict.
     """
     # The global generator is what a user's data loading may draw from.
-    numbers, own = np.random.get_state(), random.getstate()  # noqa: NPY002
+    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices), ExitStack() as stack:
             # The first thing is put back first.
             for thing in reversed(things):
-                stack.enter_context(_restored_thing(thing))
+                is_module = isinstance(thing, nn.Module)
+                stack.enter_context((_restored_module if is_module else _restored_state)(thing))
             yield
     finally:
-        np.random.set_state(numbers)  # noqa: NPY002
-        random.setstate(own)
-
-
-def _restored_thing(thing: Any) -> AbstractContextManager[None]:
-    return _restored_module(thing) if isinstance(thing, nn.Module) else _restored_state(thing)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
 
 
 @contextmanager

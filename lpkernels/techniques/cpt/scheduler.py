@@ -379,7 +379,7 @@ class PrecisionScheduler(PrecisionSetter):
         self.schedules = _schedules(tracks, settings)
         for schedule in self.schedules.values():
             schedule.check(self.total_steps)
-        highest = Precision(**{track: each.highest for track, each in self.schedules.items()})
+        highest = Precision(**{track: s.highest for track, s in self.schedules.items()})
         levels = [
             highest._replace(**{track: level})
             for track, schedule in self.schedules.items()

@@ -100,8 +100,8 @@ def _options(kind: str) -> dict[str, Option]:
     """The options of a kind's text, from the signatures of its scheduler."""
     formats, eval_bits = {"read": _formats}, {"name": "eval", "read": whole}
     if kind == "pfq":
-        own = options_of(PFQ, stages=None, formats=formats, eval_bits=eval_bits)
-        return {**own, "period": Option("period", None, whole)}
+        options = options_of(PFQ, stages=None, formats=formats, eval_bits=eval_bits)
+        return {**options, "period": Option("period", None, whole)}
     shared = options_of(
         PrecisionScheduler,
         grad_bits=None,
@@ -112,8 +112,9 @@ def _options(kind: str) -> dict[str, Option]:
         formats=formats,
         last_step=None,
     )
-    own = options_of(Schedule, shuffled=None, **({} if kind == "shuffled" else {"seed": None}))
-    return {**{name: own[name] for name in own if name not in _KINDS[kind]}, **shared}
+    settings = options_of(Schedule, shuffled=None, seed={} if kind == "shuffled" else None)
+    free = {name: option for name, option in settings.items() if name not in _KINDS[kind]}
+    return {**free, **shared}
 
 
 def _bits(kind: str, head: str) -> dict[str, Any]:

@@ -164,13 +164,22 @@ class Counter:
 
 
 class Noisy(Quantized):
-    """A layer with a buffer that no state_dict holds and one that its first forward pass makes."""
+    """A layer with a buffer that no state_dict holds, one that its first forward pass makes, and an
+    extra state that changes in place."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
         self.register_buffer("hidden", torch.zeros(3), persistent=False)
+        self.calls = [0]
+
+    def get_extra_state(self) -> list[int]:
+        return self.calls
+
+    def set_extra_state(self, state: list[int]) -> None:
+        self.calls = state
 
     def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(1)
         self.hidden.add_(torch.rand(3))
         self.register_buffer("late", torch.ones(1))
         return super().forward(x)
@@ -188,7 +197,7 @@ OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]]
 
 
 class Training:
-    """A user's loop that changes every kind of state."""
+    """A user's loop that changes every kind of state, and notes the loss of each step."""
 
     def __init__(self, optimizer: str = "adam") -> None:
         random.seed(0)
@@ -196,14 +205,16 @@ class Training:
         self.model = small_model(Noisy)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.counter, self.failing = Counter(), False
+        self.losses: list[float] = []
 
-    def __call__(self) -> float:
-        x = torch.randn(8, 6) + random.random() + np.random.rand()  # noqa: NPY002
+    def __call__(self, batch: Tensor | float = 0.0) -> float:
+        x = torch.randn(8, 6) + random.random() + np.random.rand() + batch  # noqa: NPY002
         # Gradients are cleared in place or replaced by new tensors.
         self.optimizer.zero_grad(set_to_none=self.counter.count % 3 == 2)
         loss = self.model(x).square().mean()
         loss.backward()
         self.optimizer.step()
+        self.losses.append(loss.item())
         self.counter.count += 1
         self.model.eval()
         self.optimizer.param_groups[0]["lr"] *= 0.9
@@ -225,7 +236,7 @@ class Training:
         tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
         found += [tensor.detach().clone() for tensor in tensors]
         numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
-        found += [torch.get_rng_state(), numbers, random.getstate()]
+        found += [torch.get_rng_state(), numbers, random.getstate(), list(self.model[0].calls)]
         return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
 
 
@@ -248,6 +259,38 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
         assert result.trace[0].accuracy == result.trace[1].accuracy
     assert_same(training.everything(), before)
     assert [p.data_ptr() for p in training.model.parameters()] == addresses
+
+
+@each("own_generator", [False, True])
+def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator: bool) -> None:
+    training = Training()
+    generator = torch.Generator() if own_generator else None
+    loader = torch.utils.data.DataLoader(
+        torch.arange(6.0), batch_size=1, shuffle=True, generator=generator
+    )
+    before = generator.get_state() if generator else None
+    batches: list[float] = []
+
+    def step(batch: Tensor) -> float:
+        batches.append(batch.item())
+        return training(batch)
+
+    # Bits change nothing here. Twenty steps pass through the six batches more than three times, in
+    # another order each time.
+    precision_range_test(
+        step,
+        lambda bits: training.model.train(),
+        restore=[training.model, training.optimizer, training.counter],
+        batches=loader,
+        candidates=(3, 5, 8),
+        window=10,
+        steps_per_level=20,
+    )
+    assert training.losses == training.losses[:20] * 3 and batches == batches[:20] * 3
+    passes = [batches[i : i + 6] for i in (0, 6, 12)]
+    assert passes[0] != passes[1] and all(sorted(each) == list(range(6)) for each in passes)
+    if generator:
+        assert torch.equal(generator.get_state(), before)
 
 
 @rows(
@@ -311,79 +354,6 @@ def test_the_result_prints_as_a_table() -> None:
     assert "lowest, highest" in str(of_synthetic({3: 0.5}))
 
 
-class Witness:
-    """A step that writes down what a candidate starts from and is given."""
-
-    def __init__(self) -> None:
-        self.model = nn.Sequential(
-            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1)
-        )
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.seen: dict[int, list[Any]] = {}
-        self.bits = 0
-
-    def set_bits(self, bits: int) -> None:
-        self.bits, self.seen[bits] = bits, []
-
-    def __call__(self, batch: list[Tensor]) -> float:
-        state = copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict()])
-        draws = [torch.rand(2), random.random(), np.random.rand()]  # noqa: NPY002
-        self.seen[self.bits].append([state, draws, batch[0].clone()])
-        self.optimizer.zero_grad()
-        self.model(batch[0]).square().mean().backward()
-        self.optimizer.step()
-        return len(self.seen[self.bits]) / 100
-
-
-@each("own_generator", [False, True])
-def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator: bool) -> None:
-    witness = Witness()
-    generator = torch.Generator() if own_generator else None
-    data = torch.utils.data.TensorDataset(torch.randn(24, 4))
-    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, generator=generator)
-    witness.set_bits(0)
-    for batch in loader:
-        witness(batch)
-    before = generator.get_state() if generator else None
-    # Twenty steps pass through the six batches more than three times, in another order each time.
-    precision_range_test(
-        witness,
-        witness.set_bits,
-        restore=[witness.model, witness.optimizer],
-        batches=loader,
-        candidates=(3, 5, 8),
-        window=10,
-        steps_per_level=20,
-    )
-    assert_same(witness.seen[3], witness.seen[5])
-    assert_same(witness.seen[3], witness.seen[8])
-    batches = [batch for _, _, batch in witness.seen[3]]
-    passes = [torch.cat(batches[i : i + 6]) for i in (0, 6, 12)]
-    assert not torch.equal(passes[0], passes[1])
-    assert all(torch.equal(x.sort(0).values, passes[0].sort(0).values) for x in passes)
-    if generator:
-        assert torch.equal(generator.get_state(), before)
-
-
 def test_batches_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="batches: expected at least one batch, got none"):
         precision_range_test(lambda batch: 0.5, lambda bits: None, restore=[], batches=[])
-
-
-def test_a_module_with_extra_state_gets_it_back() -> None:
-    class Extra(nn.Linear):
-        count: list[int]
-
-        def get_extra_state(self) -> list[int]:
-            return self.count
-
-        def set_extra_state(self, state: list[int]) -> None:
-            self.count = state
-
-    model = Extra(2, 2)
-    model.count = [1]
-    options = {"candidates": (2,), "window": 10, "steps_per_level": 20, "restore": [model]}
-    precision_range_test(
-        lambda: model.count.append(2) or len(model.count) / 100, lambda bits: None, **options
-    )
-    assert model.count == [1]

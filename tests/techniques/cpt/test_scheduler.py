@@ -1,6 +1,5 @@
 """PrecisionScheduler: habits of torch's schedulers, targets, layers, tables, state, refusals."""
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops, bits_at
+from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops
 from lpkernels.techniques.cpt.schedule import Precision
 from tests.loops import each, rows
 from tests.techniques.cpt import fakes
@@ -153,14 +152,6 @@ def test_costs_run_and_are_expected() -> None:
         scheduler.cost("flops")
 
 
-def test_the_bits_are_those_of_bits_at() -> None:
-    settings: dict[str, Any] = {"cycles": 3, "profile": "exp", "form": "triangular", "warmup": 4}
-    settings |= {"reflection": "vertical", "remainder": "partial"}
-    scheduler = PrecisionScheduler(fakes.Named(), 50, bits=(2, 7), **settings)
-    expected = [bits_at(t, 50, bits=(2, 7), **settings) for t in range(50)]
-    assert scheduler.plan()[:, 0].tolist() == expected
-
-
 FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
 
 
@@ -195,14 +186,9 @@ def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
     assert scheduler.static_cost("accumulator") == 10 / 24
     with pytest.raises(ValueError, match="kind='bitops' needs a schedule of it"):
         scheduler.cost()
-
-
-@each("accumulators", [{4: "e5m4", 5: "e5m5"}, lambda bits: lp.Accumulator(f"e5m{bits}")])
-def test_accumulators_by_table_and_function(accumulators: Any) -> None:
-    model = fakes.small_model(fakes.Summing)
-    options = {"bits": None, "accumulator_bits": (4, 5), "cycles": 1}
-    PrecisionScheduler(model, 4, accumulators=accumulators, **options).step(3)
-    assert fakes.layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
+    for accumulators in ({bits: f"e8m{bits}" for bits in range(4, 10)}, lambda bits: f"e8m{bits}"):
+        PrecisionScheduler(alone, 8, bits=None, accumulators=accumulators, **options)
+        assert fakes.layers_of(alone)[0].accumulator == lp.Accumulator("e8m4")
 
 
 class Refusing(fakes.Quantized):
@@ -232,26 +218,17 @@ def test_a_width_that_a_target_refuses_changes_nothing() -> None:
     assert model[1].told == [3] and model[1].width == 3
 
 
-class Awkward(fakes.Quantized):
-    """A layer that is made in its own way, and holds an object that cannot be copied."""
+def test_a_step_that_a_target_refuses_is_not_made() -> None:
+    def refuse(forward_bits: int, backward_bits: int) -> None:
+        if forward_bits == 5:
+            raise ValueError("no five")
 
-    def __new__(cls, *sizes: int) -> "Awkward":
-        if not sizes:
-            raise TypeError("sizes are missing")
-        return super().__new__(cls)
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.lock = threading.Lock()
-
-
-def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
-    model = nn.Sequential(Awkward(3, 3))
-    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert fakes.bits_of(model) == [(3, 8)]
-    with pytest.raises(ValueError, match="at most 16 bits, got 17"):
-        PrecisionScheduler(model, 8, bits=(3, 17), cycles=1)
-    assert fakes.bits_of(model) == [(3, 8)]
+    scheduler = PrecisionScheduler([named := fakes.Named(), refuse], 8, bits=(3, 8), cycles=1)
+    scheduler.step(2)
+    with pytest.raises(ValueError, match=r"target '1' \(refuse\) does not take .*: no five"):
+        scheduler.step()
+    assert named.calls == [(3, 8), (4, 8), (5, 8), (4, 8)]
+    assert scheduler.last_step == 2 and scheduler.get_last_bits() == (4, 8)
 
 
 PLAIN, LAYER, SUMS = nn.Sequential(nn.Linear(2, 2)), fakes.Quantized(2, 2), fakes.Summing(2, 2)
@@ -259,12 +236,7 @@ TARGETS = [
     (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
     ([], {}, ValueError, "expected at least one target, got none"),
     (3, {}, TypeError, "expected a model, an object with set_precision.* got int"),
-    (
-        print,
-        {"accumulator_bits": 4},
-        ValueError,
-        "no attribute 'set_accumulator'",
-    ),
+    (print, {"accumulator_bits": 4}, ValueError, "no attribute 'set_accumulator'"),
 ]
 OPTIONS = [
     ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
