@@ -101,38 +101,30 @@ def drawn(x: torch.Tensor, fmt: str, step: int, parameter: int, purpose: int) ->
 
 
 def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
+    """Masters are made in step 0; a skipped step does not count, and a parameter's number counts,
+    not how many gradients come before it."""
     held = optimizers.parameters(shapes=[(40,), (3, 5)])
-    formats = {**DRAWN, "state": "e5m3:stochastic", "grad": "e5m9:stochastic"}
-    optimizer = MasterWeights(torch.optim.SGD(held, lr=1.0, momentum=0.9), **formats)
-    (_, before) = optimizers.masters(optimizer, held)
-    optimizers.train(optimizer, held, [1])
+    given = held[1].detach().clone()
+    formats = {"state": "e5m3:stochastic", "grad": "e5m9:stochastic"}
+    optimizer = MasterWeights(
+        torch.optim.SGD(held, lr=1.0, momentum=0.9),
+        **{**DRAWN, **formats, "compensation": "e5m2:stochastic"},
+    )
+    before = drawn(given, "e5m7", 0, 1, 2)
+    assert_bit_equal(optimizers.masters(optimizer, held)[1], before)
+    assert_bit_equal(held[1].detach(), drawn(before, "e4m3fn", 0, 1, 3))
+    optimizers.set_gradients(held, 1)
+    optimizers.flagged_step(optimizer, 1.0)
+    held[0].grad = None
+    optimizers.flagged_step(optimizer, 0.0)
     momentum = drawn(optimizers.gradient(held[1], 1, 1), "e5m9", 1, 1, 1)
     master = drawn(before - momentum, "e5m7", 1, 1, 2)
     assert_bit_equal(optimizers.masters(optimizer, held)[1], master)
     assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 1, 1, 3))
     kept = drawn(momentum, "e5m3", 1, 1, 2**32 + zlib.crc32(b"momentum_buffer"))
     assert_bit_equal(optimizer.state[held[1]]["momentum_buffer"], lp.pack(kept, "e5m3"))
-
-
-def test_masters_are_made_in_step_0_and_a_skipped_step_does_not_count() -> None:
-    held = optimizers.parameters(shapes=[(40,), (3, 5)])
-    given = held[1].detach().clone()
-    inner = torch.optim.SGD(held, lr=1.0)
-    optimizer = MasterWeights(inner, **DRAWN, compensation="e5m3:stochastic")
-    before = drawn(given, "e5m7", 0, 1, 2)
-    assert_bit_equal(optimizers.masters(optimizer, held)[1], before)
-    assert_bit_equal(held[1].detach(), drawn(before, "e4m3fn", 0, 1, 3))
-    optimizer.found_inf = torch.tensor(1.0)
-    optimizers.train(optimizer, held, [1])
-    optimizer.found_inf = torch.tensor(0.0)
-    # A parameter's number counts, not how many gradients come before it.
-    held[0].grad = None
-    optimizers.train(optimizer, held[1:], [2])
-    wanted = before - optimizers.gradient(held[1], 0, 2)
-    master = drawn(wanted, "e5m7", 1, 1, 2)
-    assert_bit_equal(optimizers.masters(optimizer, held)[1], master)
-    lost = drawn(wanted - master, "e5m3", 1, 1, 4)
-    assert_bit_equal(optimizer.state[held[1]]["compensation"], lp.pack(lost, "e5m3"))
+    lost = drawn(before - momentum - master, "e5m2", 1, 1, 4)
+    assert_bit_equal(optimizer.state[held[1]]["compensation"], lp.pack(lost, "e5m2"))
 
 
 def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
@@ -229,6 +221,40 @@ def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
     names = {fmt for what, fmt in rows if what.startswith("exp_avg")}
     assert names == {"e8m7", "fp8_e5m2", "fp32"}
     assert memory(optimizer).kept.bytes == sum(row.bytes for row in rows.values())
+
+
+def test_a_second_moment_in_four_bits_without_a_zero() -> None:
+    """The steps are Adam's with a moment that is rounded after each; also after a resume."""
+    fmt, shapes = "block128_linear4_sfp32", [(5, 300), (13,), ()]
+    bare, held = optimizers.parameters(shapes=shapes), optimizers.parameters(shapes=shapes)
+    alone = torch.optim.Adam(bare, lr=0.01)
+    formats = {"weight": "fp32", "state": {"exp_avg_sq": fmt}}
+    optimizer = MasterWeights(torch.optim.Adam(held, lr=0.01), **formats)
+    for step in range(1, 11):
+        for number, (p, q) in enumerate(zip(held, bare, strict=True)):
+            p.grad = optimizers.gradient(p, number, step)
+            # Blocks of zeros stay zero.
+            p.grad.view(-1)[300:600] = 0
+            q.grad = p.grad.clone()
+        optimizer.step()
+        alone.step()
+        for p, q in zip(held, bare, strict=True):
+            assert_bit_equal(p.detach(), q.detach(), str(step))
+            moment = alone.state[q]["exp_avg_sq"]
+            moment.copy_(lp.quantize(moment, fmt))
+        if step == 4:
+            state = optimizer.state_dict()
+            optimizer = MasterWeights(torch.optim.Adam(held, lr=0.01), **formats)
+            optimizer.load_state_dict(state)
+    kept = [optimizer.state[p]["exp_avg_sq"] for p in held]
+    assert [len(codes) for codes in kept] == [15 * 4 + 750, 4 + 7, 4 + 1]
+    (row,) = [row for row in memory(optimizer) if row.what == "exp_avg_sq"]
+    assert (row.fmt, row.values, row.bytes, row.bits) == (fmt, 1514, 826, 17 * 32 + 1514 * 4)
+    for kind, name in (("RMSprop", "square_avg"), ("Adagrad", "sum"), ("Adamax", "exp_inf")):
+        inner = getattr(torch.optim, kind)(held)
+        optimizer = MasterWeights(inner, weight="fp32", state={name: fmt})
+        optimizers.train(optimizer, held, [1, 2])
+        assert all(p.isfinite().all() for p in held)
 
 
 class Peak(TorchDispatchMode):

@@ -45,7 +45,6 @@ class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
     states: formats of the optimizer's states, by name; states of other names have `state`.
-    names: the user's names of formats; other formats have their own names.
     """
 
     weight: Quantizer
@@ -54,7 +53,6 @@ class WeightFormats:
     states: Mapping[str, Quantizer] = field(default_factory=dict)
     grad: Quantizer | None = None
     compensation: Quantizer | None = None
-    names: Mapping[Format, str] = field(default_factory=dict, compare=False)
 
     @staticmethod
     def of(group: Mapping[str, Any]) -> WeightFormats:
@@ -62,31 +60,14 @@ class WeightFormats:
 
         Raises: TypeError, ValueError: there is no such format, or it cannot be kept.
         """
-        names: dict[Format, str] = {}
-
-        def read(label: str, value: Any) -> Quantizer:
-            quantizer = _quantizer(f"MasterWeights: {label}", value)
-            if isinstance(value, str):
-                names.setdefault(quantizer.fmt, value.partition(":")[0])
-            if label not in ("weight", "grad") and isinstance(quantizer.fmt, AffineFormat):
-                raise ValueError(
-                    f"MasterWeights: {label}: {quantizer.fmt} cannot be kept as codes, whose range "
-                    "is in the tensor; use a FixedFormat or a BlockFormat"
-                )
-            return quantizer
-
         formats: dict[str, Any] = {}
         for key in KEYS:
             value = group.get(key)
             if key == "state" and isinstance(value, Mapping):
-                formats["states"] = {str(k): read(f"state {k}", x) for k, x in value.items()}
+                formats["states"] = {str(k): _quantizer(f"state {k}", x) for k, x in value.items()}
             elif value is not None or key not in _OPTIONAL:
-                formats[key] = read(key, value)
-        return WeightFormats(**formats, names=names)
-
-    def name_of(self, fmt: Format) -> str:
-        """The name by which the user gave the format first, else its own."""
-        return {FP32: "fp32", **self.names}.get(fmt, str(fmt))
+                formats[key] = _quantizer(key, value)
+        return WeightFormats(**formats)
 
     def of_state(self, name: str) -> Quantizer:
         """The format of the optimizer's state of this name."""
@@ -115,14 +96,21 @@ class WeightFormats:
         return any(quantizer.is_stochastic for _, quantizer in self.all())
 
 
-def _quantizer(label: str, value: Any) -> Quantizer:
+def _quantizer(key: str, value: Any) -> Quantizer:
     try:
         quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{label}: {error}") from error
-    if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
+        raise type(error)(f"MasterWeights: {key}: {error}") from error
+    fmt = quantizer.fmt
+    if isinstance(fmt, BlockFormat) and fmt.axis == "k":
         raise ValueError(
-            f"{label}: {quantizer.fmt} has axis='k', which is of products; give one such as axis=-1"
+            f"MasterWeights: {key}: {fmt} has axis='k', which is of products; give one such as "
+            "axis=-1"
+        )
+    if key not in ("weight", "grad") and isinstance(fmt, AffineFormat):
+        raise ValueError(
+            f"MasterWeights: {key}: {fmt} cannot be kept as codes, whose range is in the tensor; "
+            "use a FixedFormat or a BlockFormat"
         )
     return quantizer
 

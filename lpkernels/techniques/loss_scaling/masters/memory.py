@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ class MemoryRow(NamedTuple):
     """The memory that one kind of tensor takes in this process.
 
     what: "working copy", "master", "compensation", a state's name, or "counts".
-    fmt: the format of the tensors, by the name that it was given first; "" for counts.
+    fmt: the format of the tensors, by the name that its group has; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
     bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
@@ -68,8 +69,9 @@ def memory(optimizer: MasterWeights) -> Memory:
     """
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}
-    for parameter, rule in optimizer.rules().items():
-        formats, part = rule.formats, here(parameter)
+    rules = optimizer.rules()
+    for group, parameter in ((g, p) for g in optimizer.param_groups for p in g["params"]):
+        formats, part = rules[parameter].formats, here(parameter)
         tensors: list[tuple[str, Tensor, Format | None]]
         tensors = [("working copy", part, formats.weight.fmt)]
         for name, value in optimizer.state[parameter].items():
@@ -77,10 +79,19 @@ def memory(optimizer: MasterWeights) -> Memory:
                 tensors.append((name, here(value), kept_format(name, value, formats)))
         for what, tensor, fmt in tensors:
             shape = part.shape if is_codes(tensor, fmt) else tensor.shape
-            name = "" if fmt is None else formats.name_of(fmt)
+            name = "" if fmt is None else _name_of(what, group)
             size = tensor.numel() * tensor.element_size()
             bits = 8 * size if fmt is None else code_bits(fmt, shape)
             row = rows.get((what, name), MemoryRow(what, name))
             sums = row.values + shape.numel(), row.bytes + size, row.bits + bits
             rows[what, name] = MemoryRow(what, name, *sums)
     return Memory(rows.values())
+
+
+def _name_of(what: str, group: Mapping[str, Any]) -> str:
+    """The name that a group has of the format of its tensors of this kind."""
+    state = group["state"]
+    of_state = state.get(what, "fp32") if isinstance(state, Mapping) else state
+    own = {"working copy": "weight", "master": "master", "compensation": "compensation"}
+    name: str = group[own[what]] if what in own else of_state
+    return name.partition(":")[0]
