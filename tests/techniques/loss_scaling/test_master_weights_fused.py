@@ -59,51 +59,37 @@ def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, 
         inner = torch.optim.SGD(held, lr=0.125)
         optimizer = MasterWeights(inner, **recipe, fused=fused, generator=torch.tensor(7))
         optimizer.grad_scale = torch.tensor(4.0)
-        optimizers.train(optimizer, held, STEPS)
+        for step in STEPS:
+            # A change of options counts at once.
+            optimizer.param_groups[0]["lr"] = 2.0**-step
+            optimizers.train(optimizer, held, [step])
         ends.append((optimizers.snapshot(optimizer, held), optimizer.stagnation()))
     optimizers.assert_same(*ends)
 
 
-@each("name, recipe", ["momentum", "adam", "adamw"], [DRAWN, BYTES])
-def test_the_draws_of_states_are_those_of_the_general_path(name: str, recipe: dict) -> None:
-    """After one step from the same state, only values at the edge of two draws differ."""
-    (p,) = optimizers.parameters(shapes=[(4000,)])
-    first = make(name, [p], True, recipe)
-    optimizers.train(first, [p], [1, 2, 3])
-    ends = []
-    for fused in (True, False):
-        (q,) = optimizers.parameters(shapes=[(4000,)])
-        optimizer = make(name, [q], fused, recipe)
-        optimizer.load_state_dict(copy.deepcopy(first.state_dict()))
-        q.data.copy_(p.data)
-        optimizers.train(optimizer, [q], [4])
-        ends.append(optimizer.state[q])
-    assert ends[0].keys() == ends[1].keys()
-    for key, value in ends[0].items():
-        other = ends[1][key]
-        assert (value.dtype, value.shape) == (other.dtype, other.shape)
-        assert (value != other).sum() <= 12, key
-
-
-@each("name, recipe", ["nesterov", "adamw"], RECIPES.values())
+@each("name, recipe", ["nesterov", "adam", "adamw"], RECIPES.values())
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
-    """The keys, shapes and dtypes are the same, and after a round trip so are the bits."""
-    held, beside, again = optimizers.parameters(), optimizers.parameters(), optimizers.parameters()
-    fused, general = make(name, held, True, recipe), make(name, beside, False, recipe)
-    back = make(name, again, None, recipe)
-    optimizers.train(fused, held, [1, 2])
+    """Keys, shapes and dtypes are the same, and so are the bits after a round trip. After one step
+    from the same state, the draws of states differ for values at the edge of two draws alone."""
+    runs = [optimizers.parameters(shapes=[(4000,), ()]) for _ in range(3)]
+    fused, general, back = (
+        make(name, held, way, recipe) for held, way in zip(runs, (True, False, None), strict=True)
+    )
+    optimizers.train(fused, runs[0], [1, 2])
     general.load_state_dict(copy.deepcopy(fused.state_dict()))
     back.load_state_dict(copy.deepcopy(general.state_dict()))
-    for p, *others in zip(held, beside, again, strict=True):
+    for p, *others in zip(*runs, strict=True):
         for other in others:
             other.data.copy_(p.data)
-    for optimizer, own in ((fused, held), (general, beside), (back, again)):
-        optimizers.train(optimizer, own, [3])
-    optimizers.assert_same(optimizers.snapshot(back, again), optimizers.snapshot(fused, held))
-    for p, q in zip(held, beside, strict=True):
-        ours, theirs = fused.state[p].items(), general.state[q].items()
-        kinds = {key: (x.dtype, x.shape) for key, x in ours}
-        assert kinds == {key: (x.dtype, x.shape) for key, x in theirs}
+    for optimizer, held in zip((fused, general, back), runs, strict=True):
+        optimizers.train(optimizer, held, [3])
+    optimizers.assert_same(optimizers.snapshot(back, runs[2]), optimizers.snapshot(fused, runs[0]))
+    for p, q in zip(*runs[:2], strict=True):
+        ours, theirs = fused.state[p], general.state[q]
+        kinds = {key: (x.dtype, x.shape) for key, x in ours.items()}
+        assert kinds == {key: (x.dtype, x.shape) for key, x in theirs.items()}
+        if recipe in (DRAWN, BYTES):
+            assert all((x != theirs[key]).sum() <= 12 for key, x in ours.items())
 
 
 @each("name", OPTIMIZERS)
@@ -156,16 +142,6 @@ def test_parameters_of_any_kind_share_a_step() -> None:
     optimizers.assert_same(optimizers.snapshot(one, together), optimizers.snapshot(other, apart))
     assert [one.state[p]["step"].item() for p in together] == [2, 3, 3, 3, 3]
     assert [of.asked for of in one.stagnation().values()] == [18, 27, 27, 27, 108]
-
-
-def test_a_change_of_options_counts_at_once() -> None:
-    held = optimizers.parameters()
-    optimizer = make("sgd", held, True, RECIPES["fp32"])
-    optimizer.param_groups[0]["lr"] = 0.0
-    before = [p.detach().clone() for p in held]
-    optimizers.train(optimizer, held, [1])
-    optimizers.assert_same([p.detach() for p in held], before)
-    assert optimizer.stagnation()["0"].share == 1
 
 
 @rows(
