@@ -2,8 +2,7 @@
 
 import math
 import warnings
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,42 +95,6 @@ def local_values(gradient: Tensor) -> Tensor:
     if hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
     return gradient._values() if gradient.is_sparse else gradient
-
-
-def _gradients(optimizer: torch.optim.Optimizer, *, halves: bool) -> list[Tensor]:
-    """The values of all gradients, as real tensors; float16 is a ValueError unless `halves`."""
-    gradients = []
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if gradient.dtype == torch.float16:
-            if not halves:
-                raise ValueError(
-                    "Attempting to unscale FP16 gradients: expected float32 (or bfloat16) "
-                    "parameters, got float16; keep the model in float32 and run it under autocast"
-                )
-            if gradient.is_sparse:
-                # Elements of one index may overflow when they are added.
-                gradient = parameter.grad = gradient.coalesce()
-        values = local_values(gradient)
-        # torch checks no complex numbers.
-        gradients.append(torch.view_as_real(values) if values.is_complex() else values)
-    return gradients
-
-
-def _check_and_multiply(gradients: Sequence[Tensor], factor: Tensor, flag: Tensor) -> None:
-    """Multiplies all elements by a 0-d factor, in place, and sets the 0-d flag, on the same device,
-    to 1 if an element is not finite."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-    for gradient in gradients:
-        kinds[gradient.device, gradient.dtype].append(gradient)
-    for (device, _), kind in kinds.items():
-        own = flag.to(device, non_blocking=True)
-        own_factor = factor.to(device, non_blocking=True)
-        torch._amp_foreach_non_finite_check_and_unscale_(kind, own, own_factor)
-        if own is not flag:
-            torch.maximum(flag, own.to(flag.device, non_blocking=True), out=flag)
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
@@ -278,18 +241,22 @@ class LossScaler(torch.amp.GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
-        """One pass over the gradients of this process; one flag, the same on all ranks."""
-        gradients = _gradients(optimizer, halves=allow_fp16)
+        """One flag, the same on all devices and ranks."""
         # Where float16 is allowed torch only checks, and inv_scale is 1.
         divides = self._static and not allow_fp16 and math.frexp(self._floor)[0] != 0.5
         factor = torch.ones_like(inv_scale) if divides else inv_scale
-        _check_and_multiply(gradients, factor, found_inf)
+        flags = super()._unscale_grads_(optimizer, factor, found_inf, allow_fp16)
         if divides:
+            parameters = (p for group in optimizer.param_groups for p in group["params"])
+            gradients = [local_values(p.grad) for p in parameters if p.grad is not None]
             torch._foreach_div_(gradients, self._floor)
+        for flag in flags.values():
+            own = flag.to(found_inf.device, non_blocking=True)
+            torch.maximum(found_inf, own, out=found_inf)
         several = dist.is_available() and dist.is_initialized()
         if self._reduce and several and dist.get_world_size(self._group) > 1:
             dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._group)
-        elif not gradients:
+        elif not flags:
             return {}
         return {found_inf.device: found_inf}
 

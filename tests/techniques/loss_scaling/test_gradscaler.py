@@ -117,11 +117,11 @@ def test_order_of_calls_is_checked_by_torch() -> None:
         scaler.unscale_(SGD([halves], lr=0.1))
 
 
-@each("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+@each("dtype", [torch.float64, torch.bfloat16])
 def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
     weight = nn.Parameter(torch.ones(2, dtype=dtype))
     scaler = LossScaler(init_scale=8.0)
-    scaler.scale((weight * 0.5).sum().real).backward()
+    scaler.scale((weight * 0.5).sum()).backward()
     scaler.unscale_(SGD([weight], lr=1.0))
     assert torch.equal(weight.grad, torch.full((2,), 0.5, dtype=dtype))
 
