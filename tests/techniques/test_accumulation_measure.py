@@ -202,14 +202,11 @@ def test_accumulators_of_the_theory_s_roundings():
 X = torch.ones(3, 4)
 WRONG = [
     (lambda: measure(X, X, "e5m4"), ValueError, r"a must be \(M, K\) and b \(K, N\)"),
-    (lambda: measure(X[0], X.t(), "e5m4"), ValueError, "must be"),
     (lambda: measure(X[:0], X.t(), "e5m4"), ValueError, "none of them empty"),
     (lambda: measure(X.double(), X.t(), "e5m4"), TypeError, r"a must be float32.*lp.quantize"),
     (lambda: measure(X, None, "e5m4"), TypeError, "b must be a torch.Tensor, got NoneType"),
     (lambda: measure(X * math.inf, X.t(), "e5m4"), ValueError, "a holds infinities or NaN"),
-    (lambda: measure(X, X.t(), "e5m99"), ValueError, "e5m99"),
     (lambda: measure(X, X.t(), "e5m4", counted=-1), ValueError, "counted: expected at least 0"),
-    (lambda: measure(X, X.t(), "e5m4", counted=1.5), TypeError, "measure: counted: expected an"),
 ]
 test_wrong_arguments = refused(WRONG)
 

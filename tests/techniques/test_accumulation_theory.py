@@ -177,23 +177,16 @@ def test_where_the_model_is_wrong_there_is_a_warning():
 
 WRONG = [
     (lambda: vrr(0, 5, 64), ValueError, r"m_acc: expected mantissa bits in 1\.\.52.*got 0"),
-    (lambda: vrr(53, 5, 64), ValueError, "got 53"),
     (lambda: vrr(7.5, 5, 64), TypeError, "m_acc: expected an int"),
     (lambda: vrr(7, -1, 64), ValueError, r"m_p: expected mantissa bits in 0\.\.105"),
     (lambda: vrr(7, 5, 0), ValueError, r"n: expected a number of products in 1\.\.2\^53, got 0"),
-    (lambda: vrr(7, 5, [64, -3]), ValueError, "got -3"),
-    (lambda: vrr(7, 5, True), TypeError, "n: expected an int"),
     (lambda: vrr(7, 5, 64, nzr=1.5), ValueError, "share of products.*got 1.5"),
-    (lambda: vrr(7, 5, 64, nzr=math.nan), ValueError, "got nan"),
-    (lambda: vrr(7, 5, 64, nzr="half"), TypeError, "nzr: expected real numbers"),
     (lambda: min_mantissa_bits(64, 5, chunk=0), ValueError, "chunk: expected a number of"),
     (lambda: min_mantissa_bits(64, 5, criterion="both"), ValueError, "level, total"),
     (lambda: min_mantissa_bits(64, 5, metric="mse"), ValueError, "one of vrr, nmse"),
     (lambda: min_mantissa_bits(64, 5, rounding="toward_zero"), ValueError, "aligned_trunc"),
     (lambda: min_mantissa_bits(64, 5, cutoff=1.0), ValueError, "finite number above 1"),
-    (lambda: min_mantissa_bits(64, 5, cutoff="50"), TypeError, "cutoff: expected a number"),
     (lambda: min_mantissa_bits(64, 5, eps=0.0, metric="nmse"), ValueError, "above 0"),
     (lambda: min_mantissa_bits(2**40, 5, eps=1e-40, metric="nmse"), ValueError, "at most 52 mant"),
-    (lambda: nmse(0, 64), ValueError, "m_acc: expected mantissa bits"),
 ]
 test_wrong_arguments = refused(WRONG)

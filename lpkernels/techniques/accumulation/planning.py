@@ -61,10 +61,8 @@ class PlanRow:
 
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
-    product_bits, nzr, growth: measured; see `Statistics`. From shapes alone the bits are
-        those of the operand's formats, nzr is 1 and growth is None.
-    exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
-        product is 0, or nothing was measured.
+    product_bits, nzr, growth, exponents: the `Statistics` of the products. From shapes alone the
+        bits are those of the operand's formats, nzr is 1 and the others are None.
     man_bits: of one sum, with the plan's margin.  chunk, chunk_bits: the chunk length asked for, or
         the best one, and the mantissa bits of inner and outer sums with it.
     format, accumulator: the recommendation; with chunks if the plan was asked for them.
@@ -160,9 +158,10 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
         recipes: dict[Any, Recipe] = {}
         for module, rows in modules.items():
-            accs: dict[str, Any] = {
-                gemm: _narrower(row.accumulator, bits) for gemm, row in rows.items()
-            }
+            accs: dict[str, Any] = {}
+            for gemm, row in rows.items():
+                man_bits = min(_MOST_BITS, max(1, row.format.man_bits - bits))
+                accs[gemm] = _with_format(row.accumulator, replace(row.format, man_bits=man_bits))
             # A glob that matches this name alone.
             pattern = "".join(f"[{c}]" if c in "*?[" else c for c in module)
             recipes[pattern] = Recipe(**quantizers, **accs)
@@ -287,19 +286,11 @@ def plan(
             f"plan: headroom={headroom} adds to exponent bits that are measured, and with exp_bits "
             "or from shapes alone nothing is; leave one of the two out, or measure a sample"
         )
-
-    def checked_loss(output: Any) -> Tensor:
-        value = loss(output)
-        if not products.statistics:
-            raise ValueError(
-                "plan: the model made no matrix product and no convolution; there is nothing to "
-                "accumulate"
-            )
-        return value
-
     args, kwargs = arguments(sample)
     below = Operators(Runs())
-    trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts", operators=below)
+    trace(model, products, *args, kwargs=kwargs, loss=loss, depth="parts", operators=below)
+    if not products.statistics:
+        raise ValueError("plan: the model made no matrix product and no convolution to plan for")
 
     def exponent(exponents: tuple[int, int] | None) -> int:
         bits = _fewest_exponent_bits(exponents) + headroom
@@ -402,31 +393,22 @@ def _rows(
             )
         if key[0] in products.waiting:
             notes.append(_UNSEEN)
-        exponents = (
-            None
-            if statistics.low is None or statistics.high is None
-            else (statistics.low, statistics.high)
-        )
-        fmt = FloatFormat(exponent(exponents), min(needed, _MOST_BITS))
+        fmt = FloatFormat(exponent(statistics.exponents), min(needed, _MOST_BITS))
         acc = accumulator_of(fmt, rounding, chunk=best_chunk if in_chunks else None)
         row = PlanRow(
-            *key, length, statistics.product_bits, statistics.nzr, statistics.growth, exponents,
-            bits, best_chunk, inner, fmt, acc, tuple(notes),
+            *key, length, statistics.product_bits, statistics.nzr, statistics.growth,
+            statistics.exponents, bits, best_chunk, inner, fmt, acc, tuple(notes),
         )  # fmt: skip
         _add(rows, key, row)
     yield from rows.values()
 
 
 def _notes(
-    length: int,
-    statistics: Statistics,
-    bits: int,
-    in_chunks: bool,
-    metric: str,
-    rounding: str,
+    length: int, statistics: Statistics, bits: int, in_chunks: bool, metric: str, rounding: str
 ) -> list[str]:
+    """Where the theory is known to be wrong for an accumulator of so many mantissa bits."""
     notes = []
-    if statistics.low is None and statistics.growth is not None:
+    if statistics.exponents is None and statistics.growth is not None:
         notes.append("every product is zero on this sample: nothing was measured")
     if metric == "vrr" and length * statistics.nzr >= theory.MODEL_LIMIT and not in_chunks:
         notes.append("from 2^22 products on the formula asks for about 3 bits too many")
@@ -439,7 +421,7 @@ def _notes(
         )
     if bits > _MOST_BITS:
         notes.append("needs more mantissa bits than the 23 of fp32")
-    if statistics.low is not None and statistics.low < -126:
+    if statistics.exponents is not None and statistics.exponents[0] < -126:
         notes.append("products lie below fp32's normal numbers: scale the loss")
     if metric == "vrr" and rounding in theory.UNSEEN_BY_VRR:
         notes.append(theory.UNSEEN_BY_VRR[rounding])
@@ -482,14 +464,6 @@ def _add(rows: dict[Any, PlanRow], key: Any, row: PlanRow) -> None:
     )
 
 
-def _narrower(acc: Accumulator, bits: int) -> Accumulator:
-    fmt = acc.fmt
-    if not bits or not isinstance(fmt, FloatFormat):
-        return acc
-    man_bits = min(_MOST_BITS, max(1, fmt.man_bits - bits))
-    return _with_format(acc, FloatFormat(fmt.exp_bits, man_bits))
-
-
 def _with_format(acc: Accumulator, fmt: FloatFormat) -> Accumulator:
     """An accumulator that `accumulator_of` made, with another format."""
     aligned = None if acc.block is None else fmt.man_bits
@@ -510,10 +484,10 @@ def accumulator_of(
 ) -> Accumulator:
     """The accumulator whose sums round as `rounding` of :func:`min_mantissa_bits` says.
 
-    "aligned_truncation" cuts the running sum and the next `block` products toward zero at
-    the sum's last place, adds the cut values and cuts the result; sums of chunks are added with
-    rounding to nearest even, because cut sums would drift. Other names are an Accumulator's own,
-    and block is not used.
+    "aligned_truncation" cuts the running sum and the next `block` products toward zero at the sum's
+    last place, adds the cut values and cuts the result; sums of chunks are added with rounding to
+    nearest even, because cut sums would drift. Other names are an Accumulator's own, and block is
+    not used.
 
     Args:
         fmt:      of the sums, inner and outer.

@@ -129,19 +129,18 @@ class Statistics:
     product_bits: mantissa bits of an exact product of the operands' values.
     operand_bits: of the wider operand.
     nzr: share of the products that are not zero.
-    low: exponent of a product of typical size in a small sum (the 1 % quantile of the sums).
-    high: exponent of the largest sum of magnitudes, which no partial sum exceeds in any order. Both
-        None if every product is zero.
+    exponents: (low, high) that the accumulator's exponents must cover: of a product of typical size
+        in a small sum (the 1 % quantile of the sums), and of the largest sum of magnitudes, which
+        no partial sum exceeds in any order. None: every product is zero, or nothing was measured.
     growth: E[sum^2] / E[sum of p^2]: 1 for independent products of mean zero, more where they add
         up; None where nothing was measured.
     """
 
     product_bits: int
     operand_bits: int
-    nzr: float
-    low: int | None
-    high: int | None
-    growth: float | None
+    nzr: float = 1.0
+    exponents: tuple[int, int] | None = None
+    growth: float | None = None
 
 
 #: Geometry, x and w as it takes them, and the shape of their product.
@@ -245,7 +244,7 @@ class Products(Visitor):
         if left.is_meta:
             quantizers = (getattr(self._quantizers, role) for role in _ROLES[gemm])
             bits = [_format_bits(q.fmt if q is not None else None) for q in quantizers]
-            statistics = Statistics(product_bits(*bits), max(bits), 1.0, None, None, None)
+            statistics = Statistics(product_bits(*bits), max(bits))
         else:
             with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
                 statistics = _statistics(left, right, combine)
@@ -399,7 +398,7 @@ def _statistics(
     """The statistics of the sums combine(left, right), for float32 operands without infinities and
     NaN. combine is bilinear, so the same map adds up magnitudes, squares and counts."""
     bits = mantissa_bits(left), mantissa_bits(right)
-    zero = Statistics(product_bits(*bits), max(bits), 0.0, None, None, 1.0)
+    zero = Statistics(product_bits(*bits), max(bits), nzr=0.0, growth=1.0)
     # Scaled by powers of two, squares of small gradients do not underflow.
     scale_left, scale_right = _exponent(left), _exponent(right)
     if scale_left is None or scale_right is None:
@@ -419,8 +418,10 @@ def _statistics(
     return replace(
         zero,
         nzr=min(1.0, nonzero / total(combine(torch.ones_like(a), torch.ones_like(b)))),
-        low=math.floor(math.log2(math.sqrt(_small(energy) / per_sum))) + shift,
-        high=math.floor(math.log2(combine(a.abs(), b.abs()).max().item())) + shift,
+        exponents=(
+            math.floor(math.log2(math.sqrt(_small(energy) / per_sum))) + shift,
+            math.floor(math.log2(combine(a.abs(), b.abs()).max().item())) + shift,
+        ),
         growth=total(combine(a, b).square()) / squares,
     )
 
