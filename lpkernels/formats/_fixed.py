@@ -1,6 +1,6 @@
 """FixedFormat: two's complement fixed point."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from lpkernels.formats.integers import FIXED
 FIXED_OVERFLOWS = ("saturate", "wrap")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class FixedFormat:
     """Integers of ``word_bits`` bits (the sign included) times ``2^-frac_bits``.
 
@@ -36,24 +36,25 @@ class FixedFormat:
 
     word_bits: int
     frac_bits: int
-    signed: bool
-    overflow: str
+    _: KW_ONLY
+    signed: bool = True
+    overflow: str = "saturate"
 
-    def __init__(
-        self, word_bits: int, frac_bits: int, *, signed: bool = True, overflow: str = "saturate"
-    ) -> None:
-        word_bits = checked_int("FixedFormat", "word_bits", word_bits, 1, 24)
-        frac_bits = checked_int("FixedFormat", "frac_bits", frac_bits, -127, 149)
-        signed = checked_bool("FixedFormat", "signed", signed)
-        overflow = checked_choice("FixedFormat", "overflow", overflow, FIXED_OVERFLOWS)
-        top_exponent = word_bits - 1 - frac_bits
-        if top_exponent > 127:
+    def __post_init__(self) -> None:
+        owner = "FixedFormat"
+        set_fields(
+            self,
+            word_bits=checked_int(owner, "word_bits", self.word_bits, 1, 24),
+            frac_bits=checked_int(owner, "frac_bits", self.frac_bits, -127, 149),
+            signed=checked_bool(owner, "signed", self.signed),
+            overflow=checked_choice(owner, "overflow", self.overflow, FIXED_OVERFLOWS),
+        )
+        if self.word_bits - 1 - self.frac_bits > 127:
             raise ValueError(
-                f"FixedFormat: the top bit weighs 2^{top_exponent}, beyond float32's 2^127, in "
-                f"which values travel; use word_bits - 1 - frac_bits <= 127 (got "
-                f"word_bits={word_bits}, frac_bits={frac_bits})"
+                f"FixedFormat: the top bit weighs 2^{self.word_bits - 1 - self.frac_bits}, beyond "
+                f"float32's 2^127, in which values travel; got word_bits={self.word_bits}, "
+                f"frac_bits={self.frac_bits}"
             )
-        set_fields(self, word_bits=word_bits, frac_bits=frac_bits, signed=signed, overflow=overflow)
 
     @property
     def bits(self) -> int:

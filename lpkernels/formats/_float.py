@@ -1,6 +1,6 @@
 """FloatFormat: sign, exponent and mantissa of any width, and its values."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -20,7 +20,7 @@ ONE_ZERO = ("fnuz", "p3109")
 OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class FloatFormat:
     """A binary floating-point format: a sign bit, ``exp_bits`` and ``man_bits`` (no hidden bit).
 
@@ -64,43 +64,28 @@ class FloatFormat:
 
     exp_bits: int
     man_bits: int
-    bias: int
-    specials: str
-    subnormals: bool
-    overflow: str
-    # The default is for formats that were pickled before there were unsigned ones.
+    _: KW_ONLY
+    # None stands for the default until __post_init__ has put it there.
+    bias: int = None  # type: ignore[assignment]
+    specials: str = "ieee"
+    subnormals: bool = True
+    overflow: str = None  # type: ignore[assignment]
     signed: bool = True
 
-    def __init__(
-        self,
-        exp_bits: int,
-        man_bits: int,
-        *,
-        bias: int | None = None,
-        specials: str = "ieee",
-        subnormals: bool = True,
-        overflow: str | None = None,
-        signed: bool = True,
-    ) -> None:
-        exp_bits = checked_int("FloatFormat", "exp_bits", exp_bits, 1, 8)
-        man_bits = checked_int("FloatFormat", "man_bits", man_bits, 0, 23)
-        specials = checked_choice("FloatFormat", "specials", specials, SPECIALS)
-        if bias is None:
-            bias = default_bias(exp_bits, specials)
-        bias = checked_int("FloatFormat", "bias", bias, -1000, 1000)
-        subnormals = checked_bool("FloatFormat", "subnormals", subnormals)
-        if overflow is None:
-            overflow = default_overflow(specials)
-        overflow = checked_choice("FloatFormat", "overflow", overflow, OVERFLOWS)
+    def __post_init__(self) -> None:
+        owner = "FloatFormat"
+        exp_bits = checked_int(owner, "exp_bits", self.exp_bits, 1, 8)
+        specials = checked_choice(owner, "specials", self.specials, SPECIALS)
+        bias = default_bias(exp_bits, specials) if self.bias is None else self.bias
+        overflow = default_overflow(specials) if self.overflow is None else self.overflow
         set_fields(
             self,
             exp_bits=exp_bits,
-            man_bits=man_bits,
-            bias=bias,
-            specials=specials,
-            subnormals=subnormals,
-            overflow=overflow,
-            signed=checked_bool("FloatFormat", "signed", signed),
+            man_bits=checked_int(owner, "man_bits", self.man_bits, 0, 23),
+            bias=checked_int(owner, "bias", bias, -1000, 1000),
+            subnormals=checked_bool(owner, "subnormals", self.subnormals),
+            overflow=checked_choice(owner, "overflow", overflow, OVERFLOWS),
+            signed=checked_bool(owner, "signed", self.signed),
         )
         self._check_combination()
 

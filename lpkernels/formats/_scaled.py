@@ -238,70 +238,46 @@ def check_table(fmt: BlockFormat, table: TableFormat) -> None:
         )
 
 
-_FP8 = (OCP_ELEMENTS["e4m3"], OCP_ELEMENTS["e5m2"])
+#: The formats whose scales and codes other programs define, by the programs' names.
+_DEFINED = {
+    "te": "TransformerEngine has nvfp4 (blocks of 16 or tiles of 16 x 16, with tensor_scale) and "
+    "e4m3 or e5m2 with scale='fp32', or with 'e8m0' and rule='up'",
+    "torchao": "torchao has nvfp4 (blocks of 16), e4m3 or e5m2 with scale='fp32', or with 'e8m0' "
+    "and rule='up', OCP's elements in blocks of 32 with 'e8m0', and int<b> with 'fp32'",
+    "deepgemm": "DeepGEMM has e4m3, and e2m1 in blocks of 32, each with scale='fp32', or with "
+    "'e8m0' and rule='up'",
+}
 
 
-def check_steps(fmt: BlockFormat) -> None:
-    """Raises: ValueError: the program that defines the format's steps has no such format."""
+def steps_problem(fmt: BlockFormat) -> str | None:
+    """Why the program that defines the format's steps has no such format."""
     if fmt.steps == "exact":
-        return
+        return None
     half = isinstance(fmt.element, FixedFormat) and fmt.element.max + fmt.element.quantum / 2
     if fmt.target is not None and not (fmt.steps == "torchao" and fmt.target == half):
-        raise ValueError(
-            f"BlockFormat: steps={fmt.steps!r} has no target but the one of torchao's integers, "
-            f"half a step beyond the largest; got {fmt.target}; use steps='exact'"
+        return (
+            f"steps={fmt.steps!r} has no target but the one of torchao's integers, half a step "
+            f"beyond the largest; got {fmt.target}; use steps='exact'"
         )
-    if not _DEFINED[fmt.steps](fmt):
-        raise ValueError(
-            f"BlockFormat: steps={fmt.steps!r} is not defined here: {_KNOWN[fmt.steps]}"
-        )
+    if _is_defined(fmt):
+        return None
+    return f"steps={fmt.steps!r} is not defined here: {_DEFINED[fmt.steps]}"
 
 
-def _is_nvfp4(fmt: BlockFormat) -> bool:
-    return fmt.element == FP4_E2M1 and fmt.scale == E4M3FN and fmt.rule == "nearest"
-
-
-def _is_fp8(fmt: BlockFormat) -> bool:
-    """Whether a float32 scale, or its power of two, is a quotient: not OCP's blocks."""
-    fitting = fmt.rule == ("nearest" if fmt.scale == "fp32" else "up")
-    return fmt.element in _FP8 and isinstance(fmt.scale, str) and fitting
-
-
-def _te(fmt: BlockFormat) -> bool:
-    if _is_nvfp4(fmt):
-        return fmt.tensor_scale and fmt.block_size in (16, (16, 16))
-    return _is_fp8(fmt)
-
-
-def _torchao(fmt: BlockFormat) -> bool:
-    if isinstance(fmt.element, FixedFormat):
-        return fmt.scale == "fp32" and fmt.rule == "nearest" and fmt.element.frac_bits == 0
+def _is_defined(fmt: BlockFormat) -> bool:
+    element, size = fmt.element, fmt.block_size
+    # A float32 scale, or its power of two, is a quotient: not OCP's blocks.
+    quotient = isinstance(fmt.scale, str) and (
+        fmt.rule == ("nearest" if fmt.scale == "fp32" else "up")
+    )
+    fp8 = quotient and element in (OCP_ELEMENTS["e4m3"], OCP_ELEMENTS["e5m2"])
+    nvfp4 = element == FP4_E2M1 and fmt.scale == E4M3FN and fmt.rule == "nearest"
+    if fmt.steps == "deepgemm":
+        return quotient and (element == E4M3FN or (element == FP4_E2M1 and size == 32))
+    if fmt.steps == "te":
+        return fp8 or (nvfp4 and fmt.tensor_scale and size in (16, (16, 16)))
+    if isinstance(element, FixedFormat):
+        return fmt.scale == "fp32" and fmt.rule == "nearest" and element.frac_bits == 0
     if is_mx(fmt.to_ints()):
-        return fmt.element in OCP_ELEMENTS.values()
-    if _is_nvfp4(fmt):
-        return fmt.block_size == 16
-    return _is_fp8(fmt)
-
-
-def _deepgemm(fmt: BlockFormat) -> bool:
-    if fmt.element == FP4_E2M1:
-        fitting = fmt.rule == ("nearest" if fmt.scale == "fp32" else "up")
-        return isinstance(fmt.scale, str) and fitting and fmt.block_size == 32
-    return _is_fp8(fmt) and fmt.element == E4M3FN
-
-
-_DEFINED = {"te": _te, "torchao": _torchao, "deepgemm": _deepgemm}
-_KNOWN = {
-    "te": (
-        "TransformerEngine has nvfp4 (blocks of 16 or tiles of 16 x 16, with tensor_scale) and "
-        "e4m3 or e5m2 with scale='fp32', or with 'e8m0' and rule='up'"
-    ),
-    "torchao": (
-        "torchao has nvfp4 (blocks of 16), e4m3 or e5m2 with scale='fp32', or with 'e8m0' and "
-        "rule='up', OCP's elements in blocks of 32 with 'e8m0', and int<b> with 'fp32'"
-    ),
-    "deepgemm": (
-        "DeepGEMM has e4m3, and e2m1 in blocks of 32, each with scale='fp32', or with 'e8m0' and "
-        "rule='up'"
-    ),
-}
+        return element in OCP_ELEMENTS.values()
+    return fp8 or (nvfp4 and size == 16)

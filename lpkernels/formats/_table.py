@@ -20,6 +20,14 @@ _NAME = re.compile("[a-z0-9_]{1,64}")
 # How the names of `named_tables` begin; that module is imported when one of them is used.
 _NAMED_TABLE = re.compile("posit|supernormal|log|nf4|linear4")
 
+# 2^16 values have 17 bits with a code for NaN behind them.
+_MOST_CODE_BITS = 17
+_MOST_VALUES = 2**16
+# A double of 53 bits that was made odd compares with 52 bits as the exact number does.
+_BOUNDARY_BITS = 52
+# Kernels take smaller values of float64 for one another.
+_LEAST_BOUNDARY = 2.0**-300
+
 _BY_NAME: dict[str, TableFormat] = {}
 _BY_HANDLE: dict[int, TableFormat] = {}
 
@@ -94,11 +102,11 @@ class TableFormat:
         codes: Iterable[int] | None = None,
         nan_code: int | None = None,
     ) -> None:
-        self._make(values, _checked_name(name), infinity, boundaries, codes, nan_code)
+        self._make(values, name, infinity, boundaries, codes, nan_code)
         if not self.has_zero:
             ends = f"{self.min!r} .. {self.max!r}"
             raise ValueError(f"TableFormat {name!r}: none of the values {ends} is 0; add it")
-        _check_and_register(self)
+        _register(self, check=True)
 
     def _make(
         self,
@@ -109,22 +117,26 @@ class TableFormat:
         codes: Iterable[int] | None,
         nan_code: int | None,
     ) -> None:
-        from lpkernels.formats import _table_checks as checks
-
+        if not isinstance(name, str):
+            raise TypeError(f"TableFormat: name must be a str, got {name!r}")
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"TableFormat: a name has 1 to 64 of the characters a-z, 0-9 and _, got {name!r}"
+            )
         label = f"TableFormat {name!r}"
         if infinity is not None:
             checked_choice(label, "infinity (None: the end)", infinity, ("nan",))
-        kept = checks.checked_values(label, values)
-        numbers = checks.checked_codes(label, codes, kept)
+        kept = _checked_values(label, values)
+        numbers = _checked_codes(label, codes, kept)
         if nan_code is not None:
-            nan_code = checked_int(label, "nan_code", nan_code, 0, 2**checks.MOST_CODE_BITS - 1)
+            nan_code = checked_int(label, "nan_code", nan_code, 0, 2**_MOST_CODE_BITS - 1)
             if nan_code in numbers:
                 at = float(kept[numbers == nan_code][0])
                 raise ValueError(f"{label}: nan_code {nan_code} is the code of the value {at!r}")
         if boundaries is None:
-            between = checks.midpoints(label, kept)
+            between = _midpoints(label, kept)
         else:
-            between = checks.checked_boundaries(label, boundaries, kept)
+            between = _checked_boundaries(label, boundaries, kept)
         bits = max(1, int(numbers.max()).bit_length(), (nan_code or 0).bit_length())
         decoded = np.full(2**bits, np.nan)
         decoded[numbers] = kept
@@ -167,10 +179,7 @@ class TableFormat:
 
     def parts(self) -> tuple[str, str | None, int | None, bytes, bytes, bytes]:
         """Plain values: `table_of_parts` makes the table from them in another process."""
-        values, boundaries, _, codes, _ = self._tensors
-        raw = (values.astype("<f8"), boundaries.astype("<f8"), codes.astype("<i4"))
-        one, two, three = (part.tobytes() for part in raw)
-        return self.name, self.infinity, self.nan_code, one, two, three
+        return self.name, self.infinity, self.nan_code, *_raw(self._tensors)
 
     @property
     def max(self) -> float:
@@ -229,12 +238,10 @@ def table_of_parts(
 
     Raises:  ValueError: another format has its name here.
     """
-    parts = (np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8"))
-    made = object.__new__(TableFormat)
-    made._make(
-        parts[0], _checked_name(name), infinity, parts[1], np.frombuffer(codes, "<i4"), nan_code
-    )
-    return _check_and_register(made)
+    numbers, between = np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8")
+    table = object.__new__(TableFormat)
+    table._make(numbers, name, infinity, between, np.frombuffer(codes, "<i4"), nan_code)
+    return _register(table, check=True)
 
 
 def unchecked(
@@ -249,26 +256,23 @@ def unchecked(
 
     Raises:  as TableFormat does.
     """
-    made = object.__new__(TableFormat)
-    made._make(values, _checked_name(name), infinity, boundaries, codes, nan_code)
-    return _register(made)
+    table = object.__new__(TableFormat)
+    table._make(values, name, infinity, boundaries, codes, nan_code)
+    return _register(table, check=False)
 
 
-def _check_and_register(made: TableFormat) -> TableFormat:
-    from lpkernels.formats import check_table_name
+def _register(table: TableFormat, check: bool) -> TableFormat:
+    if check:
+        from lpkernels.formats import check_table_name
 
-    check_table_name(made)
-    return _register(made)
-
-
-def _register(made: TableFormat) -> TableFormat:
-    known = _BY_NAME.setdefault(made.name, made)
-    if known != made:
+        check_table_name(table)
+    known = _BY_NAME.setdefault(table.name, table)
+    if known != table:
         raise ValueError(
-            f"TableFormat: {made.name!r} is the name of another table in this process, {known!r}; "
+            f"TableFormat: {table.name!r} is the name of another table in this process, {known!r}; "
             "choose another name"
         )
-    _BY_HANDLE[made.handle] = known
+    _BY_HANDLE[table.handle] = known
     return known
 
 
@@ -311,23 +315,18 @@ def table_names() -> list[str]:
     return list(_BY_NAME)
 
 
+def _raw(tensors: TableTensors) -> tuple[bytes, bytes, bytes]:
+    """Values, boundaries and codes, little endian."""
+    values, boundaries, _, codes, _ = tensors
+    arrays = values.astype("<f8"), boundaries.astype("<f8"), codes.astype("<i4")
+    return arrays[0].tobytes(), arrays[1].tobytes(), arrays[2].tobytes()
+
+
 def _handle(name: str, infinity: str | None, nan_code: int | None, tensors: TableTensors) -> int:
     """62 bits of a hash, the same on every machine; never 0."""
-    digest = hashlib.sha256(f"{name} {infinity} {nan_code} ".encode())
-    digest.update(tensors.values.astype("<f8").tobytes())
-    digest.update(tensors.boundaries.astype("<f8").tobytes())
-    digest.update(tensors.codes.astype("<i4").tobytes())
-    return int.from_bytes(digest.digest()[:8], "little") >> 2 or 1
-
-
-def _checked_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"TableFormat: name must be a str, got {name!r} ({type(name).__name__})")
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"TableFormat: a name has 1 to 64 of the characters a-z, 0-9 and _, got {name!r}"
-        )
-    return name
+    text = f"{name} {infinity} {nan_code} ".encode()
+    digest = hashlib.sha256(b"".join((text, *_raw(tensors)))).digest()
+    return int.from_bytes(digest[:8], "little") >> 2 or 1
 
 
 @lru_cache(maxsize=64)
@@ -337,3 +336,124 @@ def _fits(fmt: TableFormat, exp_bits: int, man_bits: int) -> bool:
     exponent = np.frexp(values)[1] - 1
     units = np.ldexp(values, man_bits - np.maximum(exponent, emin))
     return bool((units == np.rint(units)).all() and exponent.max() <= emax)
+
+
+def _numbers(label: str, what: str, given: Iterable[Any], dtype: type) -> NDArray[Any]:
+    """A dimension of numbers.  Raises TypeError."""
+    try:
+        made = np.asarray(given if hasattr(given, "__array__") else list(given))
+    except (TypeError, ValueError):
+        made = np.empty((), object)
+    kinds = "iu" if dtype is np.int64 else "iuf"
+    if made.ndim != 1 or (made.dtype.kind not in kinds and made.size):
+        wanted = "whole numbers" if dtype is np.int64 else "numbers"
+        raise TypeError(
+            f"{label}: {what} must be {wanted} in one dimension, got {given!r:.80} "
+            f"({type(given).__name__})"
+        )
+    return made.astype(dtype)
+
+
+def _checked_values(label: str, values: Iterable[float]) -> NDArray[np.float64]:
+    given = _numbers(label, "values", values, np.float64)
+    if not 2 <= len(given) <= _MOST_VALUES:
+        raise ValueError(f"{label}: a table has 2 to {_MOST_VALUES} values, got {len(given)}")
+    kept = _float32_values(given)
+    for wrong in given[~np.isfinite(kept)][:1].tolist():
+        raise ValueError(
+            f"{label}: the value {wrong!r} is not finite as a float32, in which values travel; "
+            "leave it away, and see infinity and nan_code"
+        )
+    for at in np.flatnonzero(np.diff(kept) <= 0)[:1]:
+        one, other = given[at : at + 2].tolist()
+        raise ValueError(
+            f"{label}: the values {one!r} and {other!r} are not ascending as float32, in which "
+            "values travel; sort them, each once"
+        )
+    return kept
+
+
+def _float32_values(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """x rounded to float32 (nearest even), as float64, zero as +0; infinite beyond float32.
+
+    All steps are float64's: a process that flushes denormals gets the same values.
+    """
+    exponent = np.maximum(np.frexp(np.where(np.isfinite(x), x, 0.0))[1], -125)
+    unit = np.ldexp(1.0, exponent - 24)
+    with np.errstate(invalid="ignore"):
+        kept = np.rint(x / unit) * unit + 0.0
+    return np.where(np.abs(kept) >= 2.0**128, np.copysign(np.inf, kept), kept)
+
+
+def _checked_codes(
+    label: str, codes: Iterable[int] | None, values: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    if codes is None:
+        return np.arange(len(values), dtype=np.int32)
+    given = _numbers(label, "codes", codes, np.int64)
+    if len(given) != len(values):
+        raise ValueError(
+            f"{label}: every value has one code, got {len(given)} codes for {len(values)} values"
+        )
+    ordered = np.sort(given)
+    repeated = np.append(ordered[1:] == ordered[:-1], False)
+    for wrong in ordered[repeated | (ordered < 0) | (ordered >= 2**_MOST_CODE_BITS)][:1].tolist():
+        raise ValueError(
+            f"{label}: codes are different numbers in 0..{2**_MOST_CODE_BITS - 1}, got {wrong}, or "
+            "more than once; use each code once"
+        )
+    return given.astype(np.int32)
+
+
+def _midpoints(label: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(a + b) / 2 of neighbours a < b, exact."""
+    a, b = values[:-1], values[1:]
+    total = a + b
+    part = total - a
+    exact = (a - (total - part)) + (b - part) == 0
+    _check_bits(label, total, values, exact)
+    return total / 2
+
+
+def _check_bits(
+    label: str, numbers: NDArray[np.float64], values: NDArray[np.float64], exact: Any = True
+) -> None:
+    """Raises: ValueError: a boundary has more than 52 significant bits."""
+    # The last of the 53 bits of a double.
+    wide = np.flatnonzero(~(exact & (numbers.view(np.int64) & 1 == 0)))
+    if len(wide):
+        low, high = (float(each) for each in values[wide[0] : wide[0] + 2])
+        raise ValueError(
+            f"{label}: the boundary between the values {low!r} and {high!r} has more than "
+            f"{_BOUNDARY_BITS} significant bits; give boundaries with fewer"
+        )
+
+
+def _checked_boundaries(
+    label: str, boundaries: Iterable[float | Fraction], values: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    listed = list(boundaries)
+    given = _numbers(label, "boundaries", [_real(label, each) for each in listed], np.float64) + 0.0
+    if len(given) != len(values) - 1:
+        raise ValueError(
+            f"{label}: {len(values)} values have {len(values) - 1} boundaries, got {len(given)}"
+        )
+    same = [each == kept for each, kept in zip(listed, given, strict=True)]
+    _check_bits(label, given, values, np.array(same))
+    tiny = (given != 0) & (np.abs(given) < _LEAST_BOUNDARY)
+    outside = ~((values[:-1] <= given) & (given <= values[1:]))
+    for at in np.flatnonzero(outside | tiny)[:1]:
+        low, high = float(values[at]), float(values[at + 1])
+        problem = "is not from one to the other" if outside[at] else "is neither 0 nor above 2^-300"
+        raise ValueError(
+            f"{label}: the boundary {float(given[at])!r} between the values {low!r} and {high!r} "
+            f"{problem}"
+        )
+    return given
+
+
+def _real(label: str, number: Any) -> float:
+    try:
+        return float(number)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{label}: a boundary must be a number, got {number!r}") from None

@@ -1,7 +1,7 @@
 """AffineFormat and BlockFormat: formats whose scale comes from the tensor itself."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from lpkernels.formats.integers import (
     STEPS,
     TENSOR,
     TENSOR_SCALE,
+    scale_bits,
 )
 
 # X >= -127, so an element step of 2^-22 is 2^-149, float32's own.
@@ -37,7 +38,7 @@ _MAX_AXIS = 63
 _RULES = {True: ("floor", "ceil", "even", "up"), False: ("nearest", "up")}
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class AffineFormat:
     """Codes ``rint((x - lo) / s)`` over the min/max range of a tensor, or of each slice along axis.
 
@@ -62,22 +63,17 @@ class AffineFormat:
     """
 
     bits: int
-    symmetric: bool
-    axis: int | None
+    _: KW_ONLY
+    symmetric: bool = False
+    axis: int | None = None
 
-    def __init__(self, bits: int, *, symmetric: bool = False, axis: int | None = None) -> None:
-        symmetric = checked_bool("AffineFormat", "symmetric", symmetric)
-        least = 2 if symmetric else 1
-        bits = checked_int(
-            "AffineFormat with symmetric=True" if symmetric else "AffineFormat",
-            "bits",
-            bits,
-            least,
-            16,
-        )
-        if axis is not None:
-            axis = checked_int("AffineFormat", "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
-        set_fields(self, bits=bits, symmetric=symmetric, axis=axis)
+    def __post_init__(self) -> None:
+        owner = "AffineFormat"
+        symmetric = checked_bool(owner, "symmetric", self.symmetric)
+        called = f"{owner} with symmetric=True" if symmetric else owner
+        bits = checked_int(called, "bits", self.bits, 1 + symmetric, 16)
+        axis = self.axis if self.axis is None else _checked_axis(owner, self.axis)
+        set_fields(self, bits=bits, axis=axis)
 
     @property
     def name(self) -> str:
@@ -161,11 +157,10 @@ class BlockFormat:
     block_size: int | tuple[int, int] | str
     scale: str | FloatFormat
     axis: int | str
-    # A pickle of an older version lacks the fields that follow.
-    rule: str = "floor"
-    tensor_scale: bool = False
-    target: float | None = None
-    steps: str = "exact"
+    rule: str
+    tensor_scale: bool
+    target: float | None
+    steps: str
 
     def __init__(
         self,
@@ -190,7 +185,9 @@ class BlockFormat:
             element=element,
             block_size=block_size,
             scale=scale,
-            axis=_checked_axis(axis),
+            axis=checked_choice("BlockFormat", "a named axis", axis, ("k",))
+            if isinstance(axis, str)
+            else _checked_axis("BlockFormat", axis),
             rule=rules[0] if rule is None else checked_choice("BlockFormat", "rule", rule, RULES),
             tensor_scale=checked_bool("BlockFormat", "tensor_scale", tensor_scale),
             target=_checked_target(target, _scaled.largest(element)),
@@ -198,50 +195,48 @@ class BlockFormat:
         )
         if isinstance(element, TableFormat):
             _scaled.check_table(self, element)
-        self._check_combination(rules)
-        _scaled.check_steps(self)
+        problem = self._problem(rules) or _scaled.steps_problem(self)
+        if problem:
+            raise ValueError(f"BlockFormat: {problem}")
 
-    def _check_combination(self, rules: tuple[str, ...]) -> None:
-        size, scale = self.block_size, self.scale
+    def _problem(self, rules: tuple[str, ...]) -> str | None:
+        """Why the fields do not go together."""
+        size, scale, element = self.block_size, _scaled.scale_name(self.scale), self.element
         if self.rule not in rules:
-            raise ValueError(
-                f"BlockFormat: the rules of scale={_scaled.scale_name(scale)} are "
-                f"{', '.join(rules)}; got rule={self.rule!r}"
-            )
+            return f"the rules of scale={scale} are {', '.join(rules)}; got rule={self.rule!r}"
         if self.target is not None and self.rule in ("floor", "ceil", "even"):
-            raise ValueError(
-                f"BlockFormat: rule={self.rule!r} takes the element's largest exponent and no "
-                f"target; use rule='up', or leave target={self.target} away"
+            return (
+                f"rule={self.rule!r} takes the element's largest exponent and no target; use "
+                f"rule='up', or leave target={self.target} away"
             )
         if isinstance(size, tuple) and self.axis not in (-1, "k"):
-            raise ValueError(
-                f"BlockFormat: tiles lie in the last two dimensions, so their axis is -1 or 'k', "
-                f"got {self.axis!r}; leave it away"
+            return (
+                "tiles lie in the last two dimensions, so their axis is -1 or 'k', got "
+                f"{self.axis!r}; leave it away"
             )
         if size == "tensor" and self.axis != -1:
-            raise ValueError(
-                f"BlockFormat: one scale for a tensor runs along no axis, got axis={self.axis!r}; "
-                "leave it away"
+            return (
+                f"one scale for a tensor runs along no axis, got axis={self.axis!r}; leave it away"
             )
-        if self.tensor_scale and (isinstance(size, str) or isinstance(scale, str)):
-            raise ValueError(
-                "BlockFormat: tensor_scale stands behind blocks or tiles whose scale is a narrow "
-                f"FloatFormat, got block_size={size!r}, scale={_scaled.scale_name(scale)}; use "
-                "scale='e4m3fn', or leave tensor_scale away"
+        if self.tensor_scale and (isinstance(size, str) or isinstance(self.scale, str)):
+            return (
+                "tensor_scale stands behind blocks or tiles whose scale is a narrow FloatFormat, "
+                f"got block_size={size!r}, scale={scale}; use scale='e4m3fn', or leave "
+                "tensor_scale away"
             )
-        element = self.element
-        if isinstance(element, TableFormat):
-            return
+        if isinstance(element, TableFormat) or self.scale != "e8m0":
+            return None
         if isinstance(element, FixedFormat):
             step = -element.frac_bits
         else:
             step = element.emin - element.man_bits
-        if scale == "e8m0" and step < _LEAST_ELEMENT_STEP:
-            raise ValueError(
-                f"BlockFormat: element {element.name} has a smallest step of 2^{step}; scaled by "
-                f"2^-127 it leaves float32, so emin - man_bits must be at least "
-                f"{_LEAST_ELEMENT_STEP}; use fewer exp_bits or man_bits"
-            )
+        if step >= _LEAST_ELEMENT_STEP:
+            return None
+        return (
+            f"element {element.name} has a smallest step of 2^{step}; scaled by 2^-127 it leaves "
+            f"float32, so emin - man_bits must be at least {_LEAST_ELEMENT_STEP}; use fewer "
+            "exp_bits or man_bits"
+        )
 
     @property
     def largest(self) -> float:
@@ -264,12 +259,7 @@ class BlockFormat:
         if isinstance(self.block_size, str):
             return self.element.bits
         values = self.block_size if isinstance(self.block_size, int) else math.prod(self.block_size)
-        scale = (
-            {"e8m0": 8, "fp32": 32}[self.scale]
-            if isinstance(self.scale, str)
-            else (self.scale.bits)
-        )
-        return self.element.bits + scale / values
+        return self.element.bits + scale_bits(self.to_ints()) / values
 
     @property
     def name(self) -> str:
@@ -362,10 +352,8 @@ def _checked_size(size: object) -> int | tuple[int, int] | str:
     return checked_int("BlockFormat", "block_size", size, 1)
 
 
-def _checked_axis(axis: object) -> int | str:
-    if isinstance(axis, str):
-        return checked_choice("BlockFormat", "a named axis", axis, ("k",))
-    return checked_int("BlockFormat", "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
+def _checked_axis(owner: str, axis: object) -> int:
+    return checked_int(owner, "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
 
 
 def _checked_target(target: object, largest: float) -> float | None:

@@ -1,9 +1,6 @@
 """Quantizer, Accumulator, Recipe and the named ones: fields, text forms, integers."""
 
-import copy
 import inspect
-import json
-import pickle
 from dataclasses import fields, replace
 
 import pytest
@@ -11,7 +8,6 @@ import torch
 
 from lpkernels import formats
 from lpkernels.arithmetic import (
-    NAMED_ACCUMULATORS,
     NATIVE,
     UNITS,
     Accumulator,
@@ -21,40 +17,13 @@ from lpkernels.arithmetic import (
     Recipe,
     Sgd,
     accumulator,
-    accumulator_from_ints,
     as_accumulator,
     as_quantizer,
-    quantizer_from_ints,
 )
 from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import AffineFormat, FixedFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
-from lpkernels.rounding import ROUNDINGS
-from tests.cases import EVERY_ACCUMULATOR
 from tests.loops import each, rows
-
-
-def from_json(described):
-    """The object read back from JSON of the plain values."""
-    return type(described).from_dict(json.loads(json.dumps(described.to_dict())))
-
-
-@rows(
-    "quantizer",
-    *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
-    Quantizer("fp16", "stochastic", random_bits=5, rng="philox"),
-    Quantizer(AffineFormat(8, axis=1), "stochastic"),
-    Quantizer(BlockFormat("e2m1", 16), "nearest_away"),
-    Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
-)
-def test_quantizer_round_trips(quantizer):
-    assert as_quantizer(str(quantizer)) == quantizer
-    assert as_quantizer(quantizer) is quantizer
-    assert pickle.loads(pickle.dumps(quantizer)) == quantizer
-    assert hash(copy.deepcopy(quantizer)) == hash(quantizer)
-    back = quantizer_from_ints(quantizer.to_ints())
-    assert back.to_ints() == quantizer.to_ints()
-    assert replace(back, random_bits=quantizer.random_bits) == quantizer
 
 
 def test_quantizer_ints_are_pinned():
@@ -83,18 +52,6 @@ def test_quantizer_text_form(text, quantizer):
 def test_quantizer_of_a_format_is_nearest_even():
     assert as_quantizer(formats.BF16) == Quantizer("bf16", "nearest_even")
     assert str(Quantizer("bf16")) == "e8m7"
-
-
-@each("acc", [*EVERY_ACCUMULATOR, NATIVE, *map(accumulator, NAMED_ACCUMULATORS)])
-def test_accumulator_round_trips(acc):
-    assert accumulator(str(acc)) == acc
-    assert as_accumulator(str(acc)) == acc
-    assert as_accumulator(acc) is acc
-    assert accumulator_from_ints(acc.to_ints()) == acc
-    assert pickle.loads(pickle.dumps(acc)) == acc
-    assert hash(copy.deepcopy(acc)) == hash(acc)
-    assert len(acc.to_ints()) == (35 if acc.operands is None else 54)
-    assert from_json(acc) == acc
 
 
 def test_accumulator_ints_are_pinned():
@@ -240,8 +197,6 @@ def test_recipe_takes_objects_and_names():
         wgrad=Accumulator("fp32"),
     )
     assert named == built
-    assert hash(named) == hash(built)
-    assert pickle.loads(pickle.dumps(named)) == named
     assert named.bias is None
     assert named.dgrad == NATIVE
     assert str(named) == (
@@ -266,7 +221,7 @@ def test_named_recipes(name):
     built = recipe(name)
     assert as_recipe(name) == built
     assert as_recipe(built) is built
-    assert eval(str(built)) == Recipe.parse(str(built)) == from_json(built) == built
+    assert eval(str(built)) == Recipe.parse(str(built)) == built
     assert built.is_torch == (name == "fp32")
     assert name == "fp32" or "Source:" in describe(name)
 

@@ -1,7 +1,5 @@
 """DelayedScaling: its text, its values, and the recipes that take it."""
 
-import copy
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +18,8 @@ TEXTS = {
 @each("text, its", TEXTS.items())
 def test_text_and_values_read_back(text: str, its: lp.DelayedScaling) -> None:
     assert str(its) == text and as_scaling(text) == its and as_scaling(its) is its
-    assert lp.DelayedScaling.from_dict(its.to_dict()) == its
-    copied = (copy.deepcopy(its), pickle.loads(pickle.dumps(its)))
-    assert {hash(each) for each in copied} == {hash(its)} and set(copied) == {its}
     recipe = lp.Recipe(input="tensor_e4m3", weight="tensor_int8", scaling=text)
-    assert recipe.scaling == its and lp.Recipe.parse(str(recipe)) == recipe
-    assert lp.Recipe.from_dict(recipe.to_dict()) == pickle.loads(pickle.dumps(recipe)) == recipe
-    assert recipe != replace(recipe, scaling=None)
+    assert recipe.scaling == its and recipe != replace(recipe, scaling=None)
 
 
 def test_a_short_text_has_the_defaults() -> None:

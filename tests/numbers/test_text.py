@@ -140,7 +140,7 @@ REFUSED = [
     *(
         (partial(Recipe.parse, text), ValueError, match)
         for text, match in (
-            ("fp8_wang2018", r"'fp8_wang2018'; expected Recipe\(input='e5m2', .*lp\.recipe"),
+            ("fp8_wang2018", r"'fp8_wang2018' .*; expected Recipe\(input='e5m2', .*lp\.recipe"),
             ("Recipe(input='e5m2'", r"cannot read \"Recipe\(input='e5m2'\""),
             ("Recipe('e5m2')", "no call of Recipe with named arguments"),
             ("Recipe(input=3)", "input is no text in quotes"),

@@ -49,15 +49,6 @@ def test_fourth_integer() -> None:
     assert TRANSFORMED["e8m23:rht32=7"].to_ints()[-1] == 32 + 256 * 8
 
 
-def test_what_was_pickled_before_the_fields_reads() -> None:
-    quantizer = lp.Quantizer("e5m2", "stochastic")
-    old = object.__new__(lp.Quantizer)
-    state = {k: v for k, v in vars(quantizer).items() if k not in ("hadamard", "signs")}
-    old.__setstate__(state)
-    assert old == quantizer and old.hadamard is None and str(old) == "e5m2:stochastic"
-    assert pickle.loads(pickle.dumps(old)) == quantizer
-
-
 @each("wrong, error, match", [
     ({"hadamard": 24}, ValueError, "must be one of"),
     ({"hadamard": 256, "signs": 1}, ValueError, "hadamard must be one of"),
