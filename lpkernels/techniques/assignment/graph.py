@@ -253,13 +253,9 @@ class Formats:
         ),
         grad_weight: Rounding | Iterable[Rounding] = "fp_6_9_0_backward:nearest_away",
     ) -> None:
-        set_fields(
-            self,
-            weight=_pair("weight", weight),
-            activation=_pair("activation", activation),
-            grad_activation=_pair("grad_activation", grad_activation),
-            grad_weight=_pair("grad_weight", grad_weight),
-        )
+        roundings = (weight, activation, grad_activation, grad_weight)
+        for kind, pair in zip(get_args(Kind), roundings, strict=True):
+            set_fields(self, **{kind: _pair(kind, pair)})
 
     @classmethod
     def same(cls, high: Rounding, low: Rounding | None = None) -> Formats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -75,11 +75,8 @@ class Session(TorchFunctionMode):
     @contextmanager
     def running(self) -> Iterator[None]:
         """Raises: RuntimeError: the model called other functions than the trace met."""
-        with ExitStack() as stack:
-            if self._keeper is not None:
-                stack.enter_context(self._keeper.keeping())
-            stack.enter_context(watching(self))
-            stack.enter_context(self)
+        keeping = nullcontext() if self._keeper is None else self._keeper.keeping()
+        with keeping, watching(self), self:
             yield
         self._rounded.clear()
         if self.met != len(self.plan.calls):
@@ -308,7 +305,9 @@ class Assigned(Stateful):
         self._stepped = True
         # Reads the counts of the step before.
         self._read: Callable[[], dict[str, Count]] = dict
-        self._counts: dict[str, Count] = {}
+        #: By key, the counts of every tensor that was rounded in the step that `step` looked at
+        #: last; empty before the second call of `step`.
+        self.counts: dict[str, Count] = {}
         self._loss_key = ""
         self._steps, self._bit_ratios = 0, 0.0
 
@@ -327,12 +326,6 @@ class Assigned(Stateful):
         """The mean of the assignments' bit ratios over the steps so far, which the paper plots as
         memory; 0 before the first."""
         return self._bit_ratios / self._steps if self._steps else 0.0
-
-    @property
-    def counts(self) -> Mapping[str, Count]:
-        """The counts of the step that `step` looked at last: by key, for each tensor that was
-        rounded in it. They are empty before the second call of `step`."""
-        return self._counts
 
     @property
     def overflowed(self) -> Tensor:
@@ -433,7 +426,7 @@ class Assigned(Stateful):
         self._meter.unpacked = None
         if not self._table.counting:
             return ()
-        counts = self._counts = self._waiting
+        counts = self.counts = self._waiting
         self._read = self._table.counted()
         if not counts:
             return ()

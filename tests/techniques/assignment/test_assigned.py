@@ -165,6 +165,10 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     plain = assigned.model(batch[0])
     assert not torch.equal(y, plain)
     torch.testing.assert_close(y, plain.detach(), rtol=0.2, atol=0.2)
+    with assigned.evaluating():
+        assert_bit_equal(assigned.model(batch[0]), y)
+        with assigned.evaluating(in_formats=False):
+            assert_bit_equal(assigned.model(batch[0]), plain)
     # The batch may have any size, and none of its values are counted.
     assert assigned.output(torch.randn(7, 1, 8, 8)).shape == (7, 10)
     assigned.model.train()

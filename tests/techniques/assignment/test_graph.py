@@ -16,7 +16,7 @@ from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demot
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.refusals import refuses
-from tests.techniques.assignment.networks import chain, homes, ops_from
+from tests.techniques.assignment.networks import chain, ops_from
 
 FOLDER = Path(assignment.__file__).parent
 DATA = [FOLDER / f"{name}.py" for name in ("graph", "operations", "rules")]
@@ -34,68 +34,62 @@ def test_the_data_side_imports_no_torch(path: Path):
         assert re.match(FREE, name), name
 
 
-def test_the_chain_has_10830_elements_and_a_weight_is_with_what_it_multiplies():
+def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
     groups = group(chain())
-    assert [each.index for each in groups] == [0, 1, 2, 3]
-    assert [each.numel for each in groups] == [584, 6736, 3348, 162]
+    assert [(each.index, each.numel) for each in groups] == [
+        (0, 584),
+        (1, 6736),
+        (2, 3348),
+        (3, 162),
+    ]
     # The paper's code counts the loss once a sample.
     assert [each.numel for each in group(chain(loss_numel=4))] == [584, 6736, 3348, 168]
-    found = homes(groups)
-    assert found["in.Y"] == found["conv1.weight.P"] == found["conv1.weight.GP"] == 0
-    assert found["conv1.Y"] == found["bn1.bias.P"] == found["relu1.GY"] == 1
-    assert found["conv2.weight.P"] == 1
-    assert found["pool.Y"] == found["fc.weight.P"] == found["fc.bias.GP"] == 2
-    assert found["fc.Y"] == found["log_softmax.Y"] == found["nll.GY"] == 3
     tensors = {t.key: t for each in groups for t in each.tensors}
-    kinds = {key: tensors[f"bn1{key}"].kind for key in (".Y", ".GY", ".bias.P", ".bias.GP")}
-    assert list(kinds.values()) == ["activation", "grad_activation", "weight", "grad_weight"]
-    assert [tensors[f"bn1{key}"].numel for key in kinds] == [1024, 1024, 4, 4]
     assert len(tensors) == 2 * (11 + 8)
+    for values, gradients in (("bn1.Y", "bn1.GY"), ("bn1.bias.P", "bn1.bias.GP")):
+        one, other = tensors[values], tensors[gradients]
+        assert (one.group, one.numel) == (other.group, other.numel)
+        assert other.kind == {"activation": "grad_activation", "weight": "grad_weight"}[one.kind]
 
 
 RESIDUAL = "in, conv_a* in w, bn_a conv_a w, relu bn_a, conv_b* relu w, bn_b conv_b w"
+SHARED = [
+    Op("in", False, (), {}, 4), Op("a", True, ("in",), {"weight": 6}, 4),
+    Op("b", True, ("a",), {"a.weight": 6, ".scale": 2}, 4),
+    Op("c", False, ("b",), {".scale": 2}, 4),
+]  # fmt: skip
 
 
-def test_a_projection_takes_the_join_and_what_follows():
-    """A block whose shortcut is a convolution after the others, then one that reads the block."""
-    shortcut = "conv_s* in w, bn_s conv_s w, add bn_b bn_s, out add, next* out w"
-    found = homes(group(ops_from(f"{RESIDUAL}, {shortcut}")))
-    assert found["conv_a.w.P"] == found["conv_s.w.P"] == found["in.Y"] == 0
-    assert found["conv_a.Y"] == found["bn_a.Y"] == found["bn_a.w.P"] == found["relu.Y"] == 1
-    assert found["conv_b.w.P"] == 1
-    assert found["conv_b.Y"] == found["bn_b.Y"] == found["bn_b.w.GP"] == 2
-    assert found["conv_s.Y"] == found["bn_s.Y"] == found["bn_s.w.P"] == 3
-    assert found["add.Y"] == found["add.GY"] == found["out.Y"] == found["next.w.P"] == 3
-    assert found["next.Y"] == 4
+@rows(
+    "ops, expected",
+    # A weight is with what it multiplies.
+    (chain(),
+     "in conv1.weight | conv1 bn1 bn1.weight bn1.bias relu1 conv2.weight | "
+     "conv2 bn2 bn2.weight bn2.bias relu2 pool fc.weight fc.bias | fc log_softmax nll"),
+    # A block whose shortcut is a convolution after the others, then one that reads the block: the
+    # projection takes the join and what follows.
+    (f"{RESIDUAL}, conv_s* in w, bn_s conv_s w, add bn_b bn_s, out add, next* out w",
+     "in conv_a.w conv_s.w | conv_a bn_a bn_a.w relu conv_b.w | conv_b bn_b bn_b.w | "
+     "conv_s bn_s bn_s.w add out next.w | next"),
     # Without a projection the join is with the second convolution.
-    found = homes(group(ops_from(f"{RESIDUAL}, add bn_b in, out add, next* out w")))
-    assert found["conv_b.Y"] == found["add.Y"] == found["out.Y"] == found["next.w.P"] == 2
-
-
-def test_a_fire_module_has_both_expanding_weights_in_the_squeezing_group():
-    fire = "in, squeeze* in w, relu squeeze, expand1* relu w, expand3* relu w"
-    found = homes(group(ops_from(f"{fire}, cat expand1 expand3, last cat")))
-    assert found["relu.Y"] == found["expand1.w.P"] == found["expand3.w.P"] == 1
-    assert found["expand1.Y"] == 2
-    assert found["expand3.Y"] == found["cat.Y"] == found["last.Y"] == 3
+    (f"{RESIDUAL}, add bn_b in, out add, next* out w",
+     "in conv_a.w | conv_a bn_a bn_a.w relu conv_b.w | conv_b bn_b bn_b.w add out next.w | next"),
+    # In a fire module the squeezing group has both expanding weights.
+    ("in, squeeze* in w, relu squeeze, left* relu w, right* relu w, cat left right, last cat",
+     "in squeeze.w | squeeze relu left.w right.w | left | right cat last"),
     # A second input opens a group, and a lookup does not.
-    ops = ops_from("words w, places w, image, sum words places image")
-    found = homes(group(ops))
-    assert [found[f"{op.name}.Y"] for op in ops] == [0, 0, 1, 1]
-    assert found["places.w.P"] == 0
-
-
-def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
-    ops = [
-        Op("in", False, (), {}, 4),
-        Op("a", True, ("in",), {"weight": 6}, 4),
-        Op("b", True, ("a",), {"a.weight": 6, ".scale": 2}, 4),
-        Op("c", False, ("b",), {".scale": 2}, 4),
+    ("words w, places w, image, sum words places image",
+     "words words.w places places.w | image sum"),
+    # A shared parameter is one tensor where the first reads it.
+    (SHARED, "in a.weight | a scale | b c"),
+)  # fmt: skip
+def test_tensors_of_each_group(ops: Any, expected: str):
+    groups = group(ops_from(ops) if isinstance(ops, str) else ops)
+    names = [
+        " ".join(t.key[:-2] for t in each.tensors if t.kind in ("activation", "weight"))
+        for each in groups
     ]
-    found = homes(group(ops))
-    assert found["a.weight.P"] == 0
-    assert found["scale.P"] == 1
-    assert sum("weight" in key for key in found) == 2
+    assert " | ".join(names) == expected
 
 
 A, B = Op("a", False, (), {".w": 3}), Op("b", False, ("a",), {".w": 4})

@@ -165,16 +165,9 @@ def test_codes_fill_whole_bytes_and_data_need_no_matrix_backward():
     assert kept(ops, made) == 2 + 2 + 6
 
 
-def flat() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1),
-        nn.ReLU(inplace=True), nn.AvgPool2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(256, 10),
-    )  # fmt: skip
-
-
 KEPT: dict[str, Any] = {
     "chain": PACKED["chain"],
-    "flat": lambda: (flat(), (torch.randn(2, 3, 16, 16), torch.arange(2))),
+    "pooled": PACKED["pooled"],
     "resnet18": lambda: built("resnet18", 4, *IMAGES),
     "squeezenet": lambda: built("lee-squeezenet", 10, *IMAGES),
     "mlp3": lambda: built("mlp3", 32, 20),

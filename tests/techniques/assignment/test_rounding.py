@@ -173,14 +173,15 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bo
 def test_a_format_along_an_axis_that_a_tensor_lacks_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 3))
     batch = (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
-
-    def assigned(**formats: Any) -> Any:
-        made = demoted(model, batch, 0.0, formats=Formats(**formats))
-        return assign(model, F.cross_entropy, made, promote=None)
-
-    for kind, key in (("weight", "0.bias.P"), ("grad_weight", "0.bias.GP")):
-        match = rf"assign: affine8_axis1 runs along axis 1, but {key} has shape \(3,\); the axis"
-        with pytest.raises(ValueError, match=match):
-            assigned(**{kind: "affine8_axis1"})
-    with pytest.raises(ValueError, match=r"axis -3, but input\.Y has shape \(5, 4\)"):
-        assigned(activation="affine8_axis-3")(*batch)
+    for kind, axis, refusal in (
+        (
+            "weight",
+            1,
+            r"axis1 runs along axis 1, but 0\.bias\.P has shape \(3,\)",
+        ),
+        ("grad_weight", 1, r"axis 1, but 0\.bias\.GP has shape \(3,\)"),
+        ("activation", -3, r"axis -3, but input\.Y has shape \(5, 4\)"),
+    ):
+        made = demoted(model, batch, 0.0, formats=Formats(**{kind: f"affine8_axis{axis}"}))
+        with pytest.raises(ValueError, match=refusal):
+            assign(model, F.cross_entropy, made, promote=None)(*batch)

@@ -146,18 +146,6 @@ def test_the_ratio_is_reached_by_the_smallest_prefix(ops, a, b, order):
     assert small.bits >= large.bits
 
 
-@given(networks(), st.data())
-def test_budgets_of_bits_nest_and_are_met(ops: list[Op], data: st.DataObject):
-    groups = group(ops)
-    most, least = demote(groups, 0.0).bits, demote(groups, 1.0).bits
-    budgets = sorted(data.draw(st.integers(least, most)) for _ in range(2))
-    order = data.draw(ORDERS)
-    tight, loose = (demote(groups, bits=b, **order) for b in budgets)
-    assert tight.bits <= budgets[0]
-    assert loose.bits <= budgets[1]
-    assert tight.low_groups[: len(loose.low_groups)] == loose.low_groups
-
-
 def test_other_formats_have_other_bits_and_another_loss_another_group():
     made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
     assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)

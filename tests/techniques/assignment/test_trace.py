@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import group, trace
+from lpkernels.techniques.assignment import Op, group, trace
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.computes import Computes
@@ -71,46 +71,53 @@ def in_place(m: Any, x: Tensor) -> Tensor:
     return row + y
 
 
-def noisy(m: Any, x: Tensor) -> Tensor:
-    return torch.tanh(x + torch.randn_like(x)) * x.new_full((6,), 2.0)
-
-
 class Doubles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         return x * 2
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
 
-
-def more(m: Any, x: Tensor) -> Tensor:
+def unneeded(m: Any, x: Tensor) -> Tensor:
     m.linear(x)
     (x > 0).sum()
-    mask = torch.ones(6).cumsum(0).softmax(0)
-    return torch.relu(x) * mask
+    return torch.relu(x) * torch.ones(6).cumsum(0).softmax(0)
+
+
+Y = torch.randn(6, 6)
 
 
 @rows(
-    "function, read, sizes",
+    "function, inputs, told",
     # Whoever reads a part of a split reads the whole.
-    (split, {"sigmoid": "input", "relu": "sigmoid", "cat": "sigmoid relu"}, [24, 12, 24]),
+    (split, (X,), "sigmoid 24 input, relu 12 sigmoid, cat 24 sigmoid relu"),
     # An operation in place makes a new result, and views show it.
-    (in_place, {"linear": "input", "relu": "linear", "mul": "input", "setitem": "relu mul",
-                "add": "setitem"}, [24, 24, 18, 24, 24]),
+    (in_place, (X,), "linear* 24 input, relu 24 linear, mul 18 input, setitem 24 relu mul, "
+     "add 24 setitem"),
     # A tensor of the same shape is a constant.
-    (noisy, {"add": "input", "tanh": "add", "mul": "tanh"}, [24] * 3),
+    (lambda m, x: (x + torch.randn_like(x)) * x.new_full((6,), 2.0), (X,),
+     "add 24 input, mul 24 add"),
     # An autograd function is followed inside.
-    (lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))),
-     {"tanh": "input", "mul": "tanh", "relu": "mul"}, [24] * 3),
+    (lambda m, x: torch.relu(Doubles.apply(x)), (X,), "mul 24 input, relu 24 mul"),
     # Operations that the loss does not need are not told.
-    (more, {"relu": "input", "mul": "relu"}, [24] * 2),
+    (unneeded, (X,), "relu 24 input, mul 24 relu"),
+    (lambda m, x: F.cross_entropy(input=m.linear(x), target=LABELS, reduction="none"), (X,),
+     "linear* 24 input, log_softmax 24 linear, nll_loss 4 log_softmax"),
+    # Products of activations are GEMMs, and several inputs are told by name.
+    (lambda m, x, y: x @ y, (X, Y), "matmul* 24 input.0 input.1"),
+    (lambda m, x, y: torch.einsum("ij,jk->ik", x, y), (X, Y), "einsum* 24 input.0 input.1"),
+    (lambda m, x, y: torch.addmm(y[0], x, y), (X, Y), "addmm* 24 input.1 input.0"),
+    (lambda m, x, y: F.conv1d(x[:, None], y[:, None, :3]), (X, Y), "conv1d* 96 input.0 input.1"),
+    (lambda m, x, y: F.conv_transpose1d(x[:, None], y[None, :, :3]), (X, Y),
+     "conv_transpose1d* 192 input.0 input.1"),
 )  # fmt: skip
-def test_what_an_operation_reads(function: Any, read: dict[str, str], sizes: list[int]):
-    ops = ops_of(function, X, linear=nn.Linear(6, 6))
-    assert edges(ops) == {"input": (), **{name: tuple(of.split()) for name, of in read.items()}}
-    assert [op.numel for op in ops[1:]] == sizes
+def test_what_an_operation_reads(function: Any, inputs: Any, told: str):
+    assert lines(ops_of(function, *inputs, linear=nn.Linear(6, 6))) == told
+
+
+def lines(ops: list[Op]) -> str:
+    """Each operation but the inputs: its name, which * follows if it is a GEMM, elements, reads."""
+    told = [f"{op.name}{'*' * op.is_gemm} {op.numel} {' '.join(op.inputs)}" for op in ops]
+    return ", ".join(line for line in told if not line.startswith("input"))
 
 
 def test_a_parameter_of_the_model_itself_has_its_own_name():
@@ -161,36 +168,16 @@ def test_tokens_and_labels_are_no_tensors_and_a_lookup_starts_the_network():
         "0": (), "1": ("0",), "loss.log_softmax": ("1",), "loss.nll_loss": ("loss.log_softmax",),
     }  # fmt: skip
     assert dict(ops[0].params) == {"0.weight": 35}
+    named = trace(
+        nn.Bilinear(6, 6, 2), lambda y, t: y.sum(), ({"input1": X, "input2": Y[:4]}, None)
+    )
+    assert [op.name for op in named] == ["input.input1", "input.input2", "bilinear", "loss.sum"]
     # A random layer is told as it is in its mode.
     model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
     for names in (["input", "0", "1"], ["input", "0"]):
         ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
         assert [op.name for op in ops] == [*names, "loss.mse_loss"]
         model.eval()
-
-
-def test_several_inputs_are_told_by_name():
-    ops = ops_of(lambda m, x, y: x @ y.t(), X, torch.randn(5, 6))
-    assert edges(ops) == {"input.0": (), "input.1": (), "matmul": ("input.0", "input.1")}
-    model = nn.Bilinear(6, 6, 2)
-    named = trace(model, lambda y, t: y.sum(), ({"input1": X, "input2": X.clone()}, None))
-    assert [op.name for op in named] == ["input.input1", "input.input2", "bilinear", "loss.sum"]
-
-
-PRODUCTS = {
-    "matmul": lambda x, w: x @ w,
-    "addmm": lambda x, w: torch.addmm(w[0], x, w),
-    "einsum": lambda x, w: torch.einsum("ij,jk->ik", x, w),
-    "conv1d": lambda x, w: F.conv1d(x[:, None], w[:, None, :3]),
-    "conv_transpose1d": lambda x, w: F.conv_transpose1d(x[:, None], w[None, :, :3]),
-}
-
-
-@each("name", PRODUCTS)
-def test_products_of_activations_are_gemms(name: str):
-    ops = ops_of(lambda m, x, y: PRODUCTS[name](x, y), X, torch.randn(6, 6))
-    assert [(op.operation, op.is_gemm) for op in ops[2:]] == [(name, True)]
-    assert set(ops[2].inputs) == {"input.0", "input.1"}
 
 
 def test_unknown_operations_are_named_in_one_warning_and_stay_high():
@@ -303,18 +290,10 @@ OUT = "out_proj* 48 values"
 )  # fmt: skip
 def test_attention_in_one_call_is_its_products(function: Any, parts: Any, more: Any, told: str):
     ops = ops_of(function, torch.randn(2, 3, 8), *more, **parts)
-    lines = [f"{op.name}{'*' * op.is_gemm} {op.numel} {' '.join(op.inputs)}" for op in ops]
-    found = ", ".join(line for line in lines if not line.startswith("input"))
-    assert found.replace("layer.", "") == told
+    assert lines(ops).replace("layer.", "") == told
     if "layer" in parts:
         # There is one packed weight, whatever reads it.
         assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
-
-
-def test_cross_entropy_inside_the_model_is_two_ops_too():
-    ops = ops_of(lambda m, x: F.cross_entropy(input=m.head(x), target=LABELS, reduction="none"),
-                 X, head=nn.Linear(6, 3))  # fmt: skip
-    assert [(op.name, op.numel) for op in ops[2:]] == [("log_softmax", 12), ("nll_loss", 4)]
 
 
 def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
