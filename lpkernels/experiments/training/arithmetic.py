@@ -1,7 +1,6 @@
 """The arithmetic of a run: the recipes of its layers."""
 
 import dataclasses
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
@@ -100,25 +99,26 @@ def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:
     Raises: ValueError: `edge` for a model without a `stem` or a `head`.
     """
     rules = _rules(config)
-    kept = dict.fromkeys(filter(None, map(str.strip, config.torch_layers.split(","))), TORCH)
-    ends = dict(_ends(model)) if config.edge else {}
+    torch_layers = filter(None, map(str.strip, config.torch_layers.split(",")))
+    kept = dict.fromkeys(torch_layers, TORCH)
+    ends = _ends(model) if config.edge else {}
     accs: dict[str, dict[str, Any]] = {
         layer: dict(zip(PRODUCTS, map(as_accumulator, sums), strict=True))
         for layer, *sums in config.layer_accs
     }
-    wanted = selection("recipe", rules)
+    chosen = selection("recipe", rules)
     places = {name: layer for layer in layers(model) + callers(model) for name in layer.names}
     own = {}
     for name in dict.fromkeys([*accs, *ends]):
         if any(fnmatchcase(name, glob) for glob in kept):
             continue
-        its = wanted.first_rule(places[name]) if name in places else None
-        its = its or rules["*"]
-        if name in ends:
-            its = _replace_operands(its, config.edge, ends[name])
-        if name in accs:
-            its = dataclasses.replace(its, **accs[name])
-        own[name] = its
+        rule = chosen.first_rule(places[name]) if name in places else None
+        recipe = rule or rules["*"]
+        operands = {field: getattr(recipe, field) for field in ends.get(name, ())}
+        changes = {
+            field: Quantizer(config.edge, old.rounding) for field, old in operands.items() if old
+        }
+        own[name] = dataclasses.replace(_replaced(recipe, **changes), **accs.get(name, {}))
     return {**kept, **own, **rules}
 
 
@@ -129,35 +129,36 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
 
 def _rules(config: ArithmeticConfig) -> dict[Any, Recipe]:
     """The method's policy, or the recipe for all layers, with the changes of `config`."""
-    chosen = method(config.recipe)
-    if not isinstance(chosen, Policy):
+    rules = method(config.recipe)
+    if not isinstance(rules, Policy):
         return {"*": _changed(as_recipe(config.recipe), config)}
-    without = [key for key, its in chosen.items() if its.is_torch or key in REDUCING]
-    return {k: its if k in without else _changed(its, config) for k, its in chosen.items()}
+    unchanged = [key for key, recipe in rules.items() if recipe.is_torch or key in REDUCING]
+    return {k: r if k in unchanged else _changed(r, config) for k, r in rules.items()}
 
 
-def _changed(its: Recipe, config: ArithmeticConfig) -> Recipe:
-    """`its` with the operands, gradients and sums of `config`."""
+def _changed(recipe: Recipe, config: ArithmeticConfig) -> Recipe:
+    """`recipe` with the operands, gradients and sums of `config`."""
     if config.operands:
         operands = as_quantizer(config.operands)
-        its = _replaced(its, input=operands, weight=operands)
+        recipe = _replaced(recipe, input=operands, weight=operands)
     if config.grads:
-        its = dataclasses.replace(its, grad_output=as_quantizer(config.grads))
+        recipe = dataclasses.replace(recipe, grad_output=as_quantizer(config.grads))
     if not config.acc:
-        return its
+        return recipe
     acc = as_accumulator(config.acc)
     if config.chunk or config.acc_rounding != "nearest_even":
         acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
-    return dataclasses.replace(its, fprop=acc, dgrad=acc, wgrad=acc)
+    return dataclasses.replace(recipe, fprop=acc, dgrad=acc, wgrad=acc)
 
 
-def _ends(model: Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _ends(model: Module) -> dict[str, tuple[str, ...]]:
     """The layers that `edge` is for, and the operands that it changes there. A network within the
     model, as a GAN's, has a first and a last layer too.
 
     Raises: ValueError: the model has no first or no last one.
     """
     operands = ("input", "weight", "bias", "grad_output")
+    ends: dict[str, tuple[str, ...]] = {}
     for end, fields in {"stem": operands[:1], "head": operands}.items():
         names = [name for name, _ in model.named_modules() if name.rpartition(".")[2] == end]
         if not names:
@@ -165,21 +166,12 @@ def _ends(model: Module) -> Iterator[tuple[str, tuple[str, ...]]]:
                 f"edge: the model has no layer {end!r}; its first layer must be named 'stem' and "
                 "its last 'head'. Leave edge away, or give a method's name, as fp8_wang2018"
             )
-        yield from dict.fromkeys(names, fields).items()
-
-
-def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Recipe:
-    """`recipe` with the format `fmt` in each of `fields` that it quantises at all."""
-    changes: dict[str, Any] = {}
-    for name in fields:
-        old = getattr(recipe, name)
-        if old is not None:
-            changes[name] = Quantizer(fmt, old.rounding)
-    return _replaced(recipe, **changes)
+        ends |= dict.fromkeys(names, fields)
+    return ends
 
 
 def _replaced(recipe: Recipe, **changes: Any) -> Recipe:
-    """`recipe` with these changes, without a running range where its input takes none, and without
+    """`recipe` with other operands, without a running range where its input takes none, and without
     delayed scales, which are for formats of its own."""
     fmt = changes["input"].fmt if "input" in changes else None
     if fmt is not None and (not isinstance(fmt, AffineFormat) or fmt.axis is not None):

@@ -31,12 +31,12 @@ def _milestones(text: str) -> tuple[float, ...]:
     Raises: ValueError: anything but ascending numbers between 0 and 1.
     """
     try:
-        found = tuple(float(part) for part in text.split(","))
+        shares = tuple(map(float, text.split(",")))
     except ValueError:
-        found = ()
-    if not found or list(found) != sorted(set(found)) or not 0 < found[0] <= found[-1] < 1:
+        shares = ()
+    if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
         raise ValueError(f"expected ascending shares of the run such as 0.5,0.75, got {text!r}")
-    return found
+    return shares
 
 
 class OptimizerConfig(Settings):
@@ -116,11 +116,11 @@ def build_optimizer(
     and waits for nothing; but not for sharded parameters, which torch 2.13's fused SGD does not
     take.
     """
-    # The argument is passed only where it is asked for: naming it at all turns torch's own choice
-    # off.
-    fuses = torch.device(device).type == "cuda" and not sharded
-    fused: dict[str, Any] = {"fused": True} if fuses else {}
-    return OPTIMIZERS[config.optimizer](parameters, **config.arguments(), **fused)
+    arguments = config.arguments()
+    if torch.device(device).type == "cuda" and not sharded:
+        # Naming the argument at all turns torch's own choice off.
+        arguments["fused"] = True
+    return OPTIMIZERS[config.optimizer](parameters, **arguments)
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:

@@ -15,12 +15,13 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.callback import Callback
-from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome, Workload
+from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
 
 
 class Tally:
-    """Named float64 sums, to which tensors on the device are added without waiting for them.
+    """Named float64 sums over an epoch, to which tensors on the device are added without waiting
+    for them.
 
     In float64 a sum of float32 values hardly depends on its order, nor on how a batch is shared.
     """
@@ -38,13 +39,12 @@ class Tally:
 
     def totals(self, processes: Processes) -> dict[str, float]:
         """All: the sums over the processes, which wait here for the device and for each other."""
-        names = list(self._sums)
-        here = [float(self._sums[name]) for name in names]
-        return dict(zip(names, processes.sums(here), strict=True))
+        own = [float(value) for value in self._sums.values()]
+        return dict(zip(self._sums, processes.sums(own), strict=True))
 
     def here(self, name: str) -> float:
         """The sum of this process alone; waits for the device."""
-        return float(self._sums[name]) if name in self._sums else 0.0
+        return float(self._sums.get(name, 0.0))
 
 
 #: Where the layers' draws come from while the piece of this number is computed.
@@ -55,7 +55,7 @@ Draws = Callable[[int], AbstractContextManager[None]]
 class Step:
     """Makes a step of a batch; `callbacks` are called as `training.callback` says.
 
-    Nothing in it waits for the device, but for one read where neither a callback nor the optimizer
+    It never waits for the device, but for one read where neither a callback nor the optimizer
     (torch's fused ones on CUDA) can skip an update there.
 
     network: the module called for the forward pass, `model` or its wrapper.
@@ -76,20 +76,25 @@ class Step:
     def __call__(self, batch: Batch, draws: Draws, tally: Tally) -> None:
         """Trains on a batch of all processes, of which this one takes its share."""
         count = len(batch[0])
-        if self.processes.count > 1:
-            share = self.processes.share(count)
-            batch = tuple(tensor[share] for tensor in batch)
-        mine = _pieces(tuple(tensor.to(self.device) for tensor in batch), self.pieces)
+        share = self.processes.share(count)
+        pieces = _pieces(tuple(t[share].to(self.device) for t in batch), self.pieces)
         self.model.train()
         scaled = self._is_scaled
         self.optimizer.zero_grad()
-        for piece, part_of_batch in enumerate(mine):
-            last = piece == len(mine) - 1
+        for number, piece in enumerate(pieces):
+            last = number == len(pieces) - 1
             with nullcontext() if last else without_exchange(self.network):
-                with draws(piece):
-                    outcome = self.loss(self.network, part_of_batch)
-                self._backward(outcome.losses, count)
-            self._note(outcome, tally)
+                with draws(number):
+                    outcome = self.loss(self.network, piece)
+                # A piece's share of the mean over the batch: the layers send the same gradients
+                # backward as in one process with the whole batch.
+                loss = outcome.losses.sum() / count
+                for callback in self.callbacks:
+                    loss = callback.scale_loss(loss)
+                loss.backward()
+            tally.add("loss", outcome.losses.detach().double().sum())
+            for name, value in outcome.sums.items():
+                tally.add(name, value)
         if scaled:
             update_scales(self.model)
         ran = self._update()
@@ -104,24 +109,11 @@ class Step:
     @cached_property
     def _is_scaled(self) -> bool:
         """Whether a layer has delayed scales, which this step updates."""
-        kept = [module for module in self.model.modules() if isinstance(module, KeptScales)]
-        for each in kept:
+        scales = [module for module in self.model.modules() if isinstance(module, KeptScales)]
+        for module in scales:
             # Several passes before the first update are no mistake here.
-            each.is_updated = True
-        return bool(kept)
-
-    def _backward(self, losses: Tensor, count: int) -> None:
-        """Adds the gradients of a piece's share of the mean loss over the batch: the layers send
-        the same gradients backward as in one process with the whole batch."""
-        loss = losses.sum() / count
-        for callback in self.callbacks:
-            loss = callback.scale_loss(loss)
-        loss.backward()
-
-    def _note(self, outcome: Outcome, tally: Tally) -> None:
-        tally.add("loss", outcome.losses.detach().double().sum())
-        for name, value in outcome.sums.items():
-            tally.add(name, value)
+            module.is_updated = True
+        return bool(scales)
 
     def _update(self) -> Tensor:
         """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""
@@ -140,9 +132,9 @@ class Step:
 
     def _step(self, gradients: list[Tensor]) -> Tensor:
         for callback in self.callbacks:
-            taken = callback.step(self.optimizer)
-            if taken is not None:
-                return taken
+            ran = callback.step(self.optimizer)
+            if ran is not None:
+                return ran
         finite = self.processes.everywhere(all_finite([local(g) for g in gradients]))
         step_if(self.optimizer, finite)
         return finite
@@ -150,33 +142,30 @@ class Step:
 
 def _pieces(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` pieces of consecutive examples, as even as can be; none is empty."""
-    if count == 1:
-        return [batch]
     total = len(batch[0])
     ends = [i * total // count for i in range(count + 1)]
-    parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
-    return [tuple(tensor[part] for tensor in batch) for part in parts]
+    return [tuple(t[start:end] for t in batch) for start, end in pairwise(ends) if start < end]
 
 
 def check_sizes(
     model: nn.Module,
-    recipes: Recipe | Mapping[Any, Recipe],
+    recipes: Mapping[Any, Recipe],
     data: Workload,
     batch: int,
-    parts: Sequence[int],
+    counts: Sequence[int],
 ) -> None:
     """Lets a copy of the model compute the loss of every number of examples that the model will get
     at once, where a recipe transforms operands along the examples.
 
-    parts: the shares of a batch, and the pieces of a share.
+    counts: the shares of a batch, and the pieces of a share.
     Raises: ValueError: a layer refuses such a number.
     """
-    used = recipes.values() if isinstance(recipes, Mapping) else [recipes]
-    if not any(r.by_product is not None and r.by_product.wgrad_input.transform for r in used):
+    products = [recipe.by_product for recipe in recipes.values()]
+    if not any(each is not None and each.wgrad_input.transform for each in products):
         return
     total = len(data.train)
     sizes = {batch, total % batch or batch}
-    for count in parts:
+    for count in counts:
         sizes = {(size + i) // count for size in sizes for i in (0, count - 1)} - {0}
     copied, examples = copy.deepcopy(model), data.train.plan(0, 0)
     with torch.random.fork_rng(devices=[]):
@@ -190,22 +179,19 @@ def check_sizes(
                 ) from error
 
 
-def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
+def step_if(optimizer: torch.optim.Optimizer, finite: Tensor, *, waits: bool | None = None) -> None:
     """optimizer.step() where the 0-d bool `finite` is true.
 
-    An optimizer that skips on the device by itself (torch's fused ones, by the attributes that
-    torch.amp.GradScaler sets) does so; for any other the flag is read.
+    waits: reads the flag; else the optimizer skips on the device by itself, as torch's fused ones
+        do by the attributes that torch.amp.GradScaler sets. None: reads where it must.
     """
-    if finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False):
-        skipping(optimizer, ~finite)
-    elif bool(finite):
-        optimizer.step()
-
-
-def skipping(optimizer: torch.optim.Optimizer, found: Tensor) -> None:
-    """optimizer.step() of a fused optimizer, which does nothing where the 0-d `found` is true."""
+    fuses = finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False)
+    if waits or (waits is None and not fuses):
+        if bool(finite):
+            optimizer.step()
+        return
     fused: Any = optimizer
-    fused.grad_scale, fused.found_inf = None, found.float()
+    fused.grad_scale, fused.found_inf = None, (~finite).float()
     try:
         optimizer.step()
     finally:

@@ -17,7 +17,7 @@ from lpkernels.experiments.training.optimizers import (
     cosine_lr,
     learning_rate,
 )
-from lpkernels.experiments.training.step import Step, Tally, all_finite, skipping, step_if
+from lpkernels.experiments.training.step import Step, Tally, all_finite, step_if
 from lpkernels.experiments.workloads.workload import Batch, Outcome
 from tests.loops import each, rows
 from tests.support.operators import Reads
@@ -94,7 +94,7 @@ def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None
     parameter = nn.Parameter(torch.ones(3))
     optimizer = kind([parameter], lr=0.1, fused=True)
     parameter.grad = torch.full((3,), 0.5)
-    skipping(optimizer, torch.tensor(bad))
+    step_if(optimizer, torch.tensor(not bad), waits=False)
     assert torch.equal(parameter.detach(), torch.ones(3)) == bad
     assert not hasattr(optimizer, "found_inf") and not hasattr(optimizer, "grad_scale")
 

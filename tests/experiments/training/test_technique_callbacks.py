@@ -113,7 +113,7 @@ def test_delayed_scales_are_updated_and_resume(
 ) -> None:
     formats = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
     its = lp.Recipe(**formats, scaling="delayed:history=3:max")
-    monkeypatch.setattr(f"{Trainer.__module__}.layer_recipes", lambda config, model: its)
+    monkeypatch.setattr(f"{Trainer.__module__}.layer_recipes", lambda config, model: {"*": its})
     whole, *_ = goes_on_alike(partial(tiny_trainer, SMALL, accumulate=2), tmp_path, 6)
     kept = whole.model.head.scaling
     # Both passes of a step were noted before its update.

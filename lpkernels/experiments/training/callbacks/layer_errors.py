@@ -1,8 +1,7 @@
 """The errors of a run's linear layers: of their weights' gradients, and of what is quantised."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -41,9 +40,10 @@ class LayerErrors(Callback):
     the layer's input and its gradient, by the norm of this product; over all layers together their
     mean. clipped_<role> is the share of an operand's elements that were beyond the largest value,
     zeroed_<role> the share of its nonzero elements that became zero; over all layers those shares.
-    "k" is the sum of fprop, for the gradient that of dgrad. Each has the fields of single layers
-    too, by their names behind an underscore. A layer is expected to be called once. The model is in
-    evaluation meanwhile, and nothing is drawn from the run's random numbers.
+    Blocks along "k" run along the dimension that the product sums: in_features forward,
+    out_features for the gradient. Each figure is recorded for single layers too, with the layer's
+    name behind an underscore. A layer is expected to be called once. The model is in evaluation
+    meanwhile, and nothing is drawn from the run's random numbers.
     """
 
     def prepare(self, context: Context) -> None:
@@ -57,21 +57,24 @@ class LayerErrors(Callback):
             for name, module in self._model.named_modules()
             if isinstance(module, Linear) and not module.recipe.is_torch
         }
-        found: dict[str, float] = {}
-        with torch.random.fork_rng(devices=[]), _evaluating(self._model):
-            torch.manual_seed(self._context.seed)
-            errors, counts = self._measured(layers)
-        for name, error in errors.items():
-            found[f"dw_error_{name}"] = error
+        was_training = self._model.training
+        # In evaluation nothing of a layer's state changes.
+        self._model.eval()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self._context.seed)
+                errors, counts = self._measured(layers)
+        finally:
+            self._model.train(was_training)
+        figures = {f"dw_error_{name}": error for name, error in errors.items()}
         if errors:
-            found["dw_error"] = sum(errors.values()) / len(errors)
-        for name, each in [*counts.items(), ("", sum(counts.values(), Counter()))]:
-            for role in (role for role in _ROLES if each[role]):
-                for what in ("clipped", "zeroed"):
-                    key = f"{what}_{role}" + (f"_{name}" if name else "")
-                    found[key] = each[f"{what}_{role}"] / each[role]
+            figures["dw_error"] = sum(errors.values()) / len(errors)
+        for name, losses in [*counts.items(), ("", sum(counts.values(), Counter()))]:
+            for role in (role for role in _ROLES if losses[role]):
+                for what in (f"clipped_{role}", f"zeroed_{role}"):
+                    figures[f"{what}_{name}" if name else what] = losses[what] / losses[role]
         # More digits than these are noise, and a sweep keeps many.
-        return {key: float(f"{value:.5g}") for key, value in found.items()}
+        return {name: float(f"{value:.5g}") for name, value in figures.items()}
 
     def _measured(
         self, layers: dict[str, Linear]
@@ -80,34 +83,31 @@ class LayerErrors(Callback):
         inputs: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
 
-        def watch(name: str, layer: Linear) -> Any:
-            def hook(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-                inputs[name] = given[0].detach().flatten(0, -2)
-                output.register_hook(lambda g: gradients.update({name: g.flatten(0, -2)}))
+        def hook(layer: nn.Module, operands: tuple[Tensor, ...], output: Tensor) -> None:
+            name = names[layer]
+            inputs[name] = operands[0].detach().flatten(0, -2)
+            output.register_hook(lambda g: gradients.update({name: g.flatten(0, -2)}))
 
-            return layer.register_forward_hook(hook)
-
-        hooks = [watch(name, layer) for name, layer in layers.items()]
-        try:
+        names: dict[nn.Module, str] = {layer: name for name, layer in layers.items()}
+        with ExitStack() as hooks:
+            for layer in names:
+                hooks.enter_context(layer.register_forward_hook(hook))
             loss = self._context.loss(self._model, self._context.sample)
-        finally:
-            for hook in hooks:
-                hook.remove()
         weights = [layer.weight for layer in layers.values()]
-        made = torch.autograd.grad(loss, weights) if weights else ()
+        products = torch.autograd.grad(loss, weights) if weights else ()
         errors: dict[str, float] = {}
         counts: dict[str, Counter[str]] = {}
-        for (name, layer), dw in zip(layers.items(), made, strict=True):
+        for (name, layer), dw in zip(layers.items(), products, strict=True):
             exact = gradients[name].double().t() @ inputs[name].double()
             errors[name] = float((dw.double() - exact).norm() / exact.norm())
             operands = (inputs[name], layer.weight.detach(), gradients[name])
             counts[name] = Counter()
             for role, x in zip(_ROLES, operands, strict=True):
-                counts[name].update(_lost(layer, role, x))
+                counts[name].update(_losses(layer, role, x))
         return errors, counts
 
 
-def _lost(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
+def _losses(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
     """The elements of an operand, and how many of them were clipped and became zero."""
     recipe = layer.recipe
     quantizer: Quantizer | None = getattr(recipe, role)
@@ -118,20 +118,9 @@ def _lost(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
     if kept is not None and recipe.scaling is not None:
         # The largest magnitude that the scale of earlier steps leaves room for.
         amax = recipe.scaling.most(quantizer.fmt) / kept.of(role)[1]
-    fmt, found = quantizer.fmt, torch.zeros(4, dtype=torch.int64, device=x.device)
+    fmt, counts = quantizer.fmt, torch.zeros(4, dtype=torch.int64, device=x.device)
     if isinstance(fmt, BlockFormat) and fmt.axis == "k":
         fmt = replace(fmt, axis=-1)
     bits = quantizer.random_bits
-    quantize(x, fmt, quantizer.rounding, random_bits=bits, amax=amax, counts=found)
-    return {role: x.numel(), f"clipped_{role}": int(found[0]), f"zeroed_{role}": int(found[1])}
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation nothing of a layer's state changes."""
-    was = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was)
+    quantize(x, fmt, quantizer.rounding, random_bits=bits, amax=amax, counts=counts)
+    return {role: x.numel(), f"clipped_{role}": int(counts[0]), f"zeroed_{role}": int(counts[1])}

@@ -7,17 +7,12 @@ from pydantic import Field
 from lpkernels.experiments.settings import Option, checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 
-_KIND = "tensorboard"
 
-
-def parse_log(text: str) -> str:
-    """The folder of "tensorboard:DIR".
-
-    Raises: ValueError: text of another form.
-    """
+def _folder(text: str) -> str:
+    """The folder of "tensorboard:DIR".  Raises: ValueError: text of another form."""
     kind, _, folder = text.partition(":")
-    if kind != _KIND or not folder:
-        raise ValueError(f"expected {_KIND}:DIR, the folder of a log, got {text!r}")
+    if kind != "tensorboard" or not folder:
+        raise ValueError(f"expected tensorboard:DIR, the folder of a log, got {text!r}")
     return folder
 
 
@@ -25,14 +20,14 @@ def parse_log(text: str) -> str:
 class LogConfig(CallbackConfig):
     """The settings of a log."""
 
-    log: Annotated[str, checked(parse_log), Option("--log-to")] = Field(
+    log: Annotated[str, checked(_folder), Option("--log-to")] = Field(
         "",
         description="Also write the figures of every epoch to a folder: tensorboard:DIR, one for "
         "each run.",
     )
 
     def build(self) -> Callback:
-        return TensorBoard(parse_log(self.log))
+        return TensorBoard(_folder(self.log))
 
 
 class TensorBoard(Callback):
@@ -48,10 +43,9 @@ class TensorBoard(Callback):
             raise ModuleNotFoundError(
                 'log needs tensorboard: pip install "lpkernels[frameworks]"'
             ) from error
-        self._folder, self._make = folder, SummaryWriter
-        # Made when there is something to write, by the first of several processes.
+        self._folder, self._open = folder, SummaryWriter
+        # Opened when there is something to write, by the first of several processes.
         self._writer: Any = None
-        self._first = True
 
     def prepare(self, context: Context) -> None:
         self._first = context.processes.first
@@ -62,7 +56,7 @@ class TensorBoard(Callback):
         epoch = record["epoch"]
         if self._writer is None:
             # A resumed run may make an epoch again that was written before it was stopped.
-            self._writer = self._make(self._folder, purge_step=epoch)
+            self._writer = self._open(self._folder, purge_step=epoch)
         for name, value in record.items():
             if name != "epoch" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, epoch)

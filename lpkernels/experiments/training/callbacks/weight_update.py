@@ -4,7 +4,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.experiments.processes.replicas import like, whole
@@ -35,7 +35,6 @@ class RoundedWeights(Callback):
 
     def __init__(self, quantizer: Quantizer) -> None:
         self.quantizer = quantizer
-        self._parameters: list[nn.Parameter] = []
 
     def prepare(self, context: Context) -> None:
         self._parameters = list(context.model.parameters())
