@@ -1,6 +1,5 @@
 """`lpkernels frontier`: which precision is worth its memory, from a few measurements of a task."""
 
-import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator
@@ -175,7 +174,7 @@ def _tasks(spec: FrontierSpec, task: str) -> FrontierSpec:
     if not task:
         return spec
     spec.config(task)
-    return dataclasses.replace(spec, tasks={task: spec.tasks[task]})
+    return spec.replace(tasks={task: spec.tasks[task]})
 
 
 @app.command()

@@ -100,7 +100,7 @@ class Folder:
                 "something else; remove it and give the command of the sweep again, which keeps "
                 "the cells"
             )
-        return SweepSpec.from_dict(schemas.check(record, self.spec)["spec"])
+        return SweepSpec(**schemas.check(record, self.spec)["spec"])
 
     def join(self, spec: SweepSpec) -> None:
         """Makes the folder one where `spec` runs, beside what was run here before.

@@ -35,7 +35,8 @@ def demo_spec(*, epochs: int = 8, seed: int = 0) -> SweepSpec:
     """
     base = {"model": "resnet14", "width": 16, "data": "digits", "batch": 128, "augment": True}
     arms = {"fp32": {}, "fp8": _FP8, "fp8, 8-bit sums": {**_FP8, "acc": "e5m2"}}
-    return SweepSpec({**base, "epochs": epochs, "threads": 2}, arms, seeds=[seed], name=NAME)
+    base |= {"epochs": epochs, "threads": 2}
+    return SweepSpec(base=base, arms=arms, seeds=[seed], name=NAME)
 
 
 def demo(

@@ -93,7 +93,7 @@ class Results:
 
     @property
     def spec(self) -> SweepSpec:
-        return SweepSpec.from_dict(self.header["spec"])
+        return SweepSpec(**self.header["spec"])
 
     @property
     def metric(self) -> Metric:
@@ -259,7 +259,7 @@ def _read_file(path: Path) -> Results:
             f"{header.get('kind')!r}"
         )
     try:
-        SweepSpec.from_dict(header["spec"])
+        SweepSpec(**header["spec"])
         Metric(**header["metric"]), int(header["cells"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(

@@ -7,13 +7,18 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from lpkernels.experiments.settings import unknown_field
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.training.config import RunConfig, flatten
 from lpkernels.formats.elsewhere import nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["SweepSpec", "read_spec"]
 
@@ -24,9 +29,24 @@ _OWN = {
 }
 # A sweep of more cells, each a folder, is a slip.
 _MOST_CELLS = 100_000
-# No cell needs a longer limit: a year.
-_MOST_SECONDS = 31_536_000
-_KEYS = ("name", "seeds", "compare", "cell_seconds", "base", "arms", "axes")
+
+
+def _seeds(seeds: Any) -> Any:
+    """The list of seeds: of a number n those of 0..n-1."""
+    if type(seeds) is int:
+        _check_count(seeds)
+    found = range(seeds) if type(seeds) is int else seeds
+    if not isinstance(found, Sequence) or not found or any(type(seed) is not int for seed in found):
+        raise ValueError(f"expected a positive number or a list of numbers, got {seeds!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"expected each once, got {seeds!r}")
+    return list(found)
+
+
+#: The seeds of cells, given as a list or as the number n of 0..n-1.
+Seeds = Annotated[list[int], BeforeValidator(_seeds)]
+#: A limit for each try at a cell. No cell needs a longer one than a year.
+Seconds = Annotated[float | None, Field(gt=0, le=31_536_000)]
 
 
 @dataclass(frozen=True)
@@ -46,21 +66,19 @@ class Cell:
         return ", ".join([self.arm, *(f"{k} {v}" for k, v in self.axes), f"seed {self.seed}"])
 
 
-@dataclass(frozen=True)
-class SweepSpec:
+class SweepSpec(Settings):
     """A specification; its fields may be given flat or in tables of their sections.
 
+    name: the sweep's name in tables and pictures.
+    compare: the arm that all others are compared with, seed by seed; "": the first.
+    seeds: of each arm at each point of the axes; a number n means 0..n-1.
+    cell_seconds: the longest that a try at a cell may take; None: any time. It is no part of a
+        cell.
     base: fields of every run. `threads` is 1 unless it says otherwise, so that cells can share a
         machine: torch's float32 sums depend on the number of threads, which is thus part of a cell.
     arms: fields of each arm by the arm's name, instead of the base's; tables have them in this
-        order.
-        None: one arm called "base".
+        order. Without any there is one arm called "base".
     axes: values by field; the runs have all combinations.
-    seeds: of each arm at each point of the axes; a number n means 0..n-1.
-    name: the sweep's name in tables and pictures.
-    compare: the arm that all others are compared with, seed by seed; "": the first.
-    cell_seconds: the longest that a try at a cell may take; None: any time. It is no part of a
-        cell.
     Raises:
         TypeError: a value of another type.
         ValueError: a name that means nothing, or a specification that makes no cell or one twice.
@@ -71,23 +89,41 @@ class SweepSpec:
     6
     """
 
-    base: Mapping[str, Any] = field(default_factory=dict)
-    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    seeds: int | Sequence[int] = 1
+    model_config = ConfigDict(validate_default=True)
+
     name: str = ""
     compare: str = ""
-    cell_seconds: float | None = None
+    seeds: Seeds = Field([0])
+    cell_seconds: Seconds = None
+    base: dict[str, Any] = Field(default_factory=dict)
+    arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    axes: dict[str, Any] = Field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        fix = object.__setattr__
-        fix(self, "base", {"threads": 1, **_fields("[base]", self.base)})
-        arms = self.arms or {"base": {}}
-        fix(self, "arms", {arm: _fields(f"[arms.{arm}]", arms[arm]) for arm in arms})
-        fix(self, "axes", _axes(self.axes))
-        fix(self, "seeds", _seeds(self.seeds))
-        _check_seconds(self.cell_seconds)
-        fix(self, "compare", self.compare or next(iter(self.arms)))
+    @field_validator("base")
+    @staticmethod
+    def _base(base: dict[str, Any]) -> dict[str, Any]:
+        return {"threads": 1, **_fields("[base]", base)}
+
+    @field_validator("arms")
+    @staticmethod
+    def _arms(arms: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        arms = arms or {"base": {}}
+        return {arm: _fields(f"[arms.{arm}]", fields) for arm, fields in arms.items()}
+
+    @field_validator("axes")
+    @staticmethod
+    def _axes(axes: dict[str, Any]) -> dict[str, list[Any]]:
+        axes = _fields("[axes]", axes)
+        for name, values in axes.items():
+            if not isinstance(values, list) or not values:
+                raise ValueError(f"{name}: expected a list of values, got {values!r}")
+            if any(value in values[:i] for i, value in enumerate(values)):
+                raise ValueError(f"{name}: expected different values, got {values!r}")
+        return axes
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Self":
+        object.__setattr__(self, "compare", self.compare or next(iter(self.arms)))
         if self.compare not in self.arms:
             listed = nearest(self.compare, self.arms, "the specification lists all")
             raise ValueError(f"compare: expected one of the arms {listed}, got {self.compare!r}")
@@ -96,6 +132,7 @@ class SweepSpec:
             if both:
                 raise ValueError(f"[arms.{arm}]: {', '.join(both)} is an axis too; leave out one")
         self.cells()
+        return self
 
     def cells(self) -> list[Cell]:
         """All cells, seed by seed, so that at any moment the finished cells compare all arms.
@@ -104,10 +141,10 @@ class SweepSpec:
             (under two names or not).
         """
         found: dict[RunConfig, Cell] = {}
-        _check_count(len(self.arms), *map(len, self.axes.values()), len(_seeds(self.seeds)))
+        _check_count(len(self.arms), *map(len, self.axes.values()), len(self.seeds))
         values_of = itertools.product(*self.axes.values())
         points = [tuple(zip(self.axes, values, strict=True)) for values in values_of]
-        for seed, point, arm in itertools.product(_seeds(self.seeds), points, self.arms):
+        for seed, point, arm in itertools.product(self.seeds, points, self.arms):
             values = {**self.base, **self.arms[arm], **dict(point)}
             try:
                 config = RunConfig.of(**values, seed=seed, name=arm)
@@ -120,37 +157,6 @@ class SweepSpec:
                 raise ValueError(f"the same cell twice: {same.label()}; and {cell.label()}")
         return list(found.values())
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
-        return {
-            "name": self.name,
-            "compare": self.compare,
-            "seeds": list(_seeds(self.seeds)),
-            "cell_seconds": self.cell_seconds,
-            "base": dict(self.base),
-            "arms": {arm: dict(fields) for arm, fields in self.arms.items()},
-            "axes": {name: list(values) for name, values in self.axes.items()},
-        }
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> "SweepSpec":
-        """The inverse of `to_dict`; it reads a TOML file's values too.
-
-        Raises: TypeError, ValueError: as the constructor; a key that no specification has.
-        """
-        check_tables(values, _KEYS, ("base", "arms", "axes"))
-        return SweepSpec(**values)
-
-
-def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequence[str]) -> None:
-    """Raises ValueError for a key that no specification has, TypeError for a table that is none."""
-    others = sorted(set(values) - set(keys))
-    if others:
-        raise unknown_field("specification", others[0], list(keys))
-    for key in tables:
-        if not isinstance(values.get(key, {}), Mapping):
-            raise TypeError(f"specification: {key}: expected a table [{key}]")
-
 
 def read_spec(path: str | Path) -> SweepSpec:
     """The specification in the TOML file at `path`.
@@ -159,15 +165,14 @@ def read_spec(path: str | Path) -> SweepSpec:
         FileNotFoundError: no such file.
         TypeError, ValueError: no TOML, or no specification.
     """
-    return read_toml(path, SweepSpec.from_dict)
+    return read_toml(path, SweepSpec)
 
 
 T = TypeVar("T")
 
 
-def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
-    """The result of `make` for the tables of a TOML file; errors name the file, as in
-    `read_spec`."""
+def read_toml(path: str | Path, make: Callable[..., T]) -> T:
+    """`make` of the tables of a TOML file; errors name the file, as in `read_spec`."""
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -181,7 +186,7 @@ def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
     except ValueError as error:
         raise ValueError(f"{path}: expected a specification in TOML: {error}") from error
     try:
-        return make(tables)
+        return make(**tables)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -204,8 +209,8 @@ def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
                 )
         for name, values in spec.axes.items():
             axes[name] += [value for value in values if value not in axes[name]]
-        seeds += [seed for seed in _seeds(spec.seeds) if seed not in seeds]
-    return replace(specs[-1], arms=arms, axes=axes, seeds=sorted(seeds))
+        seeds += [seed for seed in spec.seeds if seed not in seeds]
+    return specs[-1].replace(arms=arms, axes=axes, seeds=sorted(seeds))
 
 
 def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
@@ -223,10 +228,8 @@ def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
 def flat_fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A table of fields, which may stand in tables of their sections, flat.
 
-    Raises: TypeError, ValueError: no table, an unknown field.
+    Raises: ValueError: an unknown field.
     """
-    if not isinstance(values, Mapping):
-        raise TypeError(f"{where}: expected a table of fields, got {values!r}")
     try:
         return flatten(values)
     except ValueError as error:
@@ -241,16 +244,6 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: json.loads(json.dumps(value)) for name, value in flat.items()}
 
 
-def _axes(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    found = _fields("[axes]", axes)
-    for name, values in found.items():
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"[axes]: {name}: expected a list of values, got {values!r}")
-        if any(value in values[:i] for i, value in enumerate(values)):
-            raise ValueError(f"[axes]: {name}: expected different values, got {values!r}")
-    return found
-
-
 def _check_count(*counts: int) -> None:
     """Raises ValueError where the product of arms, values and seeds is too large."""
     if math.prod(counts) > _MOST_CELLS:
@@ -258,24 +251,3 @@ def _check_count(*counts: int) -> None:
             f"expected at most {_MOST_CELLS:,} cells, got {math.prod(counts):,}: arms by values of "
             "the axes by seeds"
         )
-
-
-def _check_seconds(seconds: float | None) -> None:
-    if seconds is None:
-        return
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 < seconds <= _MOST_SECONDS:
-        raise ValueError(
-            f"cell_seconds: expected a number above 0, at most {_MOST_SECONDS:,}, got {seconds!r}"
-        )
-
-
-def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int):
-        _check_count(seeds)
-    found = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if isinstance(seeds, bool) or not found or any(type(seed) is not int for seed in found):
-        raise ValueError(f"seeds: expected a positive number or a list of numbers, got {seeds!r}")
-    if len(set(found)) < len(found):
-        raise ValueError(f"seeds: expected each once, got {seeds!r}")
-    return found

@@ -25,7 +25,7 @@ from tests.experiments import tiny
 from tests.experiments.killing import forked
 
 X, Y = "0123456789abcdef", "fedcba9876543210"
-SPEC = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
+SPEC = SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [0.1]}, seeds=2)
 
 
 def record(cell: str) -> dict[str, object]:
@@ -99,11 +99,11 @@ def test_a_failed_cell_is_forgotten_and_what_is_no_sweep_s_stays(there: Folder) 
 def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None:
     assert there.read_spec() is None
     there.join(SPEC)
-    there.join(SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2]}, 1))
+    there.join(SweepSpec(base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2]}, seeds=1))
     found = there.read_spec()
     assert found is not None and (list(found.arms), found.seeds) == (["a", "b"], [0, 1])
     with pytest.raises(ValueError, match=r"holds another sweep; choose another .* another base"):
-        there.join(SweepSpec({"epochs": 3}))
+        there.join(SweepSpec(base={"epochs": 3}))
     whole = there.spec.read_bytes()
     name = whole.index(b'"sha256"')
     for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:

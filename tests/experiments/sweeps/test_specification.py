@@ -49,7 +49,7 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     )
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
     assert first.label() == "fp32, lr 0.01, width 8, seed 0"
-    assert SweepSpec.from_dict(spec.to_dict()) == spec
+    assert SweepSpec(**spec.to_dict()) == spec
     assert spec.compare == "affine4"
 
 
@@ -70,13 +70,13 @@ def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_ce
     assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
     without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
-    assert SweepSpec.from_dict(limited.to_dict()) == limited
+    assert SweepSpec(**limited.to_dict()) == limited
     assert limited.cells() == without.cells()
     assert merged([without, limited]).cell_seconds == 60
 
 
 test_wrong_specifications = rejects(
-    SweepSpec.from_dict,
+    lambda values: SweepSpec(**values),
     [
         ({"bases": {}}, "unknown field bases; expected one of .*base"),
         ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; expected one of lr"),
@@ -108,20 +108,21 @@ test_wrong_specifications = rejects(
     ],
 )
 test_values_of_another_type = rejects(
-    SweepSpec.from_dict,
+    lambda values: SweepSpec(**values),
     [
-        ({"base": 3}, r"base: expected a table \[base\]"),
-        ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
+        ({"base": 3}, "base: expected a valid dictionary, got 3"),
+        ({"arms": {"a": 3}}, "arms.a: expected a valid dictionary, got 3"),
         ({"axes": {"lr": ["fast"]}}, "lr: expected a valid number, got 'fast'"),
     ],
     TypeError,
 )
 test_a_limit_that_is_none = rejects(
-    lambda seconds: SweepSpec.from_dict({"cell_seconds": seconds}),
+    lambda seconds: SweepSpec(cell_seconds=seconds),
     [
-        (seconds, r"^cell_seconds: expected a number above 0, at most 31,5")
+        (seconds, "cell_seconds: expected .*, got")
         for seconds in (0, -1, "10 min", math.inf, math.nan, True, 10**9)
     ],
+    (TypeError, ValueError),
 )
 
 
@@ -129,22 +130,27 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a specification"):
         read_spec(tmp_path / "none.toml")
     for text, message in (("name = \n", ".*line 1"), ("seeds = 0\n", "seeds: expected")):
-        with pytest.raises(ValueError, match=f"sweep.toml: {message}"):
+        with pytest.raises(ValueError, match=f"sweep.toml: .*{message}"):
             read_spec(written(tmp_path, text))
 
 
 def test_sweeps_merge() -> None:
-    first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
-    more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
+    first = SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [0.1]}, seeds=2)
+    more = SweepSpec(
+        base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2, 0.1]}, seeds=[1, 5]
+    )
     both = merged([first, more])
     assert (list(both.arms), both.axes, both.seeds) == (["a", "b"], {"lr": [0.1, 0.2]}, [0, 1, 5])
 
 
 test_specifications_of_other_sweeps_do_not = rejects(
-    lambda other: merged([SweepSpec({"epochs": 2}, {"a": {}}), other]),
+    lambda other: merged([SweepSpec(base={"epochs": 2}, arms={"a": {}}), other]),
     [
-        (SweepSpec({"epochs": 3}, {"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
-        (SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [1]}), "other axes .*: none there, lr here"),
-        (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
+        (SweepSpec(base={"epochs": 3}, arms={"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
+        (
+            SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [1]}),
+            "other axes .*: none there, lr here",
+        ),
+        (SweepSpec(base={"epochs": 2}, arms={"a": {"batch": 8}}), "arm 'a' is another one there"),
     ],
 )

@@ -71,10 +71,10 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
     (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
     (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
     (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
-    (SweepSpec({"data": "mnist"}), {"train": None}, "got 'mnist'"),
-    (SweepSpec({"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
-    (SweepSpec({"device": "cuda:99"}), {}, "torch finds no CUDA device"),
-    (SweepSpec({"data": "no_module:f"}), {"train": None}, "no_module"),
+    (SweepSpec(base={"data": "mnist"}), {"train": None}, "got 'mnist'"),
+    (SweepSpec(base={"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
+    (SweepSpec(base={"device": "cuda:99"}), {}, "torch finds no CUDA device"),
+    (SweepSpec(base={"data": "no_module:f"}), {"train": None}, "no_module"),
 )
 def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options, message):
     toy.run(toy.spec("a", seeds=1), tmp_path)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from lpkernels import schemas
 from lpkernels.arithmetic import NATIVE
 from lpkernels.experiments.records import write_lines
+from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.sweeps.cells import SPEC
 from lpkernels.experiments.sweeps.specification import (
+    Seconds,
+    Seeds,
     SweepSpec,
-    check_tables,
     flat_fields,
     read_toml,
 )
@@ -32,12 +35,17 @@ from lpkernels.techniques.pareto import (
 )
 from lpkernels.techniques.pareto.spaces import Configuration
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 #: The file of a study's specification, beside those of a sweep.
 FILE = "frontier.json"
 KIND = "frontier study"
-_AXES = ("low", "high", "accumulators")
-_OTHERS = ("name", "seeds", "cell_seconds", "base", "tasks")
-_KEYS = (*_OTHERS, *_AXES)
+
+
+@cache
+def _space(low: tuple[str, ...], high: tuple[str, ...], sums: tuple[str, ...]) -> FormatSpace:
+    return FormatSpace(low, high, sums) if low else FormatSpace.peppp()
 
 
 def settings_of(configuration: Configuration) -> dict[str, Any]:
@@ -59,32 +67,56 @@ def settings_of(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class FrontierSpec:
+class FrontierSpec(Settings):
     """Tasks x configurations x seeds.
 
-    space: the configurations; the default is the paper's.
+    name: the study's name in tables and pictures.
+    seeds: of each cell; a number n means 0..n-1, as in a sweep.
+    cell_seconds: the longest that a try at a cell may take, as in a sweep.
+    low, high, accumulators: the axes of the configurations, as FormatSpace takes them, by name;
+        none of them: the paper's configurations.
     base: fields of every run, as in a sweep's specification; none that a configuration says.
     tasks: fields of each task by its name, instead of the base's; none: one task called "task".
-    seeds: of each cell; a number n means 0..n-1, as in a sweep.
-    name: the study's name in tables and pictures.
-    cell_seconds: the longest that a try at a cell may take, as in a sweep.
     Raises: TypeError, ValueError: as SweepSpec; a field that the configuration says.
     """
 
-    space: FormatSpace = field(default_factory=FormatSpace.peppp)
-    base: Mapping[str, Any] = field(default_factory=dict)
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seeds: Sequence[int] = (0, 1)
-    name: str = ""
-    cell_seconds: float | None = None
+    model_config = ConfigDict(validate_default=True)
 
-    def __post_init__(self) -> None:
-        fix = object.__setattr__
-        fix(self, "base", _fields("[base]", self.base))
-        tasks = self.tasks or {"task": {}}
-        fix(self, "tasks", {task: _fields(f"[tasks.{task}]", tasks[task]) for task in tasks})
-        fix(self, "seeds", self.sweep((task, 0) for task in self.tasks).seeds)
+    name: str = ""
+    seeds: Seeds = Field([0, 1])
+    cell_seconds: Seconds = None
+    low: list[str] = Field(default_factory=list)
+    high: list[str] = Field(default_factory=list)
+    accumulators: list[str] = Field(default_factory=list)
+    base: dict[str, Any] = Field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("base")
+    @staticmethod
+    def _base(base: dict[str, Any]) -> dict[str, Any]:
+        return _fields("[base]", base)
+
+    @field_validator("tasks")
+    @staticmethod
+    def _tasks(tasks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        tasks = tasks or {"task": {}}
+        return {task: _fields(f"[tasks.{task}]", fields) for task, fields in tasks.items()}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        axes = [axis for axis in ("low", "high", "accumulators") if getattr(self, axis)]
+        if axes and axes[:2] != ["low", "high"]:
+            raise ValueError(
+                f"expected low and high, lists of formats, got {', '.join(axes)} alone; without "
+                "any of them the configurations are the paper's"
+            )
+        self.sweep((task, 0) for task in self.tasks)
+        return self
+
+    @property
+    def space(self) -> FormatSpace:
+        """The configurations."""
+        return _space(*map(tuple, (self.low, self.high, self.accumulators)))
 
     def arm(self, task: str, index: int) -> str:
         """The name in the sweep of the arm of a task in a configuration."""
@@ -126,33 +158,6 @@ class FrontierSpec:
         counts = count_tensors(model, batch[0].to("meta"))
         return training_memory(counts, self.space.low_bits, self.space.high_bits)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
-        return {
-            "name": self.name,
-            "seeds": list(self.seeds),
-            "cell_seconds": self.cell_seconds,
-            **{axis: [str(entry) for entry in getattr(self.space, axis)] for axis in _AXES},
-            "base": dict(self.base),
-            "tasks": {task: dict(fields) for task, fields in self.tasks.items()},
-        }
-
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> FrontierSpec:
-        """The inverse of `to_dict`; it reads a TOML file's values too, which may leave out any key.
-
-        Raises: TypeError, ValueError: as the constructor; a key that no specification has.
-        """
-        check_tables(values, _KEYS, ("base", "tasks"))
-        axes = {axis: values[axis] for axis in _AXES if axis in values}
-        if axes and not {"low", "high"} <= set(axes):
-            raise ValueError(
-                f"specification: expected low and high, lists of formats, got {', '.join(axes)} "
-                "alone; without any of them the configurations are the paper's"
-            )
-        given = {key: values[key] for key in _OTHERS if key in values}
-        return FrontierSpec(FormatSpace(**axes) if axes else FormatSpace.peppp(), **given)
-
 
 def read_frontier_spec(path: str | Path) -> FrontierSpec:
     """The specification in a TOML file.
@@ -161,13 +166,13 @@ def read_frontier_spec(path: str | Path) -> FrontierSpec:
         FileNotFoundError: no such file.
         TypeError, ValueError: no TOML, or no specification.
     """
-    return read_toml(path, FrontierSpec.from_dict)
+    return read_toml(path, FrontierSpec)
 
 
 def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A table of fields, flat.
 
-    Raises: TypeError, ValueError: no table, an unknown field, one that the configuration says.
+    Raises: ValueError: an unknown field, or one that the configuration says.
     """
     flat = flat_fields(where, values)
     said = sorted(flat.keys() & settings_of(FormatSpace.peppp()[0]).keys())
@@ -210,7 +215,7 @@ def _joined(path: Path, there: FrontierSpec, here: FrontierSpec) -> FrontierSpec
             was, now = dict(there.tasks[task]), dict(here.tasks[task])
             raise ValueError(f"{other}: its [tasks.{task}] is {was}; here {now}")
     seeds = sorted({*there.seeds, *here.seeds})
-    return replace(here, tasks={**there.tasks, **here.tasks}, seeds=seeds)
+    return here.replace(tasks={**there.tasks, **here.tasks}, seeds=seeds)
 
 
 def read_study_spec(folder: str | Path) -> FrontierSpec:
@@ -228,4 +233,4 @@ def read_study_spec(folder: str | Path) -> FrontierSpec:
     found = json.loads(path.read_text(encoding="utf-8"))
     if found.get("kind") != KIND:
         raise ValueError(f"{path}: expected a study of frontiers, got {found.get('kind')!r}")
-    return FrontierSpec.from_dict(schemas.check(found, path)["spec"])
+    return FrontierSpec(**schemas.check(found, path)["spec"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,7 +115,7 @@ def run_study(
         raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
     joined = joined_spec(path, spec)
     # The tasks of this call, with the seeds of all.
-    spec = replace(spec, seeds=joined.seeds)
+    spec = spec.replace(seeds=joined.seeds)
     before = _asked(spec, path)
     if everything:
         chosen = {task: list(range(len(spec.space))) for task in spec.tasks}

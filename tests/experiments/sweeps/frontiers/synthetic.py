@@ -59,7 +59,8 @@ def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> Frontier
     """A study with a task for each share of wrong labels, which is named "noise 0.1" or so."""
     tasks = {f"noise {noise}": {"label_noise": noise} for noise in noises}
     base = {"data": "iris", "epochs": 1, "batch": 32, "width": 4}
-    return FrontierSpec(space, base, tasks, seeds, "synthetic")
+    axes = {name: list(map(str, getattr(space, name))) for name in ("low", "high", "accumulators")}
+    return FrontierSpec(**axes, base=base, tasks=tasks, seeds=seeds, name="synthetic")
 
 
 def truth(*noises: float) -> ErrorMatrix:

@@ -1,6 +1,5 @@
 """Studies on the sweep engine: chosen by known tasks or from a cold start, and predicted."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
     known = ErrorMatrix(SPACE, KNOWN.tasks, errors)
     with pytest.raises(ValueError, match=r"in 1 of the 12 configurations, such as 'e3m1_sat e6m11"):
         run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, **HOW)
-    images = replace(spec(0.4), base={"data": "text"}, tasks={"text": {}})
+    images = spec(0.4).replace(base={"data": "text"}, tasks={"text": {}})
     with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
         run_study(images, tmp_path, everything=True, **HOW)
 
