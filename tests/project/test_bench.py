@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bench import frontier, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
+from bench import memory, ops, optimizer_states, run, timing
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.studies import landscape
@@ -143,18 +143,6 @@ def test_layers_of_a_resnet_keep_what_their_format_takes(fmt, bits):
 def test_peak_of_a_step_holds_what_is_kept():
     step = memory.Step("torch", 1, "e5m2", "e6m9", "resnet32-cifar")
     assert step.peak() > step.kept() > 0
-
-
-def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
-    out = tmp_path / "frontier.jsonl"
-    sizes = ["--small", "20", "30", "--large", "40", "30"]
-    frontier.main(["--seconds", "0", *sizes, "--out", str(out)])
-    records = [json.loads(line) for line in out.read_text().splitlines()]
-    cases = [(r["case"], r["size"]) for r in records if "steps" in r]
-    small = [("complete", [20, 30]), ("complete, tolerance 1e-6", [20, 30])]
-    assert cases == [*small, ("complete", [40, 30])]
-    assert len(records) == len(capsys.readouterr().out.splitlines()) == 7
-    assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)
 
 
 def shown(monkeypatch, capsys, module):

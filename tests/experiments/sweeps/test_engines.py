@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ def survive(folder: Path, *never: str, **options: Any) -> Results:
     """Runs a sweep of cells that train, die and hang, in workers that SIGTERM would end; asserts
     that other cells did not notice, and that finished cells have the results of an undisturbed
     sweep. `never`: the arms whose cells fail in both tries."""
-    spec = replace(toy.spec(*ENDS, *never, seeds=1), cell_seconds=3)
+    spec = toy.spec(*ENDS, *never, seeds=1).replace(cell_seconds=3)
     whole, book = folder / "whole", folder / "book"
     toy.run(toy.spec(*ENDS, seeds=1), whole)
     with sigterm_as_ctrl_c():
@@ -102,7 +101,7 @@ def test_ctrl_c_stops_a_worker_where_it_is(tmp_path: Path) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     # A cell with a limit is never in this very process, which would have to end at the limit.
-    limited = replace(spec, cell_seconds=600)
+    limited = spec.replace(cell_seconds=600)
     with pytest.raises(Interrupted, match="stopped; 0 of 1 cells"):
         run_sweep(limited, tmp_path / "out", jobs=1, train=toy.slow(0.2))
     thread.join()
@@ -142,6 +141,6 @@ def test_a_dask_cluster(tmp_path: Path) -> None:
         assert run_sweep(SPEC, threads, engine="dask", train=toy.train).missing == 0
         toy.run(SPEC, tmp_path / "alone")
         assert toy.figures(threads) == toy.figures(tmp_path / "alone")
-        limited = replace(toy.spec("c", seeds=1), cell_seconds=2)
+        limited = toy.spec("c", seeds=1).replace(cell_seconds=2)
         with pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of th"):
             run_sweep(limited, tmp_path / "limited", engine="dask", train=toy.train)
