@@ -1,12 +1,13 @@
 """The common part of the commands: the console, options, and the message of a stopped run."""
 
 import errno
-import math
+import functools
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_origin
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -15,8 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from lpkernels.experiments.processes.torchrun import launched
+from lpkernels.experiments.settings import option_of
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats.elsewhere import nearest
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 # The control characters that a terminal would obey: all but the ends of lines and tabs.
 _CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160))}
@@ -98,18 +103,61 @@ def one_of(*names: str) -> Callable[[str], None]:
     return check
 
 
-def positive(value: float) -> None:
-    """A check that the value is a positive finite number."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"expected a positive number, got {value}")
-
-
 def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
     """Turns a configuration's error, which begins with a field's name, into the command line's."""
     field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
     if field is None or field[1] not in set(names):
         return typer.BadParameter(str(error))
     return typer.BadParameter(str(error), param_hint=f"--{field[1].replace('_', '-')}")
+
+
+def with_settings(
+    sections: Mapping[str, Mapping[str, "FieldInfo"]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command an option for every field of settings, in a group for each section.
+
+    The command takes their values together as its argument `values`, a dict by the fields' names.
+
+    Args:
+        sections: the fields of the sections by their names; "" is the run itself.
+    """
+    options = [
+        _parameter(name, field, section)
+        for section, fields in sections.items()
+        for name, field in fields.items()
+        if option_of(name, field)
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [*(each for each in own if each.name != "values"), *options]
+
+        @functools.wraps(command)
+        def called(**arguments: Any) -> None:
+            values = {option.name: arguments.pop(option.name) for option in options}
+            command(**arguments, values=values)
+
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+def _parameter(name: str, field: "FieldInfo", section: str) -> inspect.Parameter:
+    """A field of settings as a parameter of a command."""
+    kind = str if get_origin(field.annotation) is Literal else field.annotation
+    least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
+    own = f"--{name.replace('_', '-')}"
+    option = typer.Option(
+        *((other, own) if (other := option_of(name, field)) != own else ()),
+        help=field.description,
+        min=least[0] if least else None,
+        rich_help_panel=(section or "run").replace("_", " ").capitalize(),
+    )
+    annotation = Annotated[kind, option]  # type: ignore[valid-type]
+    where = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, where, default=field.default, annotation=annotation)
 
 
 def is_given(context: typer.Context, name: str) -> bool:

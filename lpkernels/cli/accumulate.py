@@ -8,117 +8,29 @@ from rich.progress import track
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import (
-    Seed,
     alone,
     check_one_process,
     console,
-    one_of,
-    positive,
     show_table,
-    valid,
+    with_settings,
+    wrong_option,
 )
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.records import append_record
-from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
-from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
-from lpkernels.techniques.accumulation.theory import METRICS, NMSE_CONSTANTS
 
 _RECORDS = "accumulate.jsonl"
 
 
-def _chunk(text: str) -> None:
-    if text not in ("none", "best") and not text.isdigit():
-        raise ValueError(f"expected none, best or a length, got {text!r}")
-
-
+@with_settings({"": work.AccumulateConfig.model_fields})
 def accumulate(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-            "mobilenetv2, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, or "
-            "module:function returning (model, sample, loss)."
-        ),
-    ] = "resnet32-cifar",
-    operand: Annotated[
-        str, typer.Option(callback=valid(parse_format), help="Of all operands, as fp8_e4m3.")
-    ] = "e5m2",
-    chunk: Annotated[
-        str,
-        typer.Option(
-            callback=valid(_chunk), help="Length of the inner sums, none (or 0), or best."
-        ),
-    ] = "none",
-    metric: Annotated[
-        str,
-        typer.Option(
-            callback=valid(one_of(*METRICS)),
-            help="nmse: the error of a sum is bounded; vrr: the variance it loses (Sakr 2019), "
-            "whose widths are too narrow for short sums.",
-        ),
-    ] = "nmse",
-    margin: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=23,
-            help="Mantissa bits beyond the metric's; --metric vrr --margin 0 is Sakr's own rule.",
-        ),
-    ] = MARGIN,
-    rounding: Annotated[
-        str,
-        typer.Option(
-            callback=valid(one_of(*NMSE_CONSTANTS)),
-            help="nearest_even; with nmse also stochastic, or aligned_truncation (tensor cores).",
-        ),
-    ] = "nearest_even",
-    headroom: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Exponent bits beyond those that the sample needs, for training to go on."
-        ),
-    ] = HEADROOM,
-    exp_bits: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=8,
-            help="Exponent bits of the accumulators; 0: as measured, with headroom, or 8.",
-        ),
-    ] = 0,
+    values: dict[str, Any],
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Simulate sums of the planned lengths as well.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(
         "results/accumulate"
     ),
-    batch: Annotated[
-        int, typer.Option(min=1, help="Images or texts of a step; module:function brings them.")
-    ] = 8,
-    sample: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Images or texts that are computed to measure zeros and exponents; 0: none, the "
-            "plan is made from shapes alone.",
-        ),
-    ] = 0,
-    loss_scale: Annotated[
-        float,
-        typer.Option(
-            callback=valid(positive),
-            help="Gradients are measured at this multiple; a power of two is exact.",
-        ),
-    ] = 1024.0,
-    longest: Annotated[int, typer.Option(min=64, help="Products of the longest simulated sum.")] = 1
-    << 16,
-    data: Annotated[
-        str, typer.Option(help="digits, digits32, fashion-mnist, cifar10 or cifar100.")
-    ] = "digits",
-    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's or Fashion-MNIST's files.")] = "",
-    width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
-    seed: Seed = 0,
 ) -> None:
     """The accumulator each product of a network needs, forward and backward; proof by simulation.
 
@@ -130,16 +42,12 @@ def accumulate(
 
     A function `make` of yours in mine.py: `PYTHONPATH=. lpkernels accumulate --model mine:make`
     """
-    lengths = {"none": 0, "best": -1}
-    given = dict(locals())
     check_one_process("accumulate")
-    given["chunk"] = lengths[chunk] if chunk in lengths else int(chunk)
-    fields = work.AccumulateConfig().to_dict()
-    config = work.AccumulateConfig(**{name: given[name] for name in fields})
     try:
+        config = work.AccumulateConfig(**values)
         made = work.make_plan(config, work.find_workload(config))
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise wrong_option(error, values) from error
     work.start_records(out / _RECORDS, config, made)
     _show_plan(config, made, out)
     if simulate:

@@ -1,16 +1,13 @@
 """`lpkernels train`: one network, one recipe; under torchrun several processes."""
 
 import contextlib
-import functools
-import inspect
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
 from lpkernels.cli._options import (
     Out,
@@ -20,11 +17,11 @@ from lpkernels.cli._options import (
     show_table,
     stopped,
     system_errors,
+    with_settings,
     wrong_option,
 )
 from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.processes.torchrun import Processes, joined
-from lpkernels.experiments.settings import option_of
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 
@@ -32,47 +29,7 @@ if TYPE_CHECKING:
     from lpkernels.experiments.training.trainer import Trainer
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for every setting of a run, in a group for each section.
-
-    The command takes their values together as its argument `values`, a dict by the settings' names.
-    """
-    options = [
-        _parameter(name, field, section)
-        for section, fields in sections().items()
-        for name, field in fields.items()
-        if option_of(name, field)
-    ]
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    parameters = [*(each for each in own if each.name != "values"), *options]
-
-    @functools.wraps(command)
-    def called(**arguments: Any) -> None:
-        values = {option.name: arguments.pop(option.name) for option in options}
-        command(**arguments, values=values)
-
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
-
-
-def _parameter(name: str, field: FieldInfo, section: str) -> inspect.Parameter:
-    """A setting as a parameter of a command."""
-    kind = str if get_origin(field.annotation) is Literal else field.annotation
-    least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
-    own = f"--{name.replace('_', '-')}"
-    option = typer.Option(
-        *((other, own) if (other := option_of(name, field)) != own else ()),
-        help=field.description,
-        min=least[0] if least else None,
-        rich_help_panel=(section or "run").replace("_", " ").capitalize(),
-    )
-    annotation = Annotated[kind, option]  # type: ignore[valid-type]
-    where = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, where, default=field.default, annotation=annotation)
-
-
-@with_settings
+@with_settings(sections())
 def train(
     context: typer.Context,
     values: dict[str, Any],

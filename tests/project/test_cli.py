@@ -5,7 +5,6 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,12 +115,12 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["report", "."], "PATHS", "no records.jsonl"),
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
-        (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
+        (["accumulate", "--metric", "mse"], "--metric", "'nmse' or 'vrr'"),
         (["accumulate", "--margin", "-1"], "--margin", "greater than or equal to 0"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
         (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
         (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
-        (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
+        (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected greater than 0"),
         (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
         (["schedule", "pfq:3-8/8"], "text", "there is nothing to draw before"),
         (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
@@ -175,7 +174,7 @@ def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.Monke
     def tiny_spec(*, epochs: int, seed: int) -> SweepSpec:
         small = {"model": "cnn1", "width": 1, "batch": 500, "threads": 1}
         spec = full(epochs=epochs, seed=seed)
-        return replace(spec, base={**spec.base, **small})
+        return spec.replace(base={**spec.base, **small})
 
     monkeypatch.setattr(demo, "demo_spec", tiny_spec)
     said = done("demo", "--out", tmp_path, "--epochs", 1)
@@ -230,7 +229,7 @@ def test_accumulate_plans_and_simulates(tmp_path: Path) -> None:
     for picture in ("bits.png", "errors.png"):
         assert (tmp_path / picture).stat().st_size > 1000
     header, *rows = read_records(tmp_path / "accumulate.jsonl")
-    assert (header["kind"], header["config"]["chunk"]) == ("accumulate", -1)
+    assert (header["kind"], header["config"]["chunk"]) == ("accumulate", "best")
     assert [row["type"] for row in rows] == sorted(row["type"] for row in rows)
     assert {row["type"] for row in rows} == {"plan", "simulation"}
 
@@ -254,7 +253,7 @@ def test_accumulate_plans_by_the_error_law_and_a_margin_or_by_sakrs_rule(tmp_pat
         (("--margin", "0"), {"margin": 0}),
         (("--metric", "vrr", "--margin", "0"), {"metric": "vrr", "margin": 0}),
     ):
-        asked = replace(config, **changes)
+        asked = config.replace(**changes)
         made = accumulate.make_plan(asked, accumulate.find_workload(asked))
         done(*ACCUMULATE, *options, "--out", tmp_path)
         records = read_records(tmp_path / "accumulate.jsonl")
@@ -269,7 +268,7 @@ def test_accumulate_plans_by_the_error_law_and_a_margin_or_by_sakrs_rule(tmp_pat
 def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
     options = ["--rounding", "aligned_truncation", "--out", tmp_path]
     assert ":toward_zero:block=1:aligned_bits=" in done(*ACCUMULATE, *options, "--simulate")
-    known = "nearest_even, stochastic, aligned_truncation"
+    known = "'nearest_even', 'stochastic' or 'aligned_truncation'"
     assert_refused((*ACCUMULATE, "--rounding", "toward_zero"), known)
 
 

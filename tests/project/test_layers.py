@@ -60,8 +60,7 @@ THIRD_PARTY = {
     "transformers": ("integrations",), "ray": ("experiments.sweeps",),
     "dask": ("experiments.sweeps",), "distributed": ("experiments.sweeps",),
     "rich": ("experiments", "report", "cli"), "typer": ("cli",),
-    "pydantic": ("experiments.settings", "experiments.training", "experiments.workloads.config",
-                 "cli.train"),
+    "pydantic": ("experiments", "cli._options"),
 }  # fmt: skip
 # Adapters know the registry, never one another.
 ADAPTERS = {"_reference", "cpu", "cuda", "triton", "native"}

@@ -3,20 +3,22 @@
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch.nn.functional import cross_entropy
 
 from lpkernels import schemas
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.settings import Settings, checked
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
 from lpkernels.experiments.workloads.images import load
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import function_of
-from lpkernels.formats import FloatFormat
+from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import (
@@ -36,41 +38,66 @@ KIND = "accumulate"
 _SIDE = 64
 
 
-@dataclass(frozen=True)
-class AccumulateConfig:
-    """One question, as plain values.
+def _check_chunk(text: str) -> None:
+    if text not in ("none", "best") and not text.isdigit():
+        raise ValueError(f"expected none, best or a length, got {text!r}")
 
-    model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
-        the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, metric, margin, rounding, headroom, exp_bits: as in `plan`; exp_bits 0:
-        measured.
-    chunk: its length, 0 none, -1 the best.
-    batch: images or token sequences of a training step.  sample: of the batch that is computed; 0:
-        none, the plan is made on the meta device.  module:function brings a sample and its batch.
-    loss_scale: the loss is multiplied by it.
-    longest: the sums that are simulated have at most that many products.
-    data, data_dir, width: of a resnet<depth> or cnn<depth>.
-    """
 
-    model: str = "resnet32-cifar"
-    operand: str = "e5m2"
-    chunk: int = 0
-    metric: str = "nmse"
-    margin: int = MARGIN
-    rounding: str = "nearest_even"
-    headroom: int = HEADROOM
-    exp_bits: int = 0
-    batch: int = 8
-    sample: int = 0
-    loss_scale: float = 1024.0
-    longest: int = 1 << 16
-    seed: int = 0
-    data: str = "digits"
-    data_dir: str = ""
-    width: int = 16
+class AccumulateConfig(Settings):
+    """One question about the accumulators of a network."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    model: str = Field(
+        "resnet32-cifar",
+        description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
+        "mobilenetv2, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, or "
+        "module:function returning (model, sample, loss).",
+    )
+    operand: Annotated[str, checked(parse_format)] = Field(
+        "e5m2", description="Of all operands, as fp8_e4m3."
+    )
+    chunk: Annotated[str, checked(_check_chunk)] = Field(
+        "none", description="Length of the inner sums, none (or 0), or best."
+    )
+    metric: Literal["nmse", "vrr"] = Field(
+        "nmse",
+        description="nmse: the error of a sum is bounded; vrr: the variance it loses (Sakr 2019), "
+        "whose widths are too narrow for short sums.",
+    )
+    margin: int = Field(
+        MARGIN, ge=0, le=23,
+        description="Mantissa bits beyond the metric's; --metric vrr --margin 0 is Sakr's own "
+        "rule.",
+    )  # fmt: skip
+    rounding: Literal["nearest_even", "stochastic", "aligned_truncation"] = Field(
+        "nearest_even",
+        description="nearest_even; with nmse also stochastic, or aligned_truncation (tensor "
+        "cores).",
+    )
+    headroom: int = Field(
+        HEADROOM, ge=0,
+        description="Exponent bits beyond those that the sample needs, for training to go on.",
+    )  # fmt: skip
+    exp_bits: int = Field(
+        0, ge=0, le=8,
+        description="Exponent bits of the accumulators; 0: as measured, with headroom, or 8.",
+    )  # fmt: skip
+    batch: int = Field(
+        8, ge=1, description="Images or texts of a step; module:function brings them."
+    )
+    sample: int = Field(
+        0, ge=0,
+        description="Images or texts that are computed to measure zeros and exponents; 0: none, "
+        "the plan is made from shapes alone.",
+    )  # fmt: skip
+    loss_scale: float = Field(
+        1024.0, gt=0,
+        description="Gradients are measured at this multiple; a power of two is exact.",
+    )  # fmt: skip
+    longest: int = Field(1 << 16, ge=64, description="Products of the longest simulated sum.")
+    data: str = Field("digits", description="digits, digits32, fashion-mnist, cifar10 or cifar100.")
+    data_dir: str = Field("", description="Folder of CIFAR's or Fashion-MNIST's files.")
+    width: int = Field(16, ge=1, description="Channels of the first layer.")
+    seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
 
 
 def find_workload(config: AccumulateConfig) -> Workload:
@@ -111,7 +138,8 @@ def find_workload(config: AccumulateConfig) -> Workload:
 
 def _imported(config: AccumulateConfig) -> Workload:
     name = config.model
-    if (config.batch, config.sample) != (AccumulateConfig.batch, AccumulateConfig.sample):
+    usual = AccumulateConfig()
+    if (config.batch, config.sample) != (usual.batch, usual.sample):
         raise ValueError(
             f"batch and sample: the function {name!r} brings a sample as large as the batch; leave "
             "both out, and make what is too large to compute on torch's meta device"
@@ -126,12 +154,15 @@ def _imported(config: AccumulateConfig) -> Workload:
 
 def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     """The plan of the configuration; errors as in `plan`."""
+    chunk: Any = config.chunk
+    if chunk != "best":
+        chunk = int(chunk.replace("none", "0")) or None
     return plan(
         work.model,
         work.sample,
         loss=lambda y: work.loss(y) * config.loss_scale,
         operand=config.operand,
-        chunk="best" if config.chunk < 0 else config.chunk or None,
+        chunk=chunk,
         headroom=config.headroom,
         exp_bits=config.exp_bits or None,
         batch=None if ":" in config.model else config.batch,

@@ -1,6 +1,5 @@
 """`lpkernels accumulate` in pieces: workloads, plans, simulated sums."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,22 +37,22 @@ def test_a_function_can_bring_the_model() -> None:
         with pytest.raises(ValueError, match=message):
             work.find_workload(AccumulateConfig(model=name))
     with pytest.raises(ValueError, match=r"sample: the function .* brings a"):
-        work.find_workload(replace(config, sample=3))
+        work.find_workload(config.replace(sample=3))
     with pytest.raises(ValueError, match=r"sample: expected at most the \d+ training images of"):
-        work.find_workload(replace(TINY, sample=10**4))
+        work.find_workload(TINY.replace(sample=10**4))
 
 
 def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
     shapes, small, whole = (
         work.make_plan(config, work.find_workload(config)).rows
-        for config in (replace(TINY, sample=0), replace(TINY, sample=4), TINY)
+        for config in (TINY.replace(sample=0), TINY.replace(sample=4), TINY)
     )
     lengths = [[row.length for row in rows] for rows in (shapes, small, whole)]
     assert lengths[0] == lengths[1] == lengths[2]
     measured = [{row.growth is not None for row in rows} for rows in (shapes, small, whole)]
     assert measured == [{False}, {True}, {True}]
     bundled = AccumulateConfig(model="tiny-gpt", sample=1, batch=4)
-    for config in (bundled, replace(bundled, sample=0)):
+    for config in (bundled, bundled.replace(sample=0)):
         rows = work.make_plan(config, work.find_workload(config)).rows
         assert rows[-1].gemm == "wgrad" and rows[-1].length == 4 * 128
 
@@ -67,7 +66,7 @@ def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> Non
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
     assert len(set(points)) == len(points)
-    config = replace(TINY, rounding="aligned_truncation", chunk=16)
+    config = TINY.replace(rounding="aligned_truncation", chunk="16")
     made = work.make_plan(config, work.find_workload(TINY))
     accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
     assert {acc.block for acc in accs} == {1}

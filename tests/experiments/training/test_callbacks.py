@@ -14,11 +14,11 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
-from lpkernels.cli.train import with_settings
+from lpkernels.cli._options import with_settings
 from lpkernels.experiments import records
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks import CALLBACKS
-from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.config import RunConfig, sections
 from lpkernels.report.runs import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
@@ -171,7 +171,7 @@ def test_a_callback_brings_its_options() -> None:
     seen: dict[str, Any] = {}
 
     @app.command()
-    @with_settings
+    @with_settings(sections())
     def train(values: dict[str, Any]) -> None:
         seen.update(values)
 
