@@ -3,7 +3,6 @@ training loss has become flat."""
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -180,10 +179,6 @@ def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
         raise ValueError(
             f"stages: expected two or more, got {list(checked)}; a constant precision needs no loop"
         )
-    for stage, following in pairwise(checked):
-        if following[0] < stage[0] or following[1] < stage[1]:
-            raise ValueError(
-                f"stages: expected bits that do not fall, got {stage} and then {following}; order "
-                "them"
-            )
+    if any(levels != tuple(sorted(levels)) for levels in zip(*checked, strict=True)):
+        raise ValueError(f"stages: expected bits that do not fall, got {list(checked)}; order them")
     return checked

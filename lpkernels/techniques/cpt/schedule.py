@@ -72,13 +72,7 @@ _STRIDE = 0x9E3779B97F4A7C15
 
 def width(label: str, value: Any) -> int:
     """A precision in bits, 1 to 32."""
-    bits = checks.whole(label, value, 1)
-    if bits > _MOST_BITS:
-        raise ValueError(
-            f"{label}: expected 1 to {_MOST_BITS} bits, got {bits}; tensors are float32, so give "
-            f"{_MOST_BITS}"
-        )
-    return bits
+    return checks.whole(label, value, 1, _MOST_BITS)
 
 
 def widths(label: str, value: Any) -> tuple[int, int]:

@@ -277,20 +277,15 @@ def _table(
         ValueError: a width that the table lacks, a text without {bits}, an unknown name.
     """
     bits_used = sorted({bits for bits in used if bits is not None})
-    if isinstance(rule, str):
-        if "{bits}" not in rule or rule.count("{") > 1:
-            names = f" or a name ({', '.join(TABLES)})" if label == "formats" else ""
-            raise ValueError(
-                f"{label}: expected a text with {{bits}} in it once, such as 'e8m{{bits}}', a "
-                f"table{names}, or a function, got {rule!r}"
-            )
+    if isinstance(rule, str) and rule.count("{") == rule.count("{bits}") == 1:
         return {bits: read(rule.format(bits=bits)) for bits in bits_used}
     if callable(rule):
         return {bits: read(rule(bits)) for bits in bits_used}
     if not isinstance(rule, Mapping):
-        raise TypeError(
-            f"{label}: expected a text such as 'e8m{{bits}}', a mapping or a function of the bits, "
-            f"got {type(rule).__name__}"
+        names = f" or a name ({', '.join(TABLES)})" if label == "formats" else ""
+        raise (ValueError if isinstance(rule, str) else TypeError)(
+            f"{label}: expected a text with {{bits}} in it once, such as 'e8m{{bits}}', a table "
+            f"{{bits: ...}}, a function of the bits{names}, got {rule!r}"
         )
     missing = [bits for bits in bits_used if bits not in rule]
     if missing:

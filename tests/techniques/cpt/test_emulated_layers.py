@@ -50,17 +50,6 @@ def test_weights_and_accumulators() -> None:
     assert str(model[0].recipe.wgrad) == "e6m9"
 
 
-def test_at_more_than_16_bits_nothing_is_rounded() -> None:
-    wide, plain = model_of(), lp.revert(model_of())
-    lp.set_precision(wide, 32, 17)
-    outputs = [model(x()) for model in (wide, plain)]
-    assert torch.equal(*outputs)
-    for y in outputs:
-        y.square().sum().backward()
-    for ours, theirs in zip(wide.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
-
-
 def test_the_running_range_goes_on_at_32_bits_and_serves_fewer_bits_later() -> None:
     def after(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
         model = model_of()

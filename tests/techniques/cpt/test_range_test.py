@@ -297,7 +297,7 @@ def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator:
     "options, error, match",
     ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
     ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
-    ({"candidates": (3, 40)}, ValueError, "candidates: expected 1 to 32 bits, got 40"),
+    ({"candidates": (3, 40)}, ValueError, "candidates: expected 1 to 32, got 40"),
     ({"window": 0, "rule": "fu2021"}, ValueError, "window: expected at least 1, got 0"),
     ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
     ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),

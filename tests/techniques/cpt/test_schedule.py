@@ -161,8 +161,8 @@ def test_functions_constants_and_the_widest_range() -> None:
 
 WRONG = [
     ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3\)"),
-    ({"bits": (0, 3)}, ValueError, "bits: expected at least 1, got 0"),
-    ({"bits": (3, 33)}, ValueError, "bits: expected 1 to 32 bits, got 33"),
+    ({"bits": (0, 3)}, ValueError, "bits: expected 1 to 32, got 0"),
+    ({"bits": (3, 33)}, ValueError, "bits: expected 1 to 32, got 33"),
     ({"bits": (3.0, 8)}, TypeError, "bits: expected an int, got float 3.0"),
     ({"bits": "3-8"}, TypeError, r"bits: expected \(lowest, highest\) such as \(3, 8\)"),
     ({"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),

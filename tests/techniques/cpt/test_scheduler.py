@@ -243,8 +243,8 @@ OPTIONS = [
     ({"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
     ({"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
     ({"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
-    ({"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
-    ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 32 bits, got 99"),
+    ({"grad_bits": 0}, ValueError, "grad_bits: expected 1 to 32, got 0"),
+    ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 32, got 99"),
     ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),
     ({"accumulator_bits": 4}, ValueError, "no attribute 'set_accumulator'"),
 ]

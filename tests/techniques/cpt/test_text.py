@@ -83,7 +83,7 @@ def test_stages_make_their_scheduler() -> None:
     ("cpt:2-8/8,formats=float", "the table lacks 2"),
     ("cpt:3-8/8,formats=3:e9", "formats"),
     ("pfq:8", r"stages: expected two or more, got \[\(8, 8\)\]"),
-    ("pfq:3-8-6/8", r"stages: expected bits that do not fall, got \(8, 8\) and then \(6, 8\)"),
+    ("pfq:3-8-6/8", "stages: expected bits that do not fall"),
     ("pfq:3-8/6-6-8", "grad bits: expected one number, or 2, one a stage, got"),
     ("pfq:3-x/8", "bits: expected a whole number, got '3-x'"),
     ("pfq:3-8/8,period=-1", "period: expected at least 1, got -1"),
