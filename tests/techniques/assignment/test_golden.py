@@ -1,7 +1,7 @@
 """The paper's four networks: their groups and assignments, and ten steps of one of them, as data.
 
-Each file of `golden` but released.json holds the result of `results` for a quarter of the usual
-width, 10 classes and a batch of four images of 3 x 32 x 32; the loss is the mean cross entropy:
+Each file of `golden` but released.json holds the result of `results` for a network in the width
+25%, 10 classes and a batch of four images of 3 x 32 x 32; the loss is the mean cross entropy:
 
 - "groups": for each group its elements, its number of tensors, and its first and last result. So in
   SqueezeNet the group of a squeeze convolution holds both expanding weights, and the group of the
@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
+from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Op, assign, demote, group, trace
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
@@ -42,13 +42,13 @@ RELEASED = json.loads((GOLDEN / "released.json").read_text())
 BATCH = 8
 
 
-def built(name: str) -> nn.Module:
-    return build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
+def lees(name: str, pixels: int, width: int) -> nn.Module:
+    return build_model(f"lee-{name}", Task("images", (3, pixels, pixels), 10), width=width)
 
 
 @functools.cache
 def traced(name: str) -> tuple[Op, ...]:
-    return trace(built(name), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
+    return trace(lees(name, 32, 25), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
 
 
 def results(name: str) -> dict[str, Any]:
@@ -70,21 +70,17 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
     # A group opens with every product.
     assert ["input", *(op.name for op in ops if op.is_gemm)] == [each.ends[0] for each in groups]
     # Every parameter and every result is counted with its gradient.
-    parameters = sum(p.numel() for p in built(name).parameters())
+    parameters = sum(p.numel() for p in lees(name, 32, 25).parameters())
     elements = parameters + sum(op.numel for op in ops)
     assert sum(each.numel for each in groups) == 2 * elements
     assert demote(groups, 0.0).bits == 32 * elements
     assert demote(groups, 1.0).bits == 8 * parameters + 16 * elements
 
 
-def lees(name: str) -> nn.Module:
-    return build_model(f"lee-{name}", Task("images", (3, 8, 8), 10), width=10)
-
-
 @each("name", RELEASED["groups"])
 def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -> None:
     batch = torch.zeros(2, 3, 8, 8), torch.arange(2)
-    sizes = [each.numel for each in group(trace(lees(name), cross_entropy, batch))]
+    sizes = [each.numel for each in group(trace(lees(name, 8, 10), cross_entropy, batch))]
     pairs = zip(sizes, RELEASED["groups"][name], strict=True)
     less = {at: released - size for at, (size, released) in enumerate(pairs) if released != size}
     # There the mean loss counts for each of the two examples, with its gradient.
@@ -97,7 +93,7 @@ def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -
 def test_ten_steps_go_as_the_released_code_goes() -> None:
     """Roundings differ where docs/assignments.md says so; a promotion comes one step later here."""
     torch.manual_seed(0)
-    model = lees("resnet18")
+    model = lees("resnet18", 8, 10)
     # The gradient of tiny first weights overflows at the first scale, and so do results of large
     # images, which are promoted. Norms have small scales, so some results are rounded to 0.
     with torch.no_grad():
