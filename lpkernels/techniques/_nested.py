@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,47 +13,36 @@ from lpkernels.nn.observing import tensors
 
 def all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
     """As `tensors`, inside mappings too (a model's output may be one)."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found |= all_tensors({f"{name}.{key}": each for key, each in value.items()})
+            by_name |= all_tensors({f"{name}.{key}": field for key, field in value.items()})
         elif isinstance(value, list | tuple):
-            found |= all_tensors({f"{name}.{i}": each for i, each in enumerate(value)})
+            by_name |= all_tensors({f"{name}.{i}": item for i, item in enumerate(value)})
         else:
-            found |= tensors({name: value})
-    return found
+            by_name |= tensors({name: value})
+    return by_name
 
 
 def changed(value: Any, change: Callable[[int, Tensor], Tensor]) -> Any:
     """value with change(number, tensor) for each tensor; containers without changes stay."""
-    return _Walk(change).of(value)
+    numbers = itertools.count()
 
-
-class _Walk:
-    def __init__(self, change: Callable[[int, Tensor], Tensor]) -> None:
-        self._change = change
-        self._number = -1
-        # Tensors so far that became another one.
-        self._others = 0
-
-    def of(self, value: Any) -> Any:
+    def walk(value: Any) -> Any:
         if isinstance(value, Tensor):
-            self._number += 1
-            new = self._change(self._number, value)
-            self._others += new is not value
-            return new
+            return change(next(numbers), value)
         if isinstance(value, Mapping):
-            before = self._others
-            found = {key: self.of(each) for key, each in value.items()}
-            if self._others == before:
+            fields = {key: walk(field) for key, field in value.items()}
+            if all(fields[key] is field for key, field in value.items()):
                 return value
-            if type(value) is dict or not all(isinstance(key, str) for key in found):
-                return found
-            return type(value)(**found)
+            if type(value) is dict or not all(isinstance(key, str) for key in fields):
+                return fields
+            return type(value)(**fields)
         if isinstance(value, list | tuple):
-            before = self._others
-            listed = [self.of(each) for each in value]
-            if self._others == before:
+            items = [walk(item) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
                 return value
-            return type(value)(*listed) if hasattr(value, "_fields") else type(value)(listed)
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         return value
+
+    return walk(value)
