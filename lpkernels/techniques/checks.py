@@ -60,9 +60,9 @@ def number(
         ("of at most", most, operator.le),
         ("below", below, operator.lt),
     )
-    given = [(text, bound, holds) for text, bound, holds in bounds if bound is not None]
-    if not math.isfinite(result) or not all(holds(result, bound) for _, bound, holds in given):
-        wanted = " and ".join(f"{text} {bound:g}" for text, bound, _ in given)
+    limits = [(text, bound, holds) for text, bound, holds in bounds if bound is not None]
+    if not math.isfinite(result) or not all(holds(result, bound) for _, bound, holds in limits):
+        wanted = " and ".join(f"{text} {bound:g}" for text, bound, _ in limits)
         raise ValueError(f"{label}: expected a finite number {wanted}, got {value}")
     return result
 
@@ -108,7 +108,7 @@ def finite(
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
         raise ValueError(
-            f"{label}: expected finite numbers, got {_found(array, wrong)}{advice and '; '}{advice}"
+            f"{label}: expected finite numbers, got {_first(array, wrong)}{advice and '; '}{advice}"
         )
     return array
 
@@ -161,7 +161,7 @@ def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bo
     if len(wrong):
         raise ValueError(
             f"{label}: expected errors that are finite or NaN (missing), got "
-            f"{_found(errors, wrong)}"
+            f"{_first(errors, wrong)}"
         )
     missing = int(np.isnan(errors[observed]).sum())
     if missing:
@@ -186,8 +186,8 @@ def clip_range(label: str, clip: Any) -> tuple[float, float] | None:
     return low, high
 
 
-def _found(array: Floats, wrong: Ints) -> str:
-    """The first wrong element and where it is."""
+def _first(array: Floats, wrong: Ints) -> str:
+    """The first wrong element and its place."""
     at = tuple(int(i) for i in wrong[0])
     place = f"row {at[0]}, column {at[1]}" if len(at) == 2 else f"index {', '.join(map(str, at))}"
     return f"{array[at]} at {place}" if at else f"{array[at]}"
