@@ -1,12 +1,10 @@
 """``python -m bench.frontier_study``: what each way of choosing measurements is worth.
 
-On an error matrix that is known (``lpkernels frontier table --export``), each task in turn is new:
-3 to 15 of its configurations are measured, and the rest is predicted from the other tasks. These
-are compared: D-optimal choices and random ones; the mean of the other tasks, which
-measures nothing; and a cold start, which knows no other task. The tables have means over tasks with
-standard errors, beside the noise of the seeds, and how many measurements a cold start makes until
-no band reaches the frontier any more. Results are printed, and written as records that
-``lpkernels frontier plot --what choices`` draws.
+On an error matrix (``lpkernels frontier table --export``), each task in turn is new: 3 to 15 of its
+configurations are measured, by D-optimal or random choice, and the rest is predicted from the other
+tasks. Beside them stand the mean of the other tasks, which measures nothing, and a cold start,
+which takes no other task. Results are printed, and written as records that ``lpkernels frontier
+plot --what choices`` draws.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 from lpkernels import schemas
 from lpkernels.cli._options import show_table
@@ -27,14 +26,15 @@ from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.report.tables import make_table
 from lpkernels.techniques import pareto
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, averages
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from lpkernels.techniques.pareto.cold_start import cover
-from lpkernels.techniques.pareto.evaluation import FIGURES, compare
+from lpkernels.techniques.pareto.evaluation import compare
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
 MATRIX = HERE / "results" / "frontier-errors.csv"
 METHODS = ("greedy", "random", "column_mean")
+FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
 
 def cold_start(
@@ -65,10 +65,7 @@ def cold_records(
 def ended_records(
     matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, seed: int
 ) -> list[Record]:
-    """A cold start on each task for as long as a configuration's band reaches the frontier.
-
-    Nothing limits the number of measurements: the bands save all that are left out.
-    """
+    """A cold start on each task for as long as a configuration's band reaches the frontier."""
     records = []
     for task, name in enumerate(matrix.tasks):
         found, figures = cold_start(matrix, space, memory, task, len(space), seed)
@@ -88,17 +85,21 @@ def study(
     draws: int = 20,
     seed: int = 0,
 ) -> list[Record]:
-    """The rows of `averages`, for all ways of choosing.
-
-    memory: (tasks, configurations).
-    """
+    """A row for each way of choosing and number of measurements: the number of tasks, and the mean
+    over tasks and the standard error of each figure. memory: (tasks, configurations)."""
     options: dict[str, Any] = {"counts": counts, "rank": rank, "observed": observed}
     records = pareto.leave_one_out(
         matrix.errors, memory, methods=METHODS, draws=draws, seed=seed, **options
     )
     if not np.isnan(matrix.mean).any():
         records += cold_records(matrix, space, memory, counts, seed)
-    return averages(records)
+    figures = pandas.DataFrame(records).astype(dict.fromkeys((*FIGURES, "noise"), float))
+    # Draws of one task are averaged first.
+    tasks = figures.groupby(["method", "count", "task"], sort=False)[[*FIGURES, "noise"]].mean()
+    groups = tasks.groupby(["method", "count"], sort=False)
+    table = groups.mean().join(groups.sem().add_suffix("_error")).assign(tasks=groups.size())
+    rows = table.reset_index().to_dict("records")
+    return [{key: None if x != x else x for key, x in row.items()} for row in rows]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -124,9 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for r in rows
     ]
     show_table(make_table(("way", "measured", *FIGURES), cells, words=("way",)))
-    noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
-    if noise is not None:
-        print(f"noise of the seeds: {noise:.4f}")
+    if rows[0]["noise"] is not None:
+        print(f"noise of the seeds: {rows[0]['noise']:.4f}")
     gaps = np.isnan(matrix.mean).any()
     ended = [] if gaps else ended_records(matrix, spec.space, memory, options.seed)
     for name in ("measured", "hypervolume") if ended else ():

@@ -177,7 +177,7 @@ def plot_counts(
     """Draws how far off predictions are against the number of measurements, with standard errors, a
     line for each way of choosing; the noise of the seeds as a line across. A panel for each study.
 
-    studies: rows as `averages` makes them, by label.
+    studies: the rows of `read_choices`, by label.
 
     Raises: ValueError: no row has an rmse, or matplotlib does not write files of that ending.
     """

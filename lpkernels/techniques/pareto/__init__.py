@@ -6,7 +6,7 @@ low-precision training" (PEPPP).
 
 from lpkernels.techniques.pareto.cold_start import cold_start
 from lpkernels.techniques.pareto.completion import complete, embed
-from lpkernels.techniques.pareto.evaluation import averages, leave_one_out
+from lpkernels.techniques.pareto.evaluation import leave_one_out
 from lpkernels.techniques.pareto.frontier import (
     choose,
     convergence,
@@ -23,7 +23,6 @@ __all__ = [
     "ErrorMatrix",
     "FormatSpace",
     "TrainingRecipe",
-    "averages",
     "choose",
     "cold_start",
     "complete",

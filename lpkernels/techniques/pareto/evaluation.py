@@ -15,8 +15,6 @@ from lpkernels.techniques.pareto.prediction import predict
 from lpkernels.techniques.pareto.selection import METHODS, select
 from lpkernels.techniques.pareto.spaces import mean_over_seeds
 
-#: The figures that `averages` averages, beside the noise.
-FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 _COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.
 _RIDGE = 1e-12
@@ -144,32 +142,6 @@ def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) ->
         "hypervolume": hypervolume(sizes[chosen], truth[chosen], reference) / area if area else 1.0,
         "regret": float(truth[chosen].min() - truth.min()),
     }
-
-
-def averages(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each method and count: the number of tasks, and each figure's mean and standard
-    error.
-
-    Args: records: of `leave_one_out`.
-
-    Draws of one task are averaged first; the standard error is that over tasks, None for one task.
-    """
-    rows = []
-    for method, count in dict.fromkeys((record["method"], record["count"]) for record in records):
-        group = [r for r in records if (r["method"], r["count"]) == (method, count)]
-        row: dict[str, Any] = {"method": method, "count": count}
-        row["tasks"] = len({record["task"] for record in group})
-        for figure in (*FIGURES, "noise"):
-            tasks: dict[int, list[float]] = {}
-            for record in group:
-                if record[figure] is not None:
-                    tasks.setdefault(record["task"], []).append(record[figure])
-            means = [float(np.mean(draws)) for draws in tasks.values()]
-            row[figure] = float(np.mean(means)) if means else None
-            error = np.std(means, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else None
-            row[f"{figure}_error"] = None if error is None else float(error)
-        rows.append(row)
-    return rows
 
 
 def noise_floor(errors: Floats) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
@@ -24,7 +24,6 @@ from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
-from lpkernels.techniques.checks import Floats
 
 
 @dataclass(frozen=True, init=False)
@@ -118,10 +117,6 @@ class TrainingRecipe:
 _COUNTS = ("params", "activations", "inputs", "outputs")
 
 
-@overload
-def training_memory(counts: Mapping[str, int], low_bits: float, high_bits: float) -> float: ...
-@overload
-def training_memory(counts: Mapping[str, int], low_bits: Floats, high_bits: Floats) -> Floats: ...
 def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) -> Any:
     """Bytes that a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
 
