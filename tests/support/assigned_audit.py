@@ -145,7 +145,7 @@ class _Watch(Visitor):
             self._assigned.fan_out == "branches"
             and key_of(op, "activation") in self._plan.times_read
         )
-        if not shared and key not in self._plan.passed:
+        if not shared and key not in self._plan.unrounded_gradients:
             self.check_gradient(key, gradient)
 
     def check_gradient(self, key: str, gradient: Tensor) -> None:
@@ -184,7 +184,7 @@ def _rounded_once(plan: Trace, trained: Container[str]) -> set[str]:
         if not reached.isdisjoint(op.inputs):
             reached.add(op.name)
         gradient = key_of(op.name, "grad_activation")
-        if op.name in reached and gradient not in plan.passed:
+        if op.name in reached and gradient not in plan.unrounded_gradients:
             found.add(gradient)
     return found
 

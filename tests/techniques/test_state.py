@@ -134,7 +134,7 @@ TECHNIQUES = {
     "Assigned": Row(
         assigned,
         overflow,
-        [({**assigned().state_dict(), "waiting": {"x.Y": (0, 0, 0, 1)}}, "counts 'x.Y', which")],
+        [({**assigned().state_dict(), "pending_counts": {"x.Y": (0,) * 4}}, "counts 'x.Y', which")],
         lambda technique: (saved(technique), technique.assignment.low),
     ),
     "LossScaler": Row(

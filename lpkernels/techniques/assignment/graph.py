@@ -327,7 +327,7 @@ class Pins:
 NO_PINS = Pins()
 
 
-def held(groups: Sequence[Group], pins: Pins) -> tuple[frozenset[str], frozenset[str]]:
+def pinned_keys(groups: Sequence[Group], pins: Pins) -> tuple[frozenset[str], frozenset[str]]:
     """The keys of the tensors that stay high (those of unknown operations among them), and of the
     tensors that stay low, whatever the rule.
 
@@ -340,7 +340,7 @@ def held(groups: Sequence[Group], pins: Pins) -> tuple[frozenset[str], frozenset
     low = {key for glob in pins.low for key in _matching("low", glob, keys)}
     if high & low:
         raise ValueError(
-            f"pins: {named(high & low)} would be held high and low; hold a tensor once, and no "
+            f"pins: {names_of(high & low)} would be held high and low; hold a tensor once, and no "
             "tensor of an unknown operation low"
         )
     return frozenset(high), frozenset(low)
@@ -351,12 +351,12 @@ def _matching(field: str, glob: str, keys: Sequence[str]) -> list[str]:
     if not matches:
         raise ValueError(
             f"pins: {field}={glob!r} matches no tensor; there are {len(keys)}, such as "
-            f"{named(keys)}"
+            f"{names_of(keys)}"
         )
     return matches
 
 
-def named(keys: Iterable[str]) -> str:
+def names_of(keys: Iterable[str]) -> str:
     """The first of some keys, as errors name them."""
     keys = sorted(keys)
     more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
@@ -398,7 +398,7 @@ class Assignment(Tabular):
     @cached_property
     def held(self) -> frozenset[str]:
         """The keys of the tensors that stay in their precision, by a pin or as unknown."""
-        return frozenset().union(*held(self.groups, self.pins))
+        return frozenset().union(*pinned_keys(self.groups, self.pins))
 
     @cached_property
     def numel(self) -> int:
@@ -468,7 +468,7 @@ class Assignment(Tabular):
         missing, extra = model.keys() - self.tensors.keys(), self.tensors.keys() - model.keys()
         if missing or extra:
             lacking = {"it lacks ": missing, "the model lacks ": extra}
-            told = " and ".join(who + named(keys) for who, keys in lacking.items() if keys)
+            told = " and ".join(who + names_of(keys) for who, keys in lacking.items() if keys)
             raise ValueError(
                 f"assignment: it is of another model: {told}; trace the model and demote its own "
                 "groups"

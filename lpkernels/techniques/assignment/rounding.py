@@ -95,7 +95,7 @@ class RoundingTable:
             self._counters[device] = torch.zeros(shape, dtype=torch.int64, device=device)
         return self._counters[device]
 
-    def counted(self) -> Callable[[], dict[str, Count]]:
+    def take_counts(self) -> Callable[[], dict[str, Count]]:
         """The function that reads the counts so far, from a copy on its way to the host that
         nothing waits for; counting starts anew."""
         copies: list[tuple[Tensor, torch.cuda.Event | None]] = []

@@ -23,8 +23,8 @@ from lpkernels.techniques.assignment.graph import (
     TensorSpec,
     checked_ops,
     group,
-    held,
     key_of,
+    pinned_keys,
 )
 from lpkernels.techniques.assignment.operations import (
     BY_THEIR_RESULT,
@@ -91,7 +91,7 @@ def demote(
     if not groups or not all(isinstance(group, Group) for group in groups):
         raise TypeError("demote: expected the groups of group(ops), at least one")
     check_demand("demote", ratio, bits, order, seed)
-    held_high, held_low = held(groups, pins)
+    held_high, held_low = pinned_keys(groups, pins)
     tensors = [tensor for group in groups for tensor in group.tensors]
 
     def gain(lowered: Iterable[TensorSpec]) -> int:
@@ -177,11 +177,12 @@ def uniform(
     """
     checks.choice("uniform: precision", precision, ("low", "high"))
     groups = group(ops)
+    keys = [tensor.key for home in groups for tensor in home.tensors if precision == "low"]
+    assignment = _baseline(groups, keys, formats, pins)
     if precision == "high":
-        return _baseline(groups, (), formats, pins)
-    made = _baseline(groups, (t.key for each in groups for t in each.tensors), formats, pins)
-    low_groups = (g.index for g in made.groups if any(t.key in made.low for t in g.tensors))
-    return replace(made, low_groups=tuple(low_groups))
+        return assignment
+    low, homes = assignment.low, assignment.tensors
+    return replace(assignment, low_groups=tuple(sorted({homes[key].group for key in low})))
 
 
 def operator_based(
@@ -268,7 +269,7 @@ def _baseline(
     groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
 ) -> Assignment:
     """The assignment with pinned tensors held."""
-    held_high, held_low = held(groups, pins)
+    held_high, held_low = pinned_keys(groups, pins)
     low = (frozenset(low) | held_low) - held_high
     return Assignment(tuple(groups), low, (), formats, pins)
 

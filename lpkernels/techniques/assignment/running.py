@@ -31,7 +31,7 @@ from lpkernels.techniques.assignment.tracing import (
     Trace,
     TracedCall,
     TracedOp,
-    traced,
+    trace_calls,
 )
 from lpkernels.techniques.state import Stateful
 
@@ -153,7 +153,7 @@ class Session(TorchFunctionMode):
             elif self._keeper is not None and call.copies in self._table.rows:
                 if isinstance(result, Tensor):
                     self._keeper.copies(result, self._table.quantizers[call.copies])
-        for key in call.last:
+        for key in call.last_reads:
             self._rounded.pop(key, None)
         return result
 
@@ -199,7 +199,7 @@ class Session(TorchFunctionMode):
 
     def _back(self, gradient: str) -> Callable[[Tensor], Tensor]:
         """The function that rounds the gradient `gradient`."""
-        passed = gradient in self.plan.passed
+        passed = gradient in self.plan.unrounded_gradients
         return partial(self._table.passed if passed else self._table.rounded, key=gradient)
 
     def _parameter(self, p: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ class Assigned(Stateful):
     Its state holds the promotions, the counts that wait for the next step, and the mean bit ratio.
     """
 
-    _progress = ("_promoted", "_waiting", "_steps", "_bit_ratios")
+    _progress = ("_promotion_state", "_pending_counts", "_steps", "_bit_ratios")
 
     def __init__(
         self,
@@ -286,14 +286,14 @@ class Assigned(Stateful):
         check_model("assign", model)
         checks.choice("assign: fan_out", fan_out, get_args(FanOut))
         checked_bool("assign", "pack", pack)
-        own = promote if isinstance(promote, Promoter) else Promoter(assignment, promote)
-        if own.assignment != assignment:
+        promoter = promote if isinstance(promote, Promoter) else Promoter(assignment, promote)
+        if promoter.assignment != assignment:
             raise ValueError(
                 "assign: the Promoter is of another assignment; make it of the one that is given"
             )
         self.model, self.loss = model, loss
         self.fan_out, self.packs = fan_out, pack
-        self._promoter = own
+        self._promoter = promoter
         self._table = RoundingTable(assignment, promote is not None)
         for name, parameter in model.named_parameters():
             for key in (key_of(name, "weight"), key_of(name, "grad_weight")):
@@ -302,9 +302,9 @@ class Assigned(Stateful):
         self._plans: dict[Any, Trace] = {}
         self._meter = Meter()
         self._flag: Tensor | None = None
-        self._stepped = True
+        self._begins_step = True
         # Reads the counts of the step before.
-        self._read: Callable[[], dict[str, Count]] = dict
+        self._read_counts: Callable[[], dict[str, Count]] = dict
         #: By key, the counts of every tensor that was rounded in the step that `step` looked at
         #: last; empty before the second call of `step`.
         self.counts: dict[str, Count] = {}
@@ -350,9 +350,9 @@ class Assigned(Stateful):
         args, kwargs = arguments(input)
         resident = [*self.model.parameters(), *self.model.buffers()]
         resident += all_tensors({"": [*args, *kwargs.values(), target]}).values()
-        if self._stepped or self._flag is None:
+        if self._begins_step or self._flag is None:
             device = next(iter(resident)).device if resident else torch.device("cpu")
-            self._flag, self._stepped = torch.zeros((), dtype=torch.bool, device=device), False
+            self._flag, self._begins_step = torch.zeros((), dtype=torch.bool, device=device), False
         flag = self._flag
         keeper = None
         if torch.is_grad_enabled():
@@ -397,16 +397,16 @@ class Assigned(Stateful):
 
         in_formats: False: the model computes in float32 again, within such a context as well.
         """
-        own = vars(self.model)
-        before = own.pop("forward", None)
+        attributes = vars(self.model)
+        before = attributes.pop("forward", None)
         if in_formats:
-            own["forward"] = self._forward
+            attributes["forward"] = self._forward
         try:
             yield
         finally:
-            own.pop("forward", None)
+            attributes.pop("forward", None)
             if before is not None:
-                own["forward"] = before
+                attributes["forward"] = before
 
     def _forward(self, *args: Any) -> Any:
         with self.evaluating(in_formats=False):
@@ -420,14 +420,14 @@ class Assigned(Stateful):
         and is in high precision from step t + 2 on, on every device. The paper's rule is one step
         faster. A step whose loss was not finite promotes nothing.
         """
-        self._stepped = True
+        self._begins_step = True
         self._steps += 1
         self._bit_ratios += self.assignment.bit_ratio
         self._meter.unpacked = None
         if not self._table.counting:
             return ()
-        counts = self.counts = self._waiting
-        self._read = self._table.counted()
+        counts = self.counts = self._pending_counts
+        self._read_counts = self._table.take_counts()
         if not counts:
             return ()
         last = counts.get(self._loss_key)
@@ -447,26 +447,26 @@ class Assigned(Stateful):
         return most
 
     @property
-    def _promoted(self) -> dict[str, Any]:
+    def _promotion_state(self) -> dict[str, Any]:
         return self._promoter.state_dict()
 
-    @_promoted.setter
-    def _promoted(self, state: Mapping[str, Any]) -> None:
+    @_promotion_state.setter
+    def _promotion_state(self, state: Mapping[str, Any]) -> None:
         self._promoter.load_state_dict(state)
 
     @property
-    def _waiting(self) -> dict[str, Count]:
-        return self._read()
+    def _pending_counts(self) -> dict[str, Count]:
+        return self._read_counts()
 
-    @_waiting.setter
-    def _waiting(self, counts: Mapping[str, Iterable[int]]) -> None:
+    @_pending_counts.setter
+    def _pending_counts(self, counts: Mapping[str, Iterable[int]]) -> None:
         for key in counts:
             if key not in self._table.rows:
                 raise ValueError(
-                    f"load_state_dict: waiting: counts {key!r}, which the assignment lacks; load "
-                    "the state for the assignment it was saved with"
+                    f"load_state_dict: pending_counts: counts {key!r}, which the assignment lacks; "
+                    "load the state for the assignment it was saved with"
                 )
-        self._read = partial(dict, {key: Count(*values) for key, values in counts.items()})
+        self._read_counts = partial(dict, {key: Count(*values) for key, values in counts.items()})
 
     def _resume(self) -> None:
         self._table.write(self.assignment)
@@ -480,13 +480,13 @@ class Assigned(Stateful):
         grad = torch.is_grad_enabled()
         kind = (loss is None, grad, modes, _kind_of(input), _kind_of(target))
         if kind not in self._plans:
-            plan = traced(self.model, loss, (input, target), grad=grad)
+            plan = trace_calls(self.model, loss, (input, target), grad=grad)
             self._check(plan, loss is None)
             self._plans[kind] = plan
         return self._plans[kind]
 
     def _check(self, plan: Trace, is_output: bool) -> None:
-        groups = group([step.op for step in plan.steps])
+        groups = group(plan.ops)
         if not is_output:
             self.assignment.check(groups, batch=not self._plans)
             self._loss_key = self._loss_key or key_of(plan.steps[-1].name, "activation")

@@ -103,7 +103,7 @@ def trace(model: Module, loss: Loss, batch: tuple[Any, Any]) -> tuple[Op, ...]:
     >>> [op.name for op in trace(model, loss, batch)]
     ['input', 'linear', 'loss.log_softmax', 'loss.nll_loss']
     """
-    steps = traced(model, loss, batch).steps
+    steps = trace_calls(model, loss, batch).steps
     unknown = [f"{step.operation} ({step.name})" for step in steps if not step.known]
     if unknown:
         warnings.warn(
@@ -196,7 +196,7 @@ class TracedCall:
         negated.
     results: the operations whose values the call makes, by where the values are.
     parts: where the call is several operations, these by their names inside the call.
-    last: the keys of the parameters that no later call reads.
+    last_reads: the keys of the parameters that no later call reads.
     """
 
     operation: str
@@ -204,7 +204,7 @@ class TracedCall:
     passes: bool
     results: dict[ResultPlace, TracedOp] = field(default_factory=dict)
     parts: dict[str, TracedOp] = field(default_factory=dict)
-    last: list[str] = field(default_factory=list)
+    last_reads: list[str] = field(default_factory=list)
 
     @cached_property
     def keys(self) -> list[str | None]:
@@ -253,7 +253,7 @@ class Trace:
             if isinstance(maker, TracedParameter) and maker in needed
         }
         for parameter, call in readers.items():
-            call.last.append(parameter.key)
+            call.last_reads.append(parameter.key)
         for call in self.calls:
             call.results = {at: step for at, step in call.results.items() if step.name}
             call.parts = {name: step for name, step in call.parts.items() if step.name}
@@ -275,7 +275,7 @@ class Trace:
         return Counter(key for call in computing for key in call.keys if key is not None)
 
     @cached_property
-    def passed(self) -> frozenset[str]:
+    def unrounded_gradients(self) -> frozenset[str]:
         """The keys of gradients that nothing rounds.
 
         The loss's own value has such a gradient. So has a scalar that nothing else reads, if the
@@ -292,7 +292,9 @@ class Trace:
         return frozenset(key_of(step.name, "grad_activation") for step in passed)
 
 
-def traced(model: Module, loss: Loss | None, batch: tuple[Any, Any], *, grad: bool = True) -> Trace:
+def trace_calls(
+    model: Module, loss: Loss | None, batch: tuple[Any, Any], *, grad: bool = True
+) -> Trace:
     """One run as `trace` describes it. Without a loss the model runs alone, and its operations are
     those that its output depends on. grad: whether the run records a graph."""
     check_model("trace", model)
@@ -476,10 +478,10 @@ class _Recorder(Visitor):
         return _memory(x) in self._makers
 
     def _refuse_values(self, call: Call, name: str, entered: list[Tensor], result: Any) -> None:
-        told = name in _READS_VALUES and not isinstance(result, Tensor)
-        deciding = entered if told else _deciding_sizes(name, entered, result)
+        reads_value = name in _READS_VALUES and not isinstance(result, Tensor)
+        deciding = entered if reads_value else _deciding_sizes(name, entered, result)
         if any(map(self._depends, deciding)):
-            does = "reads a value" if told else "makes a tensor of a size"
+            does = "reads a value" if reads_value else "makes a tensor of a size"
             around = "the loss, or what runs around the model,"
             raise NotImplementedError(
                 f"trace: {around if call.run.module is None else call.run} {does} that depends on "

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.techniques.assignment import Formats, Promoter, assign, group, trace, uniform
-from lpkernels.techniques.assignment.tracing import Trace, traced
+from lpkernels.techniques.assignment.tracing import Trace, trace_calls
 from tests.loops import each
 from tests.support.assigned_audit import audit
 from tests.support.computes import Computes
@@ -77,8 +77,8 @@ LOSSES = PASSING | CHANGING
 @each("name", LOSSES)
 def test_which_gradients_are_the_loss_s_own(name: str) -> None:
     loss, ops = LOSSES[name]
-    plan = traced(network(), loss, batch_of(), grad=True)
-    assert plan.passed == {f"loss.{op}.GY" for op in ops.split()}
+    plan = trace_calls(network(), loss, batch_of(), grad=True)
+    assert plan.unrounded_gradients == {f"loss.{op}.GY" for op in ops.split()}
 
 
 @FAN_OUT
@@ -95,7 +95,7 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: For
         passed = found(scale)
         # The same with every gradient rounded.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Trace, "passed", frozenset())
+            patch.setattr(Trace, "unrounded_gradients", frozenset())
             same(passed, found(scale))
 
 
