@@ -128,7 +128,7 @@ def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Seen, way: str) -> 
         alone.append(report)
         own = seen[rank][way][0]
         named = {(row["layer"], row["kind"]): row for row in own}
-        for row in report.to_dicts():
+        for row in report.state_dict()["rows"]:
             if row["kind"] != "grad_weight":
                 assert named[row["layer"], row["kind"]]["exponents"] == row["exponents"]
     assert seen[0][way][1] == seen[1][way][1]

@@ -90,22 +90,17 @@ class Report(Tabular):
 
     Args:
         rows: layers in the order of their first calls; input, weight, output, then the gradients.
-        uncovered: a sentence that names the products without a row.
+        uncovered: a sentence that names the products of the first forward pass without a row; "" if
+            there are none.
     """
 
     def __init__(self, rows: Iterable[TensorRow], uncovered: str = "") -> None:
-        self._rows, self._uncovered = tuple(rows), uncovered
+        self._rows, self.uncovered = tuple(rows), uncovered
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
         """The rows, in their order."""
         return self._rows
-
-    @property
-    def uncovered(self) -> str:
-        """A sentence that names the products of the first forward pass without a row; "" if there
-        are none."""
-        return self._uncovered
 
     def _counted(self) -> tuple[TensorRow, ...]:
         rows = self.rows
@@ -130,8 +125,7 @@ class Report(Tabular):
         A model that rounds its gradients shows them as they come through at the present scale.
         Where a gradient holds no number because one before it underflows, or holds infinities or
         NaN, neither a scale nor formats follow: `scale.unseen` says so, and `scale.scale` is the
-        scale to diagnose at again. A model before `convert` needs one
-        diagnosis.
+        scale to diagnose at again. A model before `convert` needs one diagnosis.
 
         Args:
             fmt: the format of all gradients, in place of those that they were counted for.
@@ -156,18 +150,15 @@ class Report(Tabular):
         narrow = format_advice(rows, formats, margin, threshold, gradients=seen)
         return Recommendation(scale, narrow)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as plain values."""
-        return [{"type": "tensor", **row.to_dict()} for row in self._counted()]
-
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""
         return {"rows": [row.to_dict() for row in self.rows]}
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of `save`."""
+        """The lines of `save`: a header, then the rows as plain values."""
         uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
-        return [{**schemas.header(_KIND), **uncovered}, *self.to_dicts()]
+        rows = [{"type": "tensor", **row.to_dict()} for row in self._counted()]
+        return [{**schemas.header(_KIND), **uncovered}, *rows]
 
     def save(self, path: str | Path) -> Path:
         """Writes JSON lines: a header, then a line for every row.
@@ -282,25 +273,16 @@ class Diagnosis(Report):
         # Layers have the names that they have without the wrapper.
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
-        self._visitor = visitor
+        self._visitor, self._operators = visitor, Operators(Runs())
         self._open: ExitStack | None = None
-        self._operators = Operators(Runs())
-
-    @property
-    def uncovered(self) -> str:
-        by_recipe = self._visitor.formats is None
-        return self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     def __enter__(self) -> Diagnosis:
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
         operators = None if self._operators.counts else self._operators
+        options: dict[str, Any] = {"operations": LAYERS, "around": False, "operators": operators}
         with ExitStack() as stack:
-            stack.enter_context(
-                observe(
-                    self._model, self._visitor, operations=LAYERS, around=False, operators=operators
-                )
-            )
+            stack.enter_context(observe(self._model, self._visitor, **options))
             self._open = stack.pop_all()
         return self
 
@@ -308,6 +290,8 @@ class Diagnosis(Report):
         assert self._open is not None
         stack, self._open = self._open, None
         stack.__exit__(*error)
+        by_recipe = self._visitor.formats is None
+        self.uncovered = self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:

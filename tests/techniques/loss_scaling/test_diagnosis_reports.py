@@ -184,7 +184,7 @@ def test_reports_are_saved_read_again_gone_on_with_and_reduced(tmp_path: Path) -
     alone = report.reduce()
     assert type(alone) is Report
     for other in (again, alone):
-        assert other.to_dicts() == report.to_dicts() and str(other) == str(report)
+        assert other.records() == report.records() and str(other) == str(report)
         assert str(other.recommend()) == str(report.recommend())
     other = diagnose(model, "e4m3fn", scaler=64.0)
     other.load_state_dict(report.state_dict())
@@ -222,7 +222,7 @@ WRONG = [
 test_wrong_arguments = refused(WRONG)
 
 
-@each("use", ["recommend", "to_dicts", "records", "cells"])
+@each("use", ["recommend", "records", "cells"])
 def test_a_report_of_nothing(use: str) -> None:
     report = diagnose(MODEL, "fp16")
     with pytest.raises(RuntimeError, match="nothing was counted yet; run the model"):
