@@ -216,10 +216,31 @@ class Recommendation:
         return "\n".join([*lines, *(f"  {advice}" for advice in self.formats)])
 
 
-def scale_advice(
+def recommend(
+    rows: Sequence[TensorRow],
+    fmt: FloatFormat | None,
+    candidates: Sequence[FloatFormat],
+    *,
+    margin: int,
+    threshold: float,
+) -> Recommendation:
+    """The scale for the gradients among the rows, in their own formats or in `fmt`, and the
+    narrowest format for every kind of tensors."""
+    scale, advice = _scale_advice(rows, fmt, margin, threshold), []
+    for kind in KINDS:
+        tensors = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
+        # An operand of one product alone gets no format of its own, nor do unseen gradients.
+        is_operand = kind.startswith(("dgrad_", "wgrad_"))
+        is_unseen = kind in GRADIENTS and scale is not None and scale.unseen
+        if tensors and not is_operand and not is_unseen:
+            best = narrowest(kind, tensors, candidates, margin=margin, threshold=threshold)
+            advice.append(best)
+    return Recommendation(scale, tuple(advice))
+
+
+def _scale_advice(
     rows: Sequence[TensorRow], fmt: FloatFormat | None, margin: int, threshold: float
 ) -> ScaleAdvice | None:
-    """The scale for the gradients among the rows, in their own formats or in `fmt`."""
     gradients = [row for row in rows if row.is_gradient and (fmt or row.float_format)]
     layers: dict[str, list[InFormat]] = {}
     for row in gradients:
@@ -286,26 +307,3 @@ def _lost_to_zero(row: TensorRow) -> float:
     if not isinstance(row.rounded, FloatFormat) or not whole:
         return 0.0
     return row.histogram.magnitude(None, smallest_exponent(row.rounded)) / whole
-
-
-def format_advice(
-    rows: Sequence[TensorRow],
-    candidates: Sequence[FloatFormat],
-    margin: int,
-    threshold: float,
-    *,
-    gradients: bool,
-) -> tuple[FormatAdvice, ...]:
-    """The narrowest format for every kind among the rows, with a loss scale for gradients.
-
-    gradients: whether the gradients were seen, so that a format can be named for them.
-    """
-    advice = []
-    for kind in KINDS:
-        tensors = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
-        # An operand of one product alone gets no format of its own.
-        is_operand = kind.startswith(("dgrad_", "wgrad_"))
-        if tensors and not is_operand and (gradients or kind not in GRADIENTS):
-            best = narrowest(kind, tensors, candidates, margin=margin, threshold=threshold)
-            advice.append(best)
-    return tuple(advice)

@@ -32,8 +32,7 @@ from lpkernels.techniques.loss_scaling.advice import (
     MARGIN,
     THRESHOLD,
     Recommendation,
-    format_advice,
-    scale_advice,
+    recommend,
 )
 from lpkernels.techniques.loss_scaling.counting import CountingVisitor
 from lpkernels.techniques.loss_scaling.rows import COLUMNS, TensorRow, merged
@@ -143,12 +142,8 @@ class Report(Tabular):
         formats = [_float_format("recommend: candidates", value) for value in candidates]
         if not formats:
             raise ValueError("recommend: candidates: expected at least one format, got none")
-        rows = self._counted()
-        gradient_format = None if fmt is None else _float_format("recommend: fmt", fmt)
-        scale = scale_advice(rows, gradient_format, margin, threshold)
-        seen = scale is None or not scale.unseen
-        narrow = format_advice(rows, formats, margin, threshold, gradients=seen)
-        return Recommendation(scale, narrow)
+        own = None if fmt is None else _float_format("recommend: fmt", fmt)
+        return recommend(self._counted(), own, formats, margin=margin, threshold=threshold)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""
