@@ -1,4 +1,4 @@
-"""A toy callback goes through training, checkpoints and tables; two are called in their order."""
+"""Toy callbacks go through training, checkpoints, tables and options, and are called in order."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,53 +22,22 @@ from lpkernels.experiments.training.config import RunConfig, sections
 from lpkernels.report.runs import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
-
-# A user writes such a callback: ten lines, and no file of the trainer knows of them.
-class Shrinking(Callback):
-    """Multiplies the weights by a factor after each update that ran."""
-
-    def __init__(self, factor: float) -> None:
-        self.factor, self.ran = factor, torch.zeros(())
-
-    def prepare(self, context: Context) -> None:
-        self.parameters = list(context.model.parameters())
-
-    def after_step(self, ran: Tensor) -> None:
-        self.ran = self.ran + ran
-        for parameter in self.parameters:
-            parameter.data.mul_(self.factor)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"ran": self.ran}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.ran = state["ran"]
-
-    def record(self) -> dict[str, Any]:
-        return {"shrunk": int(self.ran)}
-
-
-class ShrinkingConfig(CallbackConfig):
-    shrink: float = Field(1.0, description="Factor of all weights after each update.")
-
-    def build(self) -> Callback:
-        return Shrinking(self.shrink)
-
-
 CALLS: list[str] = []
 
 
-class Noting(Callback):
-    """Writes down every hook that is called, with its own name."""
+class Toy(Callback):
+    """Multiplies the weights after each update that ran, and notes every hook that is called."""
 
-    def __init__(self, name: str, takes: bool) -> None:
-        self.name, self.takes = name, takes
+    def __init__(self, name: str, factor: float, takes: bool = False) -> None:
+        self.name, self.factor, self.takes = name, factor, takes
+        self.ran = torch.zeros(())
 
     def note(self, what: str) -> None:
         CALLS.append(f"{what} {self.name}")
 
     def prepare(self, context: Context) -> None:
         self.note("prepare")
+        self.parameters = list(context.model.parameters())
         assert len(context.sample[0]) == SMALL.batch and context.total_steps == 8
         assert context.loss(context.model, context.sample).shape == ()
 
@@ -88,6 +57,9 @@ class Noting(Callback):
 
     def after_step(self, ran: Tensor) -> None:
         self.note("after")
+        self.ran = self.ran + ran
+        for parameter in self.parameters:
+            parameter.data.mul_(self.factor)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -95,28 +67,37 @@ class Noting(Callback):
         yield
         self.note("leave")
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"ran": self.ran}
 
-class First(CallbackConfig):
-    first: bool = False
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.ran = state["ran"]
+
+    def record(self) -> dict[str, Any]:
+        return {} if self.takes else {"shrunk": int(self.ran)}
+
+
+class Shrinking(CallbackConfig):
+    shrink: float = Field(1.0, description="Factor of all weights after each update.")
 
     def build(self) -> Callback:
-        return Noting("first", takes=False)
+        return Toy("first", self.shrink)
 
 
-class Second(CallbackConfig):
-    second: bool = False
+class Taking(CallbackConfig):
+    takes: bool = False
 
     def build(self) -> Callback:
-        return Noting("second", takes=True)
+        return Toy("second", 1.0, takes=True)
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """The toys are registered only while a test runs."""
     before = dict(CALLBACKS)
-    register("shrinking", order=80)(ShrinkingConfig)
-    register("zfirst", order=1)(First)
-    register("asecond", order=2)(Second)
+    register("shrinking", order=1)(Shrinking)
+    register("a_taking", order=2)(Taking)
+    CALLS.clear()
     yield
     CALLBACKS.clear()
     CALLBACKS.update(before)
@@ -130,12 +111,11 @@ def test_a_toy_callback_trains_and_shows(tmp_path: Path, monkeypatch: pytest.Mon
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(toy.callbacks[0], "after_epoch", seen.append)
     run = toy.fit()
-    assert run.epochs == seen
-    trainer_in(tmp_path / "plain").fit()
+    assert run.epochs == seen and run.config == toy.config
     assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
     assert run.header["config"]["callbacks"] == {"shrinking": {"shrink": 0.5}}
-    assert run.config == toy.config
     assert float(toy.model.head.weight.detach().abs().max()) < 0.1
+    trainer_in(tmp_path / "plain").fit()
     console = Console(record=True, width=120)
     console.print(summary([run, records.read_run(tmp_path / "plain")]))
     text = console.export_text()
@@ -147,15 +127,12 @@ def test_a_toy_callback_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_two_callbacks_are_called_in_their_order(tmp_path: Path) -> None:
-    CALLS.clear()
-    trainer = trainer_in(tmp_path, first=True, second=True, epochs=2, accumulate=2)
-    before = [p.detach().clone() for p in trainer.model.parameters()]
-    run = trainer.fit()
-    assert CALLS[:2] == ["prepare first", "prepare second"]
-    assert CALLS[2:16] == [
-        "before 0 first", "before 0 second", "scale first", "scale second", "scale first",
-        "scale second", "unscale second", "unscale first", "step first", "step second",
-        "after first", "after second", "before 1 first", "before 1 second",
+    run = trainer_in(tmp_path, shrink=0.5, takes=True, accumulate=2).fit()
+    assert CALLS[:16] == [
+        "prepare first", "prepare second", "before 0 first", "before 0 second", "scale first",
+        "scale second", "scale first", "scale second", "unscale second", "unscale first",
+        "step first", "step second", "after first", "after second", "before 1 first",
+        "before 1 second",
     ]  # fmt: skip
     start = CALLS.index("enter first")
     tested = ["enter first", "enter second", "leave second", "leave first"]
@@ -163,27 +140,21 @@ def test_two_callbacks_are_called_in_their_order(tmp_path: Path) -> None:
     # The second callback took every step and said that none ran.
     assert run.epochs[0]["skipped_steps"] == run.epochs[0]["updates"] == 4
     assert run.diverged
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
 
 
-def test_a_callback_brings_its_options() -> None:
-    app = typer.Typer()
-    seen: dict[str, Any] = {}
+def test_a_callback_brings_its_options_has_a_name_of_its_own_and_builds() -> None:
+    app, options = typer.Typer(), dict[str, Any]()
 
-    @app.command()
-    @with_settings(sections())
-    def train(values: dict[str, Any]) -> None:
-        seen.update(values)
+    def command(values: dict[str, Any]) -> None:
+        options.update(values)
 
+    app.command()(with_settings(sections())(command))
     result = CliRunner().invoke(app, ["--shrink", "0.5"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
-    assert RunConfig.of(**seen).callbacks == (ShrinkingConfig(shrink=0.5),)
+    assert RunConfig.of(**options).callbacks == (Shrinking(shrink=0.5),)
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
     assert "Shrinking" in shown and "Factor of all weights after each update." in shown
-
-
-def test_a_callback_has_a_name_of_its_own_and_builds() -> None:
     with pytest.raises(ValueError, match="a callback called 'shrinking' exists already"):
-        register("shrinking", order=50)(First)
+        register("shrinking", order=50)(Taking)
     with pytest.raises(NotImplementedError, match=r"CallbackConfig must define build\(\)"):
         CallbackConfig().build()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from lpkernels import cli
 from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.config import RunConfig
@@ -86,9 +85,8 @@ def test_what_the_system_refuses_is_one_sentence(tmp_path, monkeypatch, number, 
     assert f"lpkernels train --resume --out {tmp_path}" in said
 
 
-@each("content", [b"", b"PK\3\4", b"something else" * 100])
-def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "checkpoint.pt").write_bytes(content)
+def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.pt").write_bytes(b"something else" * 100)
     said = sentence(call("train", "--resume", "--out", tmp_path), 2)
     assert "but checkpoint.pt is damaged, cut short or something else; start the run again" in said
     assert "weights_only" not in said
@@ -157,8 +155,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
 SHORT = {"--model": "resnet8", "--epochs": "4", "--batch": "15"}
 
 
-@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
-def test_cyclic_precision_on_cifar(data: str, tmp_path: Path) -> None:
+def test_cyclic_precision_on_cifar(tmp_path: Path, data: str = "cifar10") -> None:
     page = PAGE.read_text()
     line = re.findall(rf"^    lpkernels (train --data {data} .*)$", page, re.MULTILINE)[0]
     arguments = line.replace("cycles=32", "cycles=2").split()
@@ -184,21 +181,14 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.slow
 def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    run = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}").fit()
+    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
+    stop_after(trainer, 7)
+    run = Trainer.resume(tmp_path / "run", workload=tiny_workload(trainer.config.workload)).fit()
     found = scalars(tmp_path / "log")
     assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
     for name, points in found.items():
         numbers, values = zip(*points, strict=True)
         assert numbers == (1, 2) and list(values) == pytest.approx(run.curve(name))
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
-    stop_after(trainer, 7)
-    Trainer.resume(tmp_path / "run", workload=tiny_workload(trainer.config.workload)).fit()
-    assert [step for step, _ in scalars(tmp_path / "log")["test_loss"]] == [1, 2]
 
 
 test_another_log_is_refused = rejects(
@@ -221,14 +211,3 @@ def test_without_tensorboard_it_says_what_to_do(tmp_path: Path, no_tensorboard: 
     assert not (tmp_path / "run").exists()
     write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
     assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
-
-
-def test_the_command_ends_with_one_sentence_without_tensorboard(
-    tmp_path: Path, no_tensorboard: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["train", "--data", "mnist1d", "--log", "tensorboard:a", "--out", str(tmp_path / "a")]
-    monkeypatch.setattr(sys, "argv", ["lpkernels", *options])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 'lpkernels: log needs tensorboard: pip install "lpkernels[frameworks]"'
-    assert not (tmp_path / "a").exists()

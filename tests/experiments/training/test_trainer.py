@@ -79,27 +79,20 @@ def interrupt_in_test(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, epoch: 
 def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(uninterrupted, tmp_path):
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
+    console = Console(record=True, width=100, force_terminal=True)
     trainer = made(tmp_path / "again")
-    trainer.fit()
+    trainer.fit(console=console)
+    assert "tiny" in console.export_text()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.get_num_threads() == before[1]
     assert_same_end(trainer.folder, uninterrupted.folder)
 
 
-def test_another_seed_gives_other_weights(uninterrupted: Trainer, tmp_path: Path) -> None:
-    other = made(tmp_path, CONFIG.replace(seed=1))
-    assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
-    # Its progress is shown.
-    console = Console(record=True, width=100, force_terminal=True)
-    made(tmp_path / "bar", CONFIG.replace(epochs=1)).fit(console=console)
-    assert "tiny" in console.export_text()
-
-
 @pytest.mark.parametrize(
     "step, place",
     [
-        (1, "epoch 1 of 2 after step 1"), (3, "epoch 1 of 2 after step 3"),
-        (STEPS, "epoch 1 of 2 after step 4"), (None, "epoch 2 of 2 after step 0"),
+        (1, "epoch 1 of 2 after step 1"), (STEPS, "epoch 1 of 2 after step 4"),
+        (None, "epoch 2 of 2 after step 0"),
         (STEPS + 2, "epoch 2 of 2 after step 2"),
     ],
 )  # fmt: skip
@@ -162,12 +155,10 @@ def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: 
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     resumed = resume(tmp_path)
-    said = (
-        "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt, epoch 2, step 0"
-    )
+    said = "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt, epoch 2, st"
     lines = records.read_records(tmp_path / records.RECORDS)
     assert [line["type"] for line in lines] == ["header", "epoch", "resume"]
-    assert resumed.notices == lines[-1]["notices"] == [said]
+    assert resumed.notices == lines[-1]["notices"] == [f"{said}ep 0"]
     resumed.fit()
     assert_same_end(tmp_path, uninterrupted.folder)
     assert resume(tmp_path).notices == []
@@ -217,18 +208,6 @@ def test_batches_that_a_transform_does_not_fill_begin_no_run(
     tmp_path: Path, sizes: dict[str, int]
 ) -> None:
     config = CONFIG.replace(model="mlp2", recipe="nvfp4_pretraining", edge="", **sizes)
-    with pytest.raises(
-        ValueError, match=r"^batch: of \d+ examples .* choose another batch or train"
-    ):
+    with pytest.raises(ValueError, match=r"^batch: of \d+ examples .* choose another batch or "):
         made(tmp_path / "refused", config)
     assert not (tmp_path / "refused").exists()
-
-
-def test_step_with_infinite_gradients_is_skipped_and_counted(tmp_path: Path) -> None:
-    # The scaled gradients overflow e5m2 to infinity.
-    config = CONFIG.replace(loss_scale=2.0**40, edge="", epochs=1)
-    trainer = made(tmp_path, config)
-    before = [p.detach().clone() for p in trainer.model.parameters()]
-    run = trainer.fit()
-    assert run.epochs[0]["skipped_steps"] == STEPS
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))

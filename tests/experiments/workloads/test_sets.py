@@ -2,16 +2,13 @@
 
 import math
 import random
-import socket
 import unicodedata
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from mnist1d import data
-from sklearn.datasets import load_iris
 from torch import nn
 from torch.nn.functional import one_hot
 
@@ -57,19 +54,14 @@ def test_train_and_test_share_no_character() -> None:
 def test_some_of_the_text_stands_evenly_in_it() -> None:
     whole, some = (find(CONFIG.replace(train_size=n)).train for n in (0, 2400))
     assert (len(whole), len(some)) == (4913, 2400)
-    tokens, _ = some.plan(0, 0).batch(0, 2400)
+    tokens, following = some.plan(0, 0).batch(0, 2400)
+    assert torch.equal(tokens[:, 1:], following[:, :-1])
     train, _ = examples()
     found = {tuple(row) for row in tokens.tolist()}
     # The last one, too, is of the end of the text.
     assert tuple(train[4910, :-1].tolist()) in found and tuple(train[1, :-1].tolist()) not in found
     with pytest.raises(ValueError, match="train_size: expected at most 4913 for text, got 4914"):
         find(CONFIG.replace(train_size=4914))
-
-
-def test_each_character_is_followed_by_the_next() -> None:
-    tokens, following = find(CONFIG).train.plan(0, 0).batch(0, 5)
-    assert tokens.shape == following.shape == (5, 64)
-    assert torch.equal(tokens[:, 1:], following[:, :-1])
 
 
 class Guess(nn.Module):
@@ -118,7 +110,6 @@ def test_models_see_no_character_that_follows(name: str) -> None:
 SIZES = {"iris": (102, 48, 4, 3), "wine": (120, 58, 13, 3), "breast_cancer": (380, 189, 30, 2)}
 
 
-@pytest.mark.usefixtures("no_network")
 @each("name", SIZES)
 def test_rows_columns_and_classes_are_normalised_by_the_rows_to_train_on(name: str) -> None:
     (x, y), (tested, answers) = rows(name)
@@ -129,17 +120,6 @@ def test_rows_columns_and_classes_are_normalised_by_the_rows_to_train_on(name: s
     assert find(WorkloadConfig(data=name)).model().head.out_features == classes
     mean, deviation = x.double().mean(dim=0), x.double().std(dim=0, unbiased=False)
     assert mean.abs().max() < 1e-6 and (deviation - 1).abs().max() < 1e-6
-
-
-def test_each_third_row_of_a_class_is_for_the_test() -> None:
-    """iris has its classes in order, 50 rows each; rows 2, 5, ... of each are for the test."""
-    whole = torch.from_numpy(load_iris().data)
-    mask = torch.zeros(150, dtype=torch.bool)
-    for first in (0, 50, 100):
-        mask[first + 2 : first + 50 : 3] = True
-    train = whole[~mask]
-    expected = (whole[mask] - train.mean(dim=0)) / train.std(dim=0, unbiased=False)
-    assert torch.allclose(rows("iris")[1][0].double(), expected, atol=1e-6)
 
 
 def test_the_signals_are_those_of_the_package_4000_to_train_and_1000_to_test() -> None:
@@ -158,14 +138,6 @@ def test_the_signals_are_those_of_the_package_4000_to_train_and_1000_to_test() -
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request fails the test."""
-    refuse = Mock(side_effect=AssertionError("a request was made"))
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-@pytest.fixture
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes fifty signals instead of the 5,000, which take a second."""
     arguments = data.get_dataset_args()
@@ -173,8 +145,8 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "get_dataset_args", lambda: arguments)
 
 
-@pytest.mark.usefixtures("fewer", "no_network")
-def test_nothing_is_fetched_and_random_states_stay_and_do_not_matter() -> None:
+@pytest.mark.usefixtures("fewer")
+def test_random_states_stay_and_do_not_matter() -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
 
