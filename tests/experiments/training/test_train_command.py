@@ -52,10 +52,7 @@ def test_stages_of_precision_are_an_option(tmp_path: Path) -> None:
     epochs = read_run(tmp_path / "run").epochs
     assert [epoch["bits"] for epoch in epochs] == [3, 3, 8, 8, 8, 32]
     assert epochs[-1]["bitops"] == round((5 * 57 + 5 * 192 + 2 * 3072) / 12 / 3072, 6)
-    for wrong, said in (
-        ("pfq:3/8", "two or more"),
-        ("pfq:3-8/8,period=99", "at most the 12 steps"),
-    ):
+    for wrong, said in (("pfq:3/8", "two or more"), ("pfq:3-8/8,period=99", "at most the 12")):
         refused = call(*run[:1], *TINY[:4], "--batch", 60, *schedule[:3], wrong, "--epochs", 6)
         assert refused.exit_code == 2 and said in refused.output
 
