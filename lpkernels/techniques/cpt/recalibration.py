@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.scheduler import PrecisionSetter, find_targets
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, attributes_kept, find_targets
 
 #: Called with the model and a batch of the loader.
 Forward = Callable[[nn.Module, Any], object]
@@ -41,75 +41,23 @@ def recalibrate(
         ValueError: no batch, nothing to redo, or a model without a precision to set.
         After an error the statistics are as before.
     """
-    with recalibrated(model, loader, bits, forward=forward, keep=True):
-        pass
-
-
-@contextmanager
-def recalibrated(
-    model: nn.Module,
-    loader: Iterable[Any],
-    bits: int | PrecisionSetter | None = None,
-    *,
-    forward: Forward | None = None,
-    keep: bool = False,
-) -> Iterator[None]:
-    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits."""
     norms, ranges = with_statistics(model)
     if not norms and not ranges:
         raise ValueError(
             f"recalibrate: {type(model).__name__} has no running statistics to redo: neither "
             "batch norms nor layers with a running range"
         )
-    before = [(b, b.clone()) for m in (*norms, *ranges) for b in m.buffers(recurse=False)]
-    undone = True
-    try:
-        with _at(model, bits):
-            _gather(model, norms, ranges, loader, forward or _first)
-        yield
-        undone = not keep
-    finally:
-        if undone:
-            with torch.no_grad():
-                for buffer, value in before:
-                    buffer.copy_(value)
-
-
-def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
-    """A model's batch norms with running statistics, and its layers with a running range."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    able: list[Any] = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
-    # A layer may have the method and, by its recipe, no range.
-    return norms, [m for m in able if any(True for _ in m.buffers(recurse=False))]
-
-
-def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> AbstractContextManager[None]:
+    around: AbstractContextManager[None] = nullcontext()
     if isinstance(bits, PrecisionSetter):
-        return bits.at()
-    if bits is not None:
+        around = bits.at()
+    elif bits is not None:
         bits = width("bits", bits)
         for target in find_targets("recalibrate", model):
             if hasattr(target.thing, "set_precision"):
                 target.thing.set_precision(bits, bits)
-    return nullcontext()
-
-
-def _first(model: nn.Module, batch: Any) -> object:
-    return model(batch[0] if isinstance(batch, tuple | list) else batch)
-
-
-def _gather(
-    model: nn.Module,
-    norms: list[_BatchNorm],
-    ranges: list[Any],
-    loader: Iterable[Any],
-    forward: Forward,
-) -> None:
-    """Runs the batches with norms and ranges in training mode, from fresh statistics."""
-    modes = [(module, module.training) for module in model.modules()]
-    momenta = [(norm, norm.momentum) for norm in norms]
+    buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
-    try:
+    with around, attributes_kept(model.modules()), torch.no_grad():
         model.eval()
         for norm in norms:
             norm.reset_running_stats()
@@ -120,13 +68,34 @@ def _gather(
         for module in (*norms, *ranges):
             module.training = True
         batch: Any = None
-        with torch.random.fork_rng(devices=list(devices)), torch.no_grad():
+        with torch.random.fork_rng(devices=list(devices)):
             for batch in loader:
-                forward(model, batch)
-    finally:
-        for norm, momentum in momenta:
-            norm.momentum = momentum
-        for module, mode in modes:
-            module.training = mode
-    if batch is None:
-        raise ValueError("recalibrate: expected at least one batch, got an empty loader")
+                (forward or _first)(model, batch)
+        if batch is None:
+            raise ValueError("recalibrate: expected at least one batch, got an empty loader")
+        statistics = [buffer.clone() for buffer in buffers]
+    with torch.no_grad():
+        for buffer, value in zip(buffers, statistics, strict=True):
+            buffer.copy_(value)
+
+
+@contextmanager
+def recalibrated(
+    model: nn.Module, loader: Iterable[Any], *, forward: Forward | None = None
+) -> Iterator[None]:
+    """`recalibrate` at the bits of now, undone at the end of the block."""
+    with attributes_kept(model.modules()):
+        recalibrate(model, loader, forward=forward)
+        yield
+
+
+def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
+    """A model's batch norms with running statistics, and its layers with a running range."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    able: list[Any] = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
+    # A layer may have the method and, by its recipe, no range.
+    return norms, [m for m in able if any(True for _ in m.buffers(recurse=False))]
+
+
+def _first(model: nn.Module, batch: Any) -> object:
+    return model(batch[0] if isinstance(batch, tuple | list) else batch)

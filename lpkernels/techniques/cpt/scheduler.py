@@ -4,6 +4,7 @@ by a plan that is made in advance."""
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, TypeVar
 
@@ -51,7 +52,6 @@ TABLES: Mapping[str, Mapping[int, str]] = {
     }
 }
 
-_SETTERS = ("set_precision", "set_accumulator")
 _TRACKS = Precision._fields
 
 
@@ -61,16 +61,19 @@ class Target:
 
     name: of the module in its model, "" for a function.
     thing: has set_precision, set_accumulator or both; or is a function.
-    rounds: whether there are bits to set: not in a layer whose recipe changes the sums alone.
     """
 
     name: str
     thing: Any
-    rounds: bool = True
 
     @property
     def is_function(self) -> bool:
         return not _has_setter(self.thing)
+
+    @cached_property
+    def rounds(self) -> bool:
+        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
+        return getattr(self.thing, "precision", None) != (None, None)
 
     def __str__(self) -> str:
         kind = getattr(self.thing, "__name__", type(self.thing).__name__)
@@ -78,7 +81,7 @@ class Target:
 
 
 def _has_setter(thing: Any) -> bool:
-    return any(callable(getattr(thing, setter, None)) for setter in _SETTERS)
+    return any(hasattr(thing, setter) for setter in ("set_precision", "set_accumulator"))
 
 
 def find_targets(label: str, targets: Targets) -> list[Target]:
@@ -99,25 +102,25 @@ def find_targets(label: str, targets: Targets) -> list[Target]:
         if not members:
             raise ValueError(f"{label}: expected at least one target, got none")
         return members
-    named = targets.named_modules() if isinstance(targets, Module) else [("", targets)]
-    things = [(name, thing) for name, thing in named if _has_setter(thing)]
     if isinstance(targets, Module):
         # A layer of lpkernels with the recipe of torch's own arithmetic stays so.
-        things = [(n, t) for n, t in things if not (isinstance(t, Emulated) and t.recipe.is_torch)]
-        if not things:
+        layers = [
+            Target(name, module)
+            for name, module in targets.named_modules()
+            if _has_setter(module) and not (isinstance(module, Emulated) and module.recipe.is_torch)
+        ]
+        if not layers:
             raise ValueError(
                 f"{label}: no module of {type(targets).__name__} has a precision to set; convert "
                 "the model to a recipe that rounds, or give modules with set_precision"
             )
-    elif not things and not callable(targets):
+        return layers
+    if not (_has_setter(targets) or callable(targets)):
         raise TypeError(
             f"{label}: expected a model, an object with set_precision(forward_bits, backward_bits),"
             f" a function of these, or a list of such, got {type(targets).__name__}"
         )
-    return [
-        Target(name, thing, getattr(thing, "precision", None) != (None, None))
-        for name, thing in things or named
-    ]
+    return [Target("", targets)]
 
 
 @contextmanager

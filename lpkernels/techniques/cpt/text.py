@@ -9,9 +9,9 @@ bits: 3-8, 8, or none where only an accumulator is scheduled; of pfq one for eac
 Grad bits are 8 unless given. Options are the arguments of PrecisionScheduler, Schedule and PFQ.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole
 from lpkernels.formats.elsewhere import nearest
@@ -33,16 +33,10 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 _PERIODS = 160
 
 
-class SchedulerOfText(Protocol):
-    """The scheduler of a text for a run; a shuffled one without a seed takes the run's."""
-
-    def __call__(
-        self, targets: Targets, total_steps: int, *, seed: int = 0
-    ) -> PrecisionScheduler | PFQ: ...
-
-
-def parse_schedule(text: str) -> SchedulerOfText:
+def parse_schedule(text: str) -> Callable[..., PrecisionScheduler | PFQ]:
     """A function (targets, total_steps, *, seed=0) that makes the scheduler of a text.
+
+    seed: of a run; a shuffled schedule takes it unless the text has a seed of its own.
 
     Args: text: such as "cpt:3-8/8,cycles=32"; docs/cyclic-precision.md has all forms.
     Raises: ValueError: the text is of no schedule; the error names the part that is wrong. The
@@ -67,7 +61,8 @@ def parse_schedule(text: str) -> SchedulerOfText:
             values["stages"] = _stages(head)
             _pfq(values, None, values.get("period") or 1)
             return partial(_pfq, values)
-        values = {**_settings(kind), **values, **_bits(kind, head)}
+        cycles = {"cycles": 8} if kind in NAMED else {}
+        values = {**cycles, **_KINDS[kind], **values, **_bits(kind, head)}
         # The shortest run tells whether all values fit.
         least = values.get("cycles", Schedule.cycles) + values.get("warmup", 0)
         _open(values, None, max(1, least))
@@ -90,10 +85,6 @@ def _pfq(values: Mapping[str, Any], targets: Targets, total_steps: int, *, seed:
             "fewer, or leave period away"
         )
     return PFQ(targets, **{**values, "period": period})
-
-
-def _settings(kind: str) -> dict[str, Any]:
-    return {**({"cycles": 8} if kind in NAMED else {}), **_KINDS[kind]}
 
 
 def _options(kind: str) -> dict[str, Option]:
