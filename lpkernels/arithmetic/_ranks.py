@@ -1,4 +1,4 @@
-"""The axes of a recipe's formats, and whether the tensors of a layer have them."""
+"""The tensors that a recipe rounds, the axes of their formats, and whether a layer has them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,37 @@ if TYPE_CHECKING:
     from lpkernels.arithmetic._quantizer import Quantizer
     from lpkernels.arithmetic._recipe import Recipe
 
-_RANK_OF = {
-    "grad_input": "input", "grad_output": "output", "grad_weight": "weight",
-    "dgrad_weight": "weight", "wgrad_input": "input", "wgrad_grad_output": "output",
-}  # fmt: skip
 
+class Tensor(NamedTuple):
+    """A tensor that a quantizer of a recipe rounds.
+
+    Attributes:
+        rank: the tensor of the forward pass whose rank it has.
+        products: the products that read it, or the one that makes it.
+        along: of an operand the axis that its product sums, as a linear layer has operands: x (N,
+            I), w (O, I), g (N, O); None: no operand.
+        general: the quantizer that holds where this one, of one product alone, is None.
+    """
+
+    rank: str
+    products: tuple[str, ...]
+    along: int | None = None
+    general: str | None = None
+
+
+#: The quantizers of a recipe, by field.
+TENSORS = {
+    "input": Tensor("input", ("fprop", "wgrad"), -1),
+    "weight": Tensor("weight", ("fprop", "dgrad"), -1),
+    "bias": Tensor("bias", ("fprop",)),
+    "output": Tensor("output", ("fprop",)),
+    "grad_output": Tensor("output", ("dgrad", "wgrad"), -1),
+    "grad_input": Tensor("input", ("dgrad",)),
+    "grad_weight": Tensor("weight", ("wgrad",)),
+    "dgrad_weight": Tensor("weight", ("dgrad",), -2, "weight"),
+    "wgrad_input": Tensor("input", ("wgrad",), -2, "input"),
+    "wgrad_grad_output": Tensor("output", ("wgrad",), -2, "grad_output"),
+}
 
 #: `Ranks.no_k` of layers without matrix products.
 NO_PRODUCT = (
@@ -86,7 +112,7 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
     """
     for name, fmt in recipe.axes:
         for each in ranks:
-            rank = getattr(each, _RANK_OF.get(name, name))
+            rank = getattr(each, TENSORS[name].rank)
             if rank is None or (fmt[InBlock.AXIS] == AXIS_K and not each.no_k):
                 continue
             if fmt[InBlock.AXIS] == AXIS_K:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer, as_quantizer
-from lpkernels.arithmetic._ranks import Axis, axes
+from lpkernels.arithmetic._ranks import TENSORS, Axis, axes
 from lpkernels.arithmetic._scaling import (
     DelayedScaling,
     RunningRange,
@@ -32,19 +32,7 @@ from lpkernels.formats.checks import checked_choice, set_fields
 if TYPE_CHECKING:
     from lpkernels.arithmetic.by_product import ByProduct
 
-QUANTIZERS = (
-    "input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight",
-    "dgrad_weight", "wgrad_input", "wgrad_grad_output",
-)  # fmt: skip
-#: The quantizers of operands, which may run along "k" and transform.
-_OF_OPERANDS = (
-    "input",
-    "weight",
-    "grad_output",
-    "dgrad_weight",
-    "wgrad_input",
-    "wgrad_grad_output",
-)
+QUANTIZERS = tuple(TENSORS)
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 
 
@@ -63,25 +51,6 @@ class Applied(NamedTuple):
     grad_input: tuple[int, ...]
     grad_weight: tuple[int, ...]
 
-
-#: The products that read or make these tensors, in the order of `Applied`.
-_TAKEN_BY = {
-    "input": ("fprop", "wgrad"),
-    "weight": ("fprop", "dgrad"),
-    "output": ("fprop",),
-    "grad_output": ("dgrad", "wgrad"),
-    "grad_input": ("dgrad",),
-    "grad_weight": ("wgrad",),
-}
-_ALL_TAKEN_BY = _TAKEN_BY | {"bias": ("fprop",), "dgrad_weight": ("dgrad",)}
-_ALL_TAKEN_BY |= dict.fromkeys(("wgrad_input", "wgrad_grad_output"), ("wgrad",))
-
-# The product that reuses codes made for another, and the field that gives it codes of its own.
-_REUSED_BY = {
-    "input": ("wgrad", "wgrad_input"),
-    "weight": ("dgrad", "dgrad_weight"),
-    "grad_output": ("dgrad and wgrad", "wgrad_grad_output"),
-}
 
 _FORM = (
     "Recipe(input='e5m2', weight='e5m2', fprop='e6m9_chunk64'), say; lp.recipe(name) is the recipe "
@@ -239,7 +208,10 @@ class Recipe(PlainValues):
         given = [each for each in quantizers.values() if each is not None]
         sums = [getattr(self, name) for name in PRODUCTS]
         rounded = {
-            x for name, q in quantizers.items() if q is not None for x in _ALL_TAKEN_BY[name]
+            product
+            for name, quantizer in quantizers.items()
+            if quantizer is not None
+            for product in TENSORS[name].products
         }
         set_fields(
             self,
@@ -247,26 +219,28 @@ class Recipe(PlainValues):
             is_torch=not given and all(acc.is_native for acc in sums),
             emulated=tuple(x for x in PRODUCTS if x in rounded or not getattr(self, x).is_native),
             is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
-            fused=Applied(*(self._applied(name, by) for name, by in _TAKEN_BY.items())),
+            fused=Applied(*map(self._applied, Applied._fields)),
             by_product=self._by_product(),
         )
 
     def _by_product(self) -> "ByProduct | None":
-        operands = [getattr(self, name) for name in _OF_OPERANDS]
-        scaled = [each for each in operands if each is not None and each.is_scaled]
-        own = [name for _, name in _REUSED_BY.values() if getattr(self, name) is not None]
-        if not (scaled or own or any(getattr(self, name).takes_scales for name in PRODUCTS)):
+        codes = any(
+            quantizer.is_scaled or tensor.general is not None
+            for name, tensor in TENSORS.items()
+            if tensor.along is not None and (quantizer := getattr(self, name)) is not None
+        )
+        if not codes and not any(getattr(self, name).takes_scales for name in PRODUCTS):
             return None
         # Loaded on first use: recipes without scales need nothing of it.
         from lpkernels.arithmetic.by_product import by_product
 
         return by_product(self)
 
-    def _applied(self, name: str, products: tuple[str, ...]) -> tuple[int, ...]:
+    def _applied(self, name: str) -> tuple[int, ...]:
         quantizer = getattr(self, name)
         if quantizer is None or not quantizer.fuses:
             return ()
-        native = any(getattr(self, product).order == "native" for product in products)
+        native = any(getattr(self, acc).order == "native" for acc in TENSORS[name].products)
         return () if native else quantizer.to_ints()
 
     @staticmethod
@@ -298,7 +272,7 @@ _DEFAULTS = (None, NATIVE, "source")
 
 
 def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | None:
-    quantizer = _optional(name, any_quantizer if name in _OF_OPERANDS else as_quantizer, value)
+    quantizer = _optional(name, any_quantizer if TENSORS[name].along else as_quantizer, value)
     if quantizer is None:
         return None
     fmt = quantizer.fmt
@@ -307,7 +281,7 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
             f"Recipe: {name}: {fmt} has no zero and no negative values, and is for optimizers' "
             "states; use another format, such as 'block128_nf4_sfp32'"
         )
-    if name not in _OF_OPERANDS and isinstance(fmt, BlockFormat) and fmt.axis == "k":
+    if TENSORS[name].along is None and isinstance(fmt, BlockFormat) and fmt.axis == "k":
         raise ValueError(
             f"Recipe: {name}: {fmt} has axis='k', the summed dimension of the product "
             f"that reads an operand, which {name} is not; give the dimension, such as axis=-1"
@@ -318,13 +292,11 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
 def _check_reused(recipe: Recipe) -> None:
     """Warns of blocks along a fixed axis that gradients reuse."""
     fixed: dict[str, BlockFormat] = {}
-    for name, (_, field) in _REUSED_BY.items():
-        quantizer = getattr(recipe, name)
-        if quantizer is None or getattr(recipe, field) is not None:
-            continue
-        fmt = quantizer.fmt
+    for field, tensor in TENSORS.items():
+        quantizer = tensor.general and getattr(recipe, tensor.general)
+        fmt = quantizer.fmt if quantizer and getattr(recipe, field) is None else None
         if isinstance(fmt, BlockFormat) and fmt.axis != "k" and has_axis(fmt):
-            fixed[name] = fmt
+            fixed[str(tensor.general)] = fmt
     for name, fmt in fixed.items():
         if fmt.block_size == "row" and fmt.scale == "fp32":
             raise ValueError(
@@ -336,7 +308,10 @@ def _check_reused(recipe: Recipe) -> None:
     if not fixed:
         return
     given = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
-    reusing = ", ".join(f"{name}'s in {_REUSED_BY[name][0]}" for name in fixed)
+    backward = {
+        name: " and ".join(TENSORS[name].products).removeprefix("fprop and ") for name in fixed
+    }
+    reusing = ", ".join(f"{name}'s in {products}" for name, products in backward.items())
     along_k = ", ".join(f"{name}='{replace(fmt, axis='k')}'" for name, fmt in fixed.items())
     warnings.warn(
         f"Recipe: {given}: the gradients reuse codes whose blocks run along a fixed axis, not "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._quantizer import Quantizer
+from lpkernels.arithmetic._ranks import TENSORS
 from lpkernels.arithmetic._recipe import Recipe, has_axis
 from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.arithmetic.hadamard import TE
@@ -22,16 +23,9 @@ OPERANDS = {
     "wgrad": ("wgrad_grad_output", "wgrad_input"),
 }
 #: The field that holds where the one of a product is None.
-GENERAL = {
-    "dgrad_weight": "weight",
-    "wgrad_input": "input",
-    "wgrad_grad_output": "grad_output",
-}
-# The axis of the sum, in operands as a linear layer has them: x (N, I), w (O, I), g (N, O).
-_ALONG = {
-    "input": -1, "weight": -1, "grad_output": -1,
-    "dgrad_weight": -2, "wgrad_input": -2, "wgrad_grad_output": -2,
-}  # fmt: skip
+GENERAL = {name: tensor.general for name, tensor in TENSORS.items() if tensor.general is not None}
+# The axis of the sum of each operand.
+_ALONG = {name: tensor.along for name, tensor in TENSORS.items() if tensor.along is not None}
 
 
 class Taken(NamedTuple):
@@ -42,10 +36,11 @@ class Taken(NamedTuple):
     ints: the quantizer's; () where it rounds nothing.
     transform: size and signs of the transform before it, or None.
     along: the axis of the sum, -1 or -2.
-    made: whether the codes are made for this product, not fprop's (of grad_output: dgrad's).
-    by_matrix: whether they lie along the sum, in the matrix that the product reads; otherwise they
-        are the codes of the tensor as it was given.
-    from_codes: whether they are made from the values of fprop's codes.
+    made: whether this product has codes of its own. False: it reads the codes that fprop made, of
+        the gradient of the output those that dgrad made.
+    by_matrix: whether blocks lie along the dimension that the product sums, in the matrix that it
+        reads; False: in the tensor as the layer got it.
+    from_codes: whether the codes are made from the values of fprop's codes.
     """
 
     quantizer: Quantizer | None

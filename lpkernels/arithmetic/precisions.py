@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import as_accumulator
+from lpkernels.arithmetic._ranks import TENSORS
 from lpkernels.arithmetic._recipe import PRODUCTS, Recipe
 from lpkernels.formats import (
     FP32,
@@ -24,12 +25,6 @@ Formats: TypeAlias = tuple[tuple[int, Format], ...]
 
 _FORWARD = ("input", "weight")
 _BACKWARD = ("grad_output", "grad_input", "grad_weight")
-# The operand of one product that goes with a tensor.
-_OF_PRODUCT = {
-    "input": ("wgrad_input",),
-    "weight": ("dgrad_weight",),
-    "grad_output": ("wgrad_grad_output",),
-}
 # The widest format, fp32; a format knows its own limits.
 _MOST_BITS = 32
 #: Beyond so many bits an affine quantizer rounds nothing.
@@ -148,7 +143,7 @@ def with_precision(
     asked = _asked(forward, backward)
     changes = {}
     for name, bits in asked:
-        for field in (name, *_OF_PRODUCT.get(name, ())):
+        for field in (name, *(own for own, of in TENSORS.items() if of.general == name)):
             quantizer = getattr(recipe, field)
             before = getattr(narrow or recipe, field)
             if quantizer is None or (field != name and before.fmt == FP32):
