@@ -1,4 +1,4 @@
-"""Hadamard transforms with random signs, rounded to bfloat16: the definition and its twin.
+"""Hadamard transforms with random signs, rounded to bfloat16.
 
 Every run of ``size`` values along an axis becomes x D H / sqrt(size). D is the diagonal of signs, H
 is Sylvester's matrix, and H[i, j] is -1 where i & j has an odd number of bits, else 1. Each result
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,25 +31,16 @@ _UNIT, _PLACE = 149, 160
 # Bits of a float64, and of a float32.
 _DOUBLE, _SINGLE = 53, 24
 
-Number = TypeVar("Number", float, int)
 
-
-def exact_hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
-    """The definition, in integers and rationals.
+def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
+    """The transform by sums in float64. Runs are made anew with integers where the sums' errors
+    leave open how a quotient is rounded.
 
     Args:
         x:     float16 or float32, of a length along axis that size divides.
         size:  a power of two.
         signs: size numbers 1 or -1.
     """
-    runs, shape = _runs(x, size, axis)
-    results = [_exact_run(run, signs) for run in runs.tolist()]
-    return narrow(_joined(np.array(results, np.float64).reshape(runs.shape), shape, axis))
-
-
-def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
-    """`exact_hadamard` by sums in float64. Runs are made anew with integers where the sums' errors
-    leave open how a quotient is rounded."""
     runs, shape = _runs(x, size, axis)
     with np.errstate(invalid="ignore"):
         runs = runs * np.asarray(signs, np.float64)
@@ -79,24 +70,9 @@ def _joined(runs: Float64, shape: tuple[int, ...], axis: int) -> Float64:
     return np.moveaxis(runs.reshape(shape), -1, axis)
 
 
-def _exact_run(run: Sequence[float], signs: Sequence[int]) -> list[float]:
-    values = [v * sign for v, sign in zip(run, signs, strict=True)]
-    if all(map(math.isfinite, values)):
-        units = _units(values).tolist()
-        return [_quotient(sum(_terms(units, j)), len(run)) for j in range(len(run))]
-    # Finite values do not matter beside infinities and NaN, and these add up as in IEEE 754.
-    values = [0.0 if math.isfinite(v) else v for v in values]
-    return [sum(_terms(values, j)) for j in range(len(run))]
-
-
 def _units(values: Iterable[float]) -> NDArray[np.object_]:
     """Finite values as Python's integers, in units of 2^-149."""
     return np.array([int(math.ldexp(v, _UNIT)) for v in values], dtype=object)
-
-
-def _terms(values: Sequence[Number], column: int) -> list[Number]:
-    """The terms of output number `column`."""
-    return [-v if (i & column).bit_count() & 1 else v for i, v in enumerate(values)]
 
 
 def _quotient(total: int, size: int) -> float:

@@ -33,8 +33,6 @@ Codes = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 Format = Number | BlockFormat
 
-# Values packed together; a multiple of 8, so that every slab starts on a byte.
-_SLAB = 1 << 18
 _SCALE_BITS = 8
 _NAN_SCALE = 255
 
@@ -52,15 +50,9 @@ def pack(x: Float32, fmt: Format) -> Bytes:
     """
     if isinstance(fmt, BlockFormat):
         return pack_scaled(_scaled_of(x, fmt), fmt)
-    flat = np.ascontiguousarray(x).reshape(-1)
-    parts = []
-    for start in range(0, flat.size, _SLAB):
-        values = widen(flat[start : start + _SLAB])
-        codes, known = encode(values, fmt)
-        if not known.all():
-            _refuse(x, start + int(np.argmin(known)), fmt)
-        parts.append(np.packbits(_bits_of(codes, fmt.bits), bitorder="little"))
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)
+    codes, known = encode(widen(x).reshape(-1), fmt)
+    _check_codes(x, known, fmt)
+    return np.packbits(_bits_of(codes, fmt.bits), bitorder="little")
 
 
 def unpack(codes: Bytes, fmt: Format, shape: tuple[int, ...]) -> Float32:
@@ -72,17 +64,20 @@ def unpack(codes: Bytes, fmt: Format, shape: tuple[int, ...]) -> Float32:
     count = math.prod(shape)
     if isinstance(fmt, BlockFormat):
         return dequantize(unpack_scaled(codes, fmt, tuple(shape)), fmt)
-    out = np.empty(count, dtype=np.float32)
-    for start in range(0, count, _SLAB):
-        number = min(_SLAB, count - start)
-        first = start * fmt.bits // 8
-        bits = np.unpackbits(codes[first : first + -(-number * fmt.bits // 8)], bitorder="little")
-        fields = _codes_of(bits[: number * fmt.bits].reshape(number, fmt.bits))
-        out[start : start + number] = narrow(decode(fields, fmt))
-    return out.reshape(shape)
+    return narrow(decode(_fields(codes, count, fmt.bits), fmt)).reshape(shape)
 
 
-def _refuse(x: Float32, index: int, fmt: Format) -> None:
+def _fields(codes: Bytes, count: int, width: int) -> Codes:
+    """So many codes from the beginning of a stream."""
+    bits = np.unpackbits(codes, bitorder="little")[: count * width]
+    return _codes_of(bits.reshape(count, width))
+
+
+def _check_codes(x: Float32, known: NDArray[np.bool_], fmt: Format) -> None:
+    """Raises: ValueError: a value that has no code, named with its index."""
+    if known.all():
+        return
+    index = int(np.argmin(known))
     where = tuple(int(i) for i in np.unravel_index(index, x.shape)) if x.ndim else ()
     value = float(x.reshape(-1)[index])
     raise ValueError(
@@ -241,9 +236,7 @@ def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     known = encode(codes, element_of(fmt))[1]
     # NaN is a code of whole blocks only: among other values it has no code.
     known = np.where(finite, known, nan_block | np.isfinite(values)) | ~filled
-    if not known.all():
-        index = split_blocks(np.arange(x.size).reshape(x.shape), grid)
-        _refuse(x, int(index[~known].min()), fmt)
+    _check_codes(x, join_blocks(known, x.shape, grid), fmt)
     s = narrow(np.where(finite, np.ldexp(1.0, exponent), np.nan))
     return Scaled(
         narrow(join_blocks(codes, x.shape, grid)),
@@ -264,8 +257,7 @@ def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
     """
     element = _coded(fmt)
     codes, known = encode(widen(q.values), element)
-    if not known.all():
-        _refuse(q.values, int(np.argmin(known)), fmt)
+    _check_codes(q.values, known, fmt)
     scales, width = _encode_scale(q.scale, fmt)
     if not block_by_block(fmt.to_ints()):
         t = np.frombuffer(np.float32(q.tensor_scale).tobytes() * fmt.tensor_scale, np.uint8)
@@ -293,18 +285,9 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
             t, codes = np.frombuffer(codes[:4].tobytes(), "<f4").reshape(()), codes[4:]
         width, number = scale_bits(ints), math.prod(grid)
         behind = -(-number * width // 8)
-        scales, elements = (
-            _codes_of(np.unpackbits(part, bitorder="little")[: n * w].reshape(n, w))
-            for part, n, w in (
-                (codes[:behind], number, width),
-                (codes[behind:], count, element.bits),
-            )
-        )
-        return Scaled(
-            narrow(decode(elements, element)).reshape(shape),
-            _decode_scale(scales, fmt).reshape(grid),
-            t,
-        )
+        scales = _decode_scale(_fields(codes[:behind], number, width), fmt)
+        elements = decode(_fields(codes[behind:], count, element.bits), element)
+        return Scaled(narrow(elements).reshape(shape), scales.reshape(grid), t)
     if count == 0:
         return Scaled(np.empty(shape, np.float32), np.empty(grid, np.float32), no_scale())
     mask = _block_mask(shape, fmt)

@@ -12,9 +12,6 @@ from lpkernels.reference.values import Float32, Float64, narrow, widen, without_
 from lpkernels.rng import SITE_QUANTIZE, draws
 from lpkernels.rounding import overflows_array, round_array
 
-# Elements rounded together: a few float64 arrays of that many fit in a second-level cache.
-_SLAB = 1 << 15
-
 # Codes of an AffineFormat: integers of at most 17 bits with their sign.
 _INTEGERS = FixedFormat(24, 0)
 _SMALLEST_STEP = 1e-8
@@ -81,13 +78,8 @@ def quantize(
         return blocks.dequantize(blocks.scaled(x, fmt, rounding, amax), fmt)
     if isinstance(fmt, AffineFormat):
         return _quantize_affine(x, fmt, rounding, limits)
-    flat = np.ascontiguousarray(x).reshape(-1)
-    out = np.empty(flat.size, dtype=np.float32)
-    for start in range(0, flat.size, _SLAB):
-        slab = slice(start, min(start + _SLAB, flat.size))
-        index = np.arange(slab.start, slab.stop)
-        out[slab] = narrow(rounding(without_tiny(widen(flat[slab])), fmt, index))
-    return out.reshape(x.shape)
+    values = without_tiny(widen(x).reshape(-1))
+    return narrow(rounding(values, fmt, np.arange(x.size))).reshape(x.shape)
 
 
 def scaled(
@@ -106,61 +98,32 @@ def scaled(
 def _quantize_affine(
     x: NDArray[np.floating], fmt: AffineFormat, rounding: _Rounding, limits: Float64 | None
 ) -> Float32:
-    values = widen(x)
-    index = np.arange(x.size).reshape(x.shape)
-    axes = (
-        tuple(range(x.ndim))
-        if fmt.axis is None
-        else tuple(d for d in range(x.ndim) if d != range(x.ndim)[fmt.axis])
-    )
-    lo, hi = _ends(values, axes) if limits is None else _given_ends(limits, x.shape, axes)
-    if fmt.symmetric:
-        hi = np.where(hi < lo, np.nan, np.maximum(np.abs(lo), np.abs(hi)))
-        lo = -hi
-    if rounding.overflowed is not None:
-        outside = np.isfinite(values) & (lo <= hi) & ((values < lo) | (values > hi))
-        rounding.overflowed[outside.reshape(-1)] = True
-    convert = _symmetric if fmt.symmetric else _asymmetric
+    """Every step is one float64 operation."""
+    values, index = widen(x), np.arange(x.size).reshape(x.shape)
+    kept = None if fmt.axis is None else range(x.ndim)[fmt.axis]
+    axes = tuple(d for d in range(x.ndim) if d != kept)
+    if limits is None:
+        # inf and -inf where nothing is finite.
+        finite = np.isfinite(values)
+        lo = np.min(values, axis=axes, keepdims=True, where=finite, initial=np.inf)
+        hi = np.max(values, axis=axes, keepdims=True, where=finite, initial=-np.inf)
+    else:
+        lo, hi = limits.reshape(2, *(1 if d in axes else n for d, n in enumerate(x.shape)))
+    missing, top, zero = ~(lo <= hi), 2.0**fmt.bits - 1, lo
     with np.errstate(over="ignore", invalid="ignore"):
-        result = narrow(convert(values, lo, hi, fmt.bits, rounding, index))
+        if fmt.symmetric:
+            hi = np.maximum(np.abs(lo), np.abs(hi))
+            lo, zero, top = -hi, np.zeros_like(lo), 2.0 ** (fmt.bits - 1) - 1
+        exact_step = (hi - zero) / top
+        step = np.maximum(exact_step, _SMALLEST_STEP)
+        u = np.clip((values - zero) / step, -top if fmt.symmetric else 0.0, top)
+        code = rounding(u, _INTEGERS, index)
+        value = code * step + zero
+        if not fmt.symmetric:
+            value = np.where((code == top) & ~(exact_step < _SMALLEST_STEP), hi, value)
+        result = narrow(np.where(missing, np.nan, value))
+    if rounding.overflowed is not None:
+        outside = np.isfinite(values) & ~missing & ((values < lo) | (values > hi))
+        rounding.overflowed[outside.reshape(-1)] = True
     result[result == 0] = 0.0
     return result
-
-
-def _ends(x: Float64, axes: tuple[int, ...]) -> tuple[Float64, Float64]:
-    """The least and the largest finite value of every slice; inf and -inf where there is none."""
-    finite = np.isfinite(x)
-    lo = np.min(x, axis=axes, keepdims=True, where=finite, initial=np.inf)
-    hi = np.max(x, axis=axes, keepdims=True, where=finite, initial=-np.inf)
-    return lo, hi
-
-
-def _given_ends(
-    limits: Float64, shape: tuple[int, ...], axes: tuple[int, ...]
-) -> tuple[Float64, Float64]:
-    """limits (2, slices) as `_ends` has them."""
-    ends = [1 if d in axes else n for d, n in enumerate(shape)]
-    return limits[0].reshape(ends), limits[1].reshape(ends)
-
-
-def _asymmetric(
-    x: Float64, lo: Float64, hi: Float64, bits: int, rounding: _Rounding, index: NDArray[np.int64]
-) -> Float64:
-    """code * s + lo, every step one float64 operation."""
-    top = 2.0**bits - 1
-    exact_step = (hi - lo) / top
-    step = np.maximum(exact_step, _SMALLEST_STEP)
-    u = (x - lo) / step
-    code = rounding(np.clip(u, 0.0, top), _INTEGERS, index)
-    value = np.where((code == top) & ~(exact_step < _SMALLEST_STEP), hi, code * step + lo)
-    return np.where(hi < lo, np.nan, value)
-
-
-def _symmetric(
-    x: Float64, lo: Float64, hi: Float64, bits: int, rounding: _Rounding, index: NDArray[np.int64]
-) -> Float64:
-    """code * s over [-hi, hi]; all NaN where hi is."""
-    top = 2.0 ** (bits - 1) - 1
-    step = np.maximum(hi / top, _SMALLEST_STEP)
-    code = rounding(np.clip(x / step, -top, top), _INTEGERS, index)
-    return np.where(np.isnan(lo), np.nan, code * step)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 
@@ -61,41 +61,6 @@ class Table:
             return low if x < boundary else high
         even = low if odd == high else high
         return far if mode == "nearest_away" else even
-
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Values, boundaries and codes; float64 holds each of them."""
-        values, boundaries = (
-            np.array([float(v) for v in x]) for x in (self.values, self.boundaries)
-        )
-        return values, boundaries, np.array(self.codes)
-
-    def rounded_array(
-        self, x: np.ndarray, mode: str, draws: np.ndarray | int = 0, random_bits: int = 32
-    ) -> np.ndarray:
-        """`rounded` of many numbers, infinities taking the ends. Comparing float64 is exact."""
-        values, boundaries, codes = self.arrays
-        inside = np.clip(np.where(np.isnan(x), 0.0, x), values[0], values[-1])
-        i = np.maximum(np.searchsorted(values, inside), 1)
-        low, high, boundary = values[i - 1], values[i], boundaries[i - 1]
-        odd_low, odd_high = codes[i - 1] % 2 == 1, codes[i] % 2 == 1
-        negative = inside < 0
-        near, far = np.where(negative, high, low), np.where(negative, low, high)
-        upper_is_odd = np.where(odd_low == odd_high, ~negative, odd_high)
-        odd, even = np.where(upper_is_odd, (high, low), (low, high))
-        if mode == "stochastic":
-            f = (np.abs(inside) - np.abs(near)) / (np.abs(far) - np.abs(near))
-            one = 2 ** (random_bits + 1)
-            result = np.where(np.floor(f * one) + 2 * draws + 1 >= one, far, near)
-        elif mode.startswith("nearest"):
-            result = np.where(inside < boundary, low, high)
-            on_boundary = {"nearest_even": even, "nearest_away": far}[mode]
-            result = np.where(inside == boundary, on_boundary, result)
-        else:
-            directed = {"toward_zero": near, "toward_positive": high, "toward_negative": low}
-            result = {**directed, "to_odd": odd}[mode]
-        result = np.where((inside == low) | (inside == high), inside, result)
-        return np.where(np.isnan(x), np.nan, result + 0.0)
 
     @staticmethod
     def _moves(x: Fraction, near: Fraction, far: Fraction, draw: int, random_bits: int) -> bool:

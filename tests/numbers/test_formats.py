@@ -59,14 +59,6 @@ def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
     assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
 
 
-@each("fmt", [AffineFormat(8), BlockFormat("e2m1")])
-def test_axes_are_those_of_a_tensor_of_64_dimensions(fmt):
-    assert [dataclasses.replace(fmt, axis=axis).axis for axis in (-64, 63)] == [-64, 63]
-    for axis in (-65, 64):
-        with pytest.raises(ValueError, match=rf"axis must be in -64\.\.63, got {axis}"):
-            dataclasses.replace(fmt, axis=axis)
-
-
 def test_epsilon_bits_and_defaults():
     assert (formats.FP16.epsilon, formats.FP16.bits) == (2.0**-10, 16)
     assert (FixedFormat(8, 3).epsilon, FixedFormat(8, 3).bits) == (0.125, 8)
@@ -234,14 +226,6 @@ def test_parse_format_reads(name, fmt):
     assert parse_format(name) == fmt
 
 
-def test_a_name_holds_the_widths():
-    found = {name: re.search(r"(?:e|fp_)(\d)[m_](\d)", name) for name in formats.NAMED}
-    for name, widths in found.items():
-        fmt = parse_format(name)
-        assert widths is None or (fmt.exp_bits, fmt.man_bits) == tuple(map(int, widths.groups()))
-    assert sum(widths is not None for widths in found.values()) > 10
-
-
 @each("name", ["fp_4_3_4", "fp_5_2_0", "fp_6_9_0"])
 def test_formats_of_gradients_differ_in_their_overflow(name):
     forward, backward = parse_format(name), parse_format(f"{name}_backward")
@@ -256,39 +240,27 @@ def test_block_element_names_mean_the_ocp_types():
 
 
 WRONG_VALUES = [
-    (lambda: FloatFormat(0, 3), r"exp_bits must be in 1\.\.8, got 0"),
     (lambda: FloatFormat(9, 3), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: FloatFormat(4, 24), r"man_bits must be in 0\.\.23, got 24"),
     (lambda: FloatFormat(4, 3, bias=1001), "bias must be in -1000..1000, got 1001"),
     (lambda: FloatFormat(4, 3, specials="fnu"), "one of ieee, fn, none, fnuz, p3109; got 'fnu"),
-    (lambda: FloatFormat(4, 3, overflow="wrap"), "infinity, saturate, nan; got"),
     (lambda: FloatFormat(1, 3), "exp_bits=1 leaves no normal value; use exp_bits"),
     (lambda: FloatFormat(1, 0, specials="fn"), "NaN as its only normal code"),
     (lambda: FloatFormat(4, 3, specials="fn", overflow="infinity"), "no infinity.*overflow='nan"),
     (lambda: FloatFormat(8, 23, bias=128), r"smallest step is 2\^-150, below"),
     (lambda: FloatFormat(8, 3, specials="none"), "largest exponent is 128, beyond"),
-    (lambda: FloatFormat(8, 3, specials="fn"), r"larger bias \(got 127\)"),
-    (lambda: FixedFormat(0, 3), r"word_bits must be in 1\.\.24, got 0"),
     (lambda: FixedFormat(25, 3), r"word_bits must be in 1\.\.24, got 25"),
     (lambda: FixedFormat(8, 150), r"frac_bits must be in -127\.\.149, got 150"),
     (lambda: FixedFormat(8, -121), r"top bit weighs 2\^128.*word_bits=8, frac_bit"),
-    (lambda: FixedFormat(8, 3, overflow="nan"), "one of saturate, wrap; got 'nan'"),
-    (lambda: AffineFormat(0), r"AffineFormat: bits must be in 1\.\.16, got 0"),
+    (lambda: AffineFormat(8, axis=64), r"axis must be in -64\.\.63, got 64"),
     (lambda: AffineFormat(17), r"bits must be in 1\.\.16, got 17"),
     (lambda: AffineFormat(1, symmetric=True), r"symmetric=True: bits .*2\.\.16"),
-    (lambda: AffineFormat(8, axis=64), r"axis must be in -64\.\.63, got 64"),
     (lambda: BlockFormat("e4m4x"), "unknown element 'e4m4x'; expected the name of a .* e4m3"),
-    (lambda: BlockFormat("affine8"), r"element 'affine8'; expected .* int8"),
-    (lambda: BlockFormat("e4m3", 0), "block_size must be at least 1, got 0"),
     (lambda: BlockFormat("e4m3", 2**63 - 1), r"block_size must be at most 2\^62"),
     (lambda: BlockFormat("e4m3", scale="e8m1x"), "unknown scale 'e8m1x'; use 'e8m0', 'fp32' or"),
-    (lambda: BlockFormat("e4m3", scale="affine8"), "unknown scale 'affine8'"),
     (lambda: BlockFormat("e4m3", target=400), "rule='floor' takes .* no target; use rule='up'"),
-    (lambda: BlockFormat("e4m3", rule="even", target=9), "rule='even' takes .*no target"),
     (lambda: BlockFormat("e4m3", rule="nearest"), "rules of scale=e8m0 are floor, ceil, even, up"),
-    (lambda: BlockFormat("e4m3", scale="bf16", rule="even"), "are nearest, up; got rule='even'"),
     (lambda: BlockFormat("e4m3", tensor_scale=True), "use scale='e4m3fn', or leave tensor_scale"),
-    (lambda: BlockFormat("e4m3", scale="fp32", tensor_scale=True), "tensor_scale stands behind"),
     (lambda: BlockFormat("e4m3", "row", scale="bf16", tensor_scale=True), "block_size='row'"),
     (
         lambda: BlockFormat("e4m3", "line"),
@@ -297,55 +269,37 @@ WRONG_VALUES = [
     (lambda: BlockFormat("e4m3", (1, 4)), "of one row are block_size=4"),
     (lambda: BlockFormat("e4m3", (0, 4)), r"rows of tiles must be in 2\.\..*, got 0"),
     (lambda: BlockFormat("e4m3", axis="K"), "a named axis must be one of k; got 'K'"),
-    (lambda: BlockFormat("e4m3", scale="ue9"), "use 'e8m0', 'fp32' or a FloatFormat such as"),
     (lambda: parse_format("nvfp4_axis0"), "'nvfp4_axis0' is 'block16_axis0_e2m1_se4m3fn_t'"),
-    (lambda: parse_format("row_e4m3_k"), "'row_e4m3_k' is 'row_k_e4m3'"),
     (lambda: parse_format("mxfp8_rceil"), "it is 'mxfp8_up' here"),
-    (lambda: BlockFormat("e4m3", (2, 3, 4)), r"tiles are \(rows, columns\), got"),
     (lambda: BlockFormat("e4m3", (2, 2), axis=0), "their axis is -1 or 'k', got 0; leave it away"),
     (lambda: BlockFormat("e4m3", "tensor", axis="k"), "runs along no axis, got axis='k'"),
     (lambda: BlockFormat("int8", scale="fp32", target=0), "target must be positive, finite and a"),
     (lambda: BlockFormat("int8", scale="fp32", steps="te"), "steps='te' is not defined here: Tran"),
-    (lambda: BlockFormat("e2m1", 16, steps="deepgemm"), "DeepGEMM has e4m3, and e2m1 in blocks"),
     (lambda: BlockFormat("e4m3", "row", target=9, steps="te"), "has no target but .*got 9.0; use"),
     (lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
      r"integer elements are signed.*use Fixed"),
-    (lambda: BlockFormat("fixed8_f0"), "unknown element 'fixed8_f0'"),
     (lambda: parse_format("row_int8_to1.2.3"), "cannot read the target 'to1.2.3' in 'row_int8_to"),
-    (lambda: parse_format("nvfp44"), "unknown format 'nvfp44'; expected one of nvfp4"),
-    (lambda: parse_format("mxfp8_e4m4"), "expected one of mxfp8_e4m3"),
     (lambda: BlockFormat("fp16"), r"smallest step of 2\^-24.*at least -22; use few"),
-    (lambda: parse_format("bf17"), "unknown format 'bf17'; expected one of bf16"),
     (lambda: parse_format("BF17"), "unknown format 'BF17'; expected one of bf16"),
-    (lambda: parse_format("affin8"), r"expected one of affine8, .*`lpkernels formats`"),
     (lambda: parse_format("xyzzy"), "'xyzzy'; expected one of .* and .* more"),
     (lambda: parse_format("float16"), r"'float16'; it is 'fp16' here\. docs/formats"),
     (lambda: parse_format("uint8"), "are 'ufixed8_f0' here, and codes with a scale 'affine8'"),
     (lambda: parse_format("int32"), "'int32'; whole numbers have at most 24 bits here: 'fixed24"),
-    (lambda: parse_format("e4m3 "), "unknown format 'e4m3 '; expected one of .*e4m3"),
     (lambda: parse_format("e4m3_b7_b8"), "'e4m3_b7_b8' gives its bias twice"),
     (lambda: parse_format("e4m3_inf_sat"), "gives its overflow twice"),
     (lambda: parse_format("e4m3_big"), "unknown suffix '_big' in 'e4m3_big'; known"),
     (lambda: parse_format("e5" + "m" * 10**6), "has more than 160 characters, got 1000002, which"),
-    (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: format_from_ints((9,) * 8), "expected the 8, 16 or 24 integers"),
 ]  # fmt: skip
 WRONG_TYPES = [
     (lambda: FloatFormat(True, 3), r"exp_bits must be an int, got True \(bool\)"),
     (lambda: FloatFormat(4, 3.0), r"man_bits must be an int, got 3\.0 \(float\)"),
-    (lambda: FloatFormat(4, 3, bias="7"), "bias must be an int, got '7'"),
-    (lambda: FloatFormat(4, 3, specials=None), "specials must be a str.*got None"),
     (lambda: FloatFormat(4, 3, subnormals=1), "subnormals must be True or False"),
-    (lambda: FixedFormat(8, False), r"frac_bits must be an int, got False \(bool\)"),
-    (lambda: FixedFormat(8, 3, signed=1), "signed must be True or False, got 1"),
-    (lambda: AffineFormat(8, symmetric=None), "symmetric must be True or False"),
     (lambda: AffineFormat(8, axis=1.0), r"axis must be an int, got 1\.0"),
     (lambda: BlockFormat(AffineFormat(8)),
      "a FixedFormat, a TableFormat or a name"),
     (lambda: BlockFormat("e4m3", scale=FixedFormat(8, 0)), "a scale is no FixedFormat, got"),
-    (lambda: BlockFormat("e4m3", scale=AffineFormat(8)), "a scale is no AffineFormat, got"),
     (lambda: BlockFormat("int8", scale="fp32", target="8"), "target must be a number, got '8'"),
-    (lambda: BlockFormat("e4m3", tensor_scale=1), "tensor_scale must be True or False"),
     (lambda: BlockFormat("e4m3", axis=None), "axis must be an int, got None"),
     (lambda: parse_format(["e4m3"]), r"must be a str such as 'e4m3fn', got \['e4m"),
     (lambda: as_format(torch.complex64), "is no format here. The dtypes.*bfloat16"),

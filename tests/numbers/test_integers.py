@@ -69,10 +69,6 @@ def test_a_named_position_holds_its_value(described: Any, held: list[tuple[Any, 
     assert [found[at] for at, _ in held] == [value for _, value in held]
 
 
-def test_an_accumulator_with_operands_is_longer() -> None:
-    assert (len(SUM.to_ints()), len(ALIGNED.to_ints())) == (AT.PLAIN, AT.ALL)
-
-
 @rows(
     "fmt, axis, element, bits, scaled",
     (E5M2, None, E5M2, 8, False),
@@ -84,12 +80,6 @@ def test_what_is_asked_of_every_kind(fmt, axis, element, bits, scaled):
     assert of_formats.element(ints) == element.to_ints()
     assert of_formats.code_bits(ints) == bits
     assert of_formats.takes_scales(ints) is scaled
-
-
-@each("fmt, axis", [(AFFINE5, -2), (lp.AffineFormat(5), None)])
-def test_axis_of_affine_slices(fmt: lp.AffineFormat, axis: int | None) -> None:
-    assert of_formats.axis(fmt.to_ints()) == axis
-    assert of_formats.takes_scales(fmt.to_ints())
 
 
 @each("fmt", [E5M2, FIXED12, AFFINE5, BLOCKS])

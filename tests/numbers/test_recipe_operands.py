@@ -1,6 +1,5 @@
 """The operands of a Recipe's products: texts, pickles, and which codes a product reads."""
 
-import pickle
 from typing import Any
 
 import pytest
@@ -24,12 +23,11 @@ SHOWN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_texts_and_pickles() -> None:
+def test_texts() -> None:
     for fields, text in SHOWN:
         recipe = lp.Recipe(**fields)
         assert str(recipe) == text
-        assert lp.Recipe.parse(text) == recipe == lp.Recipe.from_dict(recipe.to_dict())
-        assert pickle.loads(pickle.dumps(recipe)) == recipe
+        assert lp.Recipe.parse(text) == recipe
 
 
 @pytest.mark.filterwarnings("ignore::lpkernels.FixedAxisWarning")

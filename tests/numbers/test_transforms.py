@@ -1,8 +1,5 @@
 """Quantizers with a Hadamard transform: texts, integers, pickles, and who refuses them."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 
@@ -24,18 +21,11 @@ TRANSFORMED = {
 
 
 @each("text, quantizer", TRANSFORMED.items())
-def test_round_trips(text: str, quantizer: lp.Quantizer) -> None:
+def test_texts_and_integers_read_back(text: str, quantizer: lp.Quantizer) -> None:
     ints = quantizer.to_ints()
-    assert str(quantizer) == text
-    for again in (
-        lp.Quantizer.parse(text),
-        pickle.loads(pickle.dumps(quantizer)),
-        copy.deepcopy(quantizer),
-        lp.Quantizer.from_dict(quantizer.to_dict()),
-    ):
-        assert again == quantizer and hash(again) == hash(quantizer)
-        assert again.to_ints() == ints and again.fuses is False
-    assert quantizer_from_ints(ints).to_ints() == ints
+    again = lp.Quantizer.parse(text)
+    assert str(quantizer) == text and again == quantizer and again.fuses is False
+    assert quantizer_from_ints(ints).to_ints() == again.to_ints() == ints
     plain = lp.Quantizer(
         quantizer.fmt, quantizer.rounding, random_bits=quantizer.random_bits, rng=quantizer.rng
     )

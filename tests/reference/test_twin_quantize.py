@@ -53,13 +53,6 @@ def test_quantize_takes_any_dtype_and_strides(fmt: str, dtype: type, rng: np.ran
     assert_bit_equal(got, twin.quantize(np.ascontiguousarray(x), Quantizer(fmt, "stochastic")))
 
 
-def test_quantize_does_not_depend_on_slabs(rng, monkeypatch):
-    x, quantizer = rng.standard_normal((5, 9)), Quantizer("e4m2", "stochastic")
-    whole = twin.quantize(x, quantizer)
-    monkeypatch.setattr("lpkernels.reference.quantize._SLAB", 7)
-    assert_bit_equal(twin.quantize(x, quantizer), whole)
-
-
 TOP = float(np.float32(3.4e38))
 THIRD = float(np.float32(0.3))
 BLOCKED = [[4.0, 4.0, 0.3], [4.0, 4.0, 100.0]]
