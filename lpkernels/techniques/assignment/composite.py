@@ -110,19 +110,19 @@ def in_parts(
         if recipe is not None and not recipe.is_torch:
             return compute(*args, **kwargs)
         of = {k: v for k, v in arguments_of(name, args, kwargs).items() if k != "recipe"}
+
+        def matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
+            return torch.matmul(left, right)
+
         if name == "scaled_dot_product_attention":
-            return dot_product_attention(**of, matmul=_matmul)[0]
+            return dot_product_attention(**of, matmul=matmul)[0]
         bound = inspect.signature(F.multi_head_attention_forward).bind(**of)
         bound.apply_defaults()
-        return multi_head_attention(bound.arguments, linear=_linear, matmul=_matmul)
 
+        def linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
+            return F.linear(x, w, b)
 
-def _matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
-    return torch.matmul(left, right)
-
-
-def _linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
-    return F.linear(x, w, b)
+        return multi_head_attention(bound.arguments, linear=linear, matmul=matmul)
 
 
 def _cross_entropy_of_logs(

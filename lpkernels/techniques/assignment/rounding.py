@@ -39,11 +39,6 @@ class Count(NamedTuple):
         """Share of the elements."""
         return self.overflow / self.numel if self.numel else 0.0
 
-    @property
-    def underflow_ratio(self) -> float:
-        """Share of the elements."""
-        return self.underflow / self.numel if self.numel else 0.0
-
 
 class RoundingTable:
     """How each tensor is rounded, by key; a promotion writes here, and nothing else changes.
@@ -102,7 +97,8 @@ class RoundingTable:
         for counters in self._counters.values():
             arrival = None
             if counters.is_cuda:
-                copy = torch.empty_like(counters, device="cpu", pin_memory=True)
+                shape, dtype = counters.shape, counters.dtype
+                copy = torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
                 copy.copy_(counters, non_blocking=True)
                 arrival = torch.cuda.Event()
                 arrival.record(torch.cuda.current_stream(counters.device))

@@ -160,11 +160,7 @@ def uniform(
     Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
     "high", formats=Formats.same("fp32")).
 
-    Args:
-        ops: of `trace`.
-        precision: "low" or "high", of all tensors.
-        formats: the formats of high and low precision.
-        pins: tensors held.
+    Args: ops: of `trace`. precision: "low" or "high". formats, pins: as for `demote`.
 
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
@@ -195,10 +191,7 @@ def operator_based(
     an input, with their weights; all tensors of the last group; and the results, with gradients,
     that operations of the last group read.
 
-    Args:
-        ops: of `trace`.
-        formats: the formats of high and low precision.
-        pins: tensors held.
+    Args: ops: of `trace`. formats, pins: as for `demote`.
 
     Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
         code, after Sun et al. 2019 (HFP8).
@@ -217,10 +210,7 @@ def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PIN
     widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
     stay high, as do the ends. Ops without a name of their operation count as none of these.
 
-    Args:
-        ops: of `trace`.
-        formats: the formats of high and low precision.
-        pins: tensors held.
+    Args: ops: of `trace`. formats, pins: as for `demote`.
 
     Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
         has no implementation, so this is ours and no figure of the paper belongs to it.

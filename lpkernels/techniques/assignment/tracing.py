@@ -79,12 +79,11 @@ def trace(model: Module, loss: Loss, batch: tuple[Any, Any]) -> tuple[Op, ...]:
     - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
       held in high precision; one warning names all of them.
 
-    The trace observes functions (`lpkernels.nn.observing`, depth "functions"). A converted model
-    calls the same ones as the plain model, so both have equal Ops (but that transformers' Conv1D
-    calls addmm, and linear once it is converted). A run follows one way through the Python code, so
-    reading a value that depends on the network's floating-point inputs or parameters is refused.
-    Decisions by whole numbers (masks, lengths) are taken as this batch takes them; another batch
-    may give other Ops, which `Assignment.check` finds out.
+    A converted model has the Ops of the plain model (but that transformers' Conv1D calls addmm, and
+    linear once it is converted). A run follows one way through the Python code, so reading a value
+    that depends on the network's floating-point inputs or parameters is refused. Decisions by whole
+    numbers (masks, lengths) are taken as this batch takes them; another batch may give other Ops,
+    which `Assignment.check` finds out.
 
     Args:
         model: any module, converted or not.
