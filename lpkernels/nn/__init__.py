@@ -2,11 +2,11 @@
 
 from lpkernels._first_use import on_first_use
 from lpkernels.nn import layers as _layers
-from lpkernels.nn._positions import FIRST, FUNCTIONS, GATES, LAST
-from lpkernels.nn._staying import NotEmulatedWarning
+from lpkernels.nn._refusals import NotEmulatedWarning
 from lpkernels.nn.convert import convert, revert, set_precision, set_recipe
 from lpkernels.nn.layers import *  # noqa: F403
 from lpkernels.nn.policies import Policy
+from lpkernels.nn.selecting import FIRST, FUNCTIONS, GATES, LAST
 from lpkernels.nn.summary import Row, Summary, summary
 
 _SCALING = {"calibrate": "scaling", "update_scales": "scaling"}

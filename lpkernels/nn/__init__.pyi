@@ -10,12 +10,8 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import observing as observing
-from lpkernels.nn._positions import FIRST as FIRST
-from lpkernels.nn._positions import FUNCTIONS as FUNCTIONS
-from lpkernels.nn._positions import GATES as GATES
-from lpkernels.nn._positions import LAST as LAST
+from lpkernels.nn._refusals import NotEmulatedWarning as NotEmulatedWarning
 from lpkernels.nn._running import RunningInput
-from lpkernels.nn._staying import NotEmulatedWarning as NotEmulatedWarning
 from lpkernels.nn.convert import convert as convert
 from lpkernels.nn.convert import revert as revert
 from lpkernels.nn.convert import set_precision as set_precision
@@ -24,6 +20,10 @@ from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.policies import Policy as Policy
 from lpkernels.nn.scaling import calibrate as calibrate
 from lpkernels.nn.scaling import update_scales as update_scales
+from lpkernels.nn.selecting import FIRST as FIRST
+from lpkernels.nn.selecting import FUNCTIONS as FUNCTIONS
+from lpkernels.nn.selecting import GATES as GATES
+from lpkernels.nn.selecting import LAST as LAST
 from lpkernels.nn.summary import Row as Row
 from lpkernels.nn.summary import Summary as Summary
 from lpkernels.nn.summary import summary as summary

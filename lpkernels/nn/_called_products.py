@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.nn._several_products import grouped_mm, multi_dot
 
 Handler = Callable[..., Any]
 Options = Mapping[str, Any]
@@ -34,6 +33,24 @@ class Emulation(NamedTuple):
     takes: Callable[[Sequence[Any], Options], bool] | None = None
 
 
+def _check_dimensions(name: str, a: Tensor, b: Tensor, left: int, right: int) -> None:
+    if (a.dim(), b.dim()) != (left, right):
+        raise ValueError(
+            f"{name}: expected operands of {left} and {right} dimensions, got shapes "
+            f"{tuple(a.shape)} and {tuple(b.shape)}; torch.matmul takes others"
+        )
+
+
+def _renamed(function: Handler, **names: str) -> Handler:
+    """A function of lpkernels.functional that takes keywords by the names {torch's: its own}."""
+
+    def call(*args: Any, recipe: Recipe, **options: Any) -> Any:
+        options = {names.get(name, name): value for name, value in options.items()}
+        return function(*args, **options, recipe=recipe)
+
+    return call
+
+
 def _product(name: str, left: int, right: int) -> Handler:
     """The product of two tensors of these numbers of dimensions; torch names the right one
     variously."""
@@ -46,48 +63,8 @@ def _product(name: str, left: int, right: int) -> Handler:
     return multiply
 
 
-def _check_dimensions(name: str, a: Tensor, b: Tensor, left: int, right: int) -> None:
-    if (a.dim(), b.dim()) != (left, right):
-        raise ValueError(
-            f"{name}: expected operands of {left} and {right} dimensions, got shapes "
-            f"{tuple(a.shape)} and {tuple(b.shape)}; torch.matmul takes others"
-        )
-
-
-def _matmul(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.matmul(input, other, recipe=recipe)
-
-
 def _reflected_matmul(self: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
     return functional.matmul(other, self, recipe=recipe)
-
-
-def _bmm(input: Tensor, mat2: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.bmm(input, mat2, recipe=recipe)
-
-
-def _addmm(
-    input: Tensor,
-    mat1: Tensor,
-    mat2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe,
-) -> Tensor:
-    return functional.addmm(input, mat1, mat2, beta=beta, alpha=alpha, recipe=recipe)
-
-
-def _baddbmm(
-    input: Tensor,
-    batch1: Tensor,
-    batch2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe,
-) -> Tensor:
-    return functional.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha, recipe=recipe)
 
 
 def _addbmm(
@@ -190,10 +167,6 @@ def _two_operands(args: Sequence[Any], options: Options) -> bool:
     return len(_einsum_operands(args[1:])) == 2
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, recipe: Recipe) -> Tensor:
-    return functional.linear(input, weight, bias, recipe=recipe)
-
-
 def _linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,
@@ -218,25 +191,12 @@ def _one_output(args: Sequence[Any], options: Options) -> bool:
     return weight.dim() == 2
 
 
-def _bilinear(
-    input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None, *, recipe: Recipe
-) -> Tensor:
-    return functional.bilinear(input1, input2, weight, bias, recipe=recipe)
-
-
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
 _TRANSPOSED = (
     functional.conv_transpose1d,
     functional.conv_transpose2d,
     functional.conv_transpose3d,
 )
-
-
-def _sliding(emulated: Callable[..., Tensor]) -> Handler:
-    def convolve(input: Tensor, *args: Any, recipe: Recipe, **numbers: Any) -> Tensor:
-        return emulated(input, *args, **numbers, recipe=recipe)
-
-    return convolve
 
 
 def _convolution(
@@ -278,8 +238,66 @@ def _recurrent(emulated: Callable[..., Any]) -> Handler:
     return layers
 
 
-def _chain_matmul(*matrices: Tensor, recipe: Recipe) -> Tensor:
-    return multi_dot(matrices, recipe=recipe)
+def _grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    offs: Tensor | None = None,
+    bias: None = None,
+    out_dtype: None = None,
+    *,
+    recipe: Recipe,
+) -> Tensor:
+    """One product for each group, in their order.
+
+    offs[g] is the end of group g along the dimension that is cut: the rows of a 2-D mat_a, the
+    columns of a 2-D mat_b, the summed dimension of two 2-D operands. What lies beyond the last
+    group gives zeros, where torch leaves memory as it was. On the meta device, where offs has no
+    values, the first group has everything.
+
+    Raises: ValueError: shapes or offsets that do not fit.
+    """
+    dims = (mat_a.dim(), mat_b.dim())
+    if dims not in ((2, 2), (2, 3), (3, 2), (3, 3)) or (offs is None) != (dims == (3, 3)):
+        raise ValueError(
+            f"grouped_mm: expected operands of 2 or 3 dimensions, and offs unless both have 3, got "
+            f"shapes {tuple(mat_a.shape)} and {tuple(mat_b.shape)}, offs={offs}"
+        )
+    groups = [len(x) for x in (mat_a, mat_b) if x.dim() == 3]
+    groups += [] if offs is None else [len(offs)]
+    if len(set(groups)) > 1:
+        raise ValueError(
+            f"grouped_mm: expected one number of groups, got {groups} of shapes "
+            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)} and of offs={offs}"
+        )
+    # The dimension of each 2-D operand that is cut into groups.
+    cut_a, cut_b = (1, 0) if dims == (2, 2) else (0, 1)
+    lefts, beyond_a = _parts(mat_a, offs, cut_a)
+    rights, beyond_b = _parts(mat_b, offs, cut_b)
+    products = [functional.matmul(a, b, recipe=recipe) for a, b in zip(lefts, rights, strict=True)]
+    if dims in ((2, 2), (3, 3)):
+        return torch.stack(products)
+    if dims == (2, 3):
+        return torch.cat([*products, products[0].new_zeros(beyond_a, mat_b.shape[2])])
+    return torch.cat([*products, products[0].new_zeros(mat_a.shape[1], beyond_b)], 1)
+
+
+def _parts(x: Tensor, offs: Tensor | None, cut: int) -> tuple[Sequence[Tensor], int]:
+    """The groups of one operand, and the length beyond the last group."""
+    if x.dim() == 3 or offs is None:
+        return x.unbind(), 0
+    length = x.shape[cut]
+    if offs.is_meta:
+        ends = [length] * len(offs)
+    else:
+        ends = offs.tolist()
+    sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    if any(size < 0 for size in sizes) or sum(sizes) > length:
+        raise ValueError(
+            f"grouped_mm: offs={ends}; expected the ends of the groups along a dimension of "
+            f"{length}, none before the one in front of it"
+        )
+    beyond = length - sum(sizes)
+    return x.split([*sizes, beyond], cut)[:-1], beyond
 
 
 def _no_bias(args: Sequence[Any], options: Options) -> bool:
@@ -291,58 +309,60 @@ _MM, _MV, _DOT, _VDOT = (
     Emulation(_product(name, *dims))
     for name, *dims in (("mm", 2, 2), ("mv", 2, 1), ("dot", 1, 1), ("vdot", 1, 1))
 )
-_MATMUL, _INNER = Emulation(_matmul), Emulation(_inner, takes=_no_scalar)
-_GROUPED = Emulation(grouped_mm, 2, _no_bias)
+_MATMUL = Emulation(_renamed(functional.matmul, input="a", other="b"))
+_INNER, _GROUPED = Emulation(_inner, takes=_no_scalar), Emulation(_grouped_mm, 2, _no_bias)
+_BMM = Emulation(_renamed(functional.bmm, input="a", mat2="b"))
+_BATCHES = {"batch1": "a", "batch2": "b"}
+#: Functions that add to a product; their forms with _ at the end write into the first argument.
+_ADDING = {
+    "addmm": _renamed(functional.addmm, mat1="a", mat2="b"),
+    "addmv": _addmv,
+    "addbmm": _addbmm,
+    "baddbmm": _renamed(functional.baddbmm, **_BATCHES),
+}
 
 #: By torch's function. Some are not in every version of torch.
 EMULATIONS: dict[Any, Emulation] = {
-    torch.matmul: _MATMUL,
-    torch.linalg.matmul: _MATMUL,
-    Tensor.matmul: _MATMUL,
-    Tensor.__matmul__: _MATMUL,
+    **dict.fromkeys((torch.matmul, torch.linalg.matmul), _MATMUL),
+    **dict.fromkeys((Tensor.matmul, Tensor.__matmul__), _MATMUL),
     Tensor.__rmatmul__: Emulation(_reflected_matmul),
-    **dict.fromkeys((torch.mm, Tensor.mm, torch.spmm, torch.dsmm), _MM),
+    **dict.fromkeys((torch.mm, Tensor.mm), _MM),
     **dict.fromkeys((torch.mv, Tensor.mv), _MV),
     **dict.fromkeys((torch.dot, Tensor.dot), _DOT),
     **dict.fromkeys((torch.vdot, Tensor.vdot), _VDOT),
     **dict.fromkeys((torch.inner, Tensor.inner), _INNER),
     torch.linalg.vecdot: Emulation(_vecdot),
     torch.tensordot: Emulation(_tensordot, 2, _no_scalar),
-    **dict.fromkeys((torch.bmm, Tensor.bmm), Emulation(_bmm)),
+    **dict.fromkeys((torch.bmm, Tensor.bmm), _BMM),
     **{
-        getattr(home, name + ending, None): Emulation(
-            _in_place(name + ending, emulated) if ending else emulated
-        )
-        for name, emulated in (
-            ("addmm", _addmm),
-            ("addmv", _addmv),
-            ("addbmm", _addbmm),
-            ("baddbmm", _baddbmm),
-        )
+        getattr(home, name, None): Emulation(emulated)
+        for name, emulated in _ADDING.items()
         for home in (torch, Tensor)
-        for ending in ("", "_")
     },
-    torch.linalg.multi_dot: Emulation(multi_dot),
-    torch.chain_matmul: Emulation(_chain_matmul),
+    **{
+        getattr(home, f"{name}_", None): Emulation(_in_place(f"{name}_", emulated))
+        for name, emulated in _ADDING.items()
+        for home in (torch, Tensor)
+    },
     getattr(torch, "_grouped_mm", None): _GROUPED,
     getattr(F, "grouped_mm", None): _GROUPED,
     torch.einsum: Emulation(_einsum, takes=_two_operands),
-    F.linear: Emulation(_linear),
+    F.linear: Emulation(_renamed(functional.linear, input="x")),
     getattr(F, "linear_cross_entropy", None): Emulation(_linear_cross_entropy, 2, _one_output),
-    F.bilinear: Emulation(_bilinear),
+    F.bilinear: Emulation(_renamed(functional.bilinear, input1="x1", input2="x2")),
     # The masks of attention are of any dtype, and so are the sizes of a packed sequence.
     F.scaled_dot_product_attention: Emulation(functional.scaled_dot_product_attention, 3),
     F.multi_head_attention_forward: Emulation(functional.multi_head_attention_forward, 3),
-    torch.lstm: Emulation(_recurrent(functional.lstm), 1),
-    torch.gru: Emulation(_recurrent(functional.gru), 1),
-    torch.rnn_tanh: Emulation(_recurrent(functional.rnn_tanh), 1),
-    torch.rnn_relu: Emulation(_recurrent(functional.rnn_relu), 1),
-    torch.lstm_cell: Emulation(functional.lstm_cell),
-    torch.gru_cell: Emulation(functional.gru_cell),
-    torch.rnn_tanh_cell: Emulation(functional.rnn_tanh_cell),
-    torch.rnn_relu_cell: Emulation(functional.rnn_relu_cell),
     **{
-        getattr(F, emulated.__name__): Emulation(_sliding(emulated))
+        getattr(torch, name): Emulation(_recurrent(getattr(functional, name)), 1)
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    },
+    **{
+        getattr(torch, name): Emulation(getattr(functional, name))
+        for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+    },
+    **{
+        getattr(F, emulated.__name__): Emulation(_renamed(emulated, input="x"))
         for emulated in (*_CONVOLUTIONS, *_TRANSPOSED)
     },
     torch.convolution: Emulation(_convolution),

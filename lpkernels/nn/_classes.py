@@ -20,6 +20,8 @@ from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import LAYERS, TransposedLinear
 
+# The methods in which a layer computes.
+_FORWARDS = ("forward", "_conv_forward")
 _SETTERS = ("set_precision", "set_accumulator")
 _REPLACED = "its forward was replaced on the object"
 # Their forward is a graph, which no class can change.
@@ -39,6 +41,14 @@ def plain_class(module: torch.nn.Module) -> Any:
     return vars(cls)["_original"] if vars(cls).get("_shields") else cls
 
 
+def _emulating(cls: Any) -> Any:
+    """The class that emulates the layer of torch.nn that a class is or derives from; None if it is
+    no such layer."""
+    if _is_transposed_linear(cls):
+        return TransposedLinear
+    return LAYERS.get(torch_base(cls))
+
+
 def why_not(module: torch.nn.Module) -> str | None:
     """Why a layer cannot be emulated, "" if it can; None if the module is no such layer."""
     cls = plain_class(module)
@@ -48,45 +58,37 @@ def why_not(module: torch.nn.Module) -> str | None:
     # MultiheadAttention's out_proj only holds parameters; it is never called.
     if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return None
-    if cls.forward is not plain.forward or getattr(cls, "_conv_forward", None) is not getattr(
-        plain, "_conv_forward", None
-    ):
+    own = [getattr(cls, name, None) for name in _FORWARDS]
+    if own != [getattr(plain, name, None) for name in _FORWARDS]:
         return f"{cls.__name__} has its own forward"
-    if "forward" in vars(module):
-        return _REPLACED
-    return ""
+    return why_not_calls(module)
 
 
 def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
     cls = plain_class(module)
-    if not issubclass(cls, Emulated):
-        cls = LAYERS.get(torch_base(cls), TransposedLinear)
-    known: tuple[Ranks, ...] = cls._ranks(module)
+    emulating = cls if issubclass(cls, Emulated) else _emulating(cls)
+    known: tuple[Ranks, ...] = emulating._ranks(module)
     return known
 
 
 def is_layer(module: torch.nn.Module) -> bool:
     """Whether the module is a layer of a kind that can be emulated, or of a class derived from
     one."""
-    cls = plain_class(module)
-    return torch_base(cls) is not None or _is_transposed_linear(cls)
+    return _emulating(plain_class(module)) is not None
 
 
 def has_no_products(module: torch.nn.Module) -> bool:
     """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
-    layer: Any = LAYERS.get(torch_base(plain_class(module)))
-    return layer is not None and layer._by_class_alone
+    return is_layer(module) and bool(_emulating(plain_class(module))._by_class_alone)
 
 
 def multiplies(module: torch.nn.Module) -> bool:
     """Whether the module is a layer with products, emulated or not; an embedding has none."""
     cls = plain_class(module)
-    plain = torch_base(cls)
-    if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
-        return _is_transposed_linear(cls)
-    layer: Any = LAYERS[plain]
-    return bool(layer._has_products)
+    if not is_layer(module) or issubclass(cls, NonDynamicallyQuantizableLinear):
+        return False
+    return bool(_emulating(cls)._has_products)
 
 
 def calls_functions(module: torch.nn.Module) -> bool:
@@ -94,7 +96,7 @@ def calls_functions(module: torch.nn.Module) -> bool:
     cls = plain_class(module)
     if issubclass(cls, Emulated | TRACED) or _is_transposed_linear(cls):
         return False
-    return is_users([cls.forward, getattr(cls, "_conv_forward", None)])
+    return is_users([getattr(cls, name, None) for name in _FORWARDS])
 
 
 def why_not_calls(module: torch.nn.Module) -> str:

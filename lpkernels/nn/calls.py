@@ -3,23 +3,30 @@
 Each module with a forward of its own enters `Calls` in its forward. So nothing outside the model is
 changed, threads do not see each other's mode, and a caller that runs one module alone (activation
 checkpointing, FSDP) finds the same arithmetic. torch.compile traces through it.
+
+The backward pass of a user's torch.autograd.Function runs when the forward is over. The nodes of
+such Functions in the graph of a module's result are therefore given an attribute `apply`, which
+torch calls for the backward pass: it enters the mode in which the forward ran, whatever thread runs
+it, and leaves it after an error too. The attribute goes with the graph.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional.torch_calls import is_dense, own, own_instead
 from lpkernels.nn._called_products import EMULATIONS, Emulation, emulation_of
-from lpkernels.nn._users_functions import enter_in_backward, start
 from lpkernels.nn.emulated import Emulated
 
 PRODUCTS = frozenset(str(function.__name__) for function in EMULATIONS)
@@ -124,10 +131,10 @@ def wrapped_forward(original: Any, recipe_of: Callable[[Any], Recipe]) -> Callab
         if not _has_backward_of_its_own(recipe):
             with Calls(recipe):
                 return original.forward(self, *args, **kwargs)
-        begin = start(args, kwargs)
+        begin = _start(args, kwargs)
         with Calls(recipe):
             result = original.forward(self, *args, **kwargs)
-        enter_in_backward(partial(Calls, recipe, tells_functions=False), result, begin)
+        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, begin)
         return result
 
     return forward
@@ -144,3 +151,72 @@ def _has_backward_of_its_own(recipe: Recipe) -> bool:
         if isinstance(mode, Calls) and mode.tells_functions:
             return mode.recipe is not recipe and mode.recipe != recipe
     return not recipe.is_torch
+
+
+# torch calls one of them for the backward pass; the second since torch 2.13, where a Function asks
+# for its gradients in a list.
+_METHODS = [name for name in ("apply", "apply_boxed") if hasattr(BackwardCFunction, name)]
+
+
+class _Start(NamedTuple):
+    """Where the graph of a module's forward begins.
+
+    Attributes:
+        number: that of the first node which this thread makes in it.
+        nodes: of the arguments, which another thread may have made.
+    """
+
+    number: int
+    nodes: set[Any]
+
+
+def _start(*arguments: Any) -> _Start:
+    """The start of a forward with these arguments, which is about to run."""
+    return _Start(torch.autograd._get_sequence_nr(), set(_nodes(arguments)))
+
+
+def _enter_in_backward(mode: Callable[[], Calls], result: Any, begin: _Start) -> None:
+    """Every user's Function between begin and result runs its backward inside mode(), unless a
+    module within has said in which."""
+    waiting, seen = list(_nodes(result)), set(begin.nodes)
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node._sequence_nr() < begin.number:
+            continue
+        seen.add(node)
+        if isinstance(node, BackwardCFunction) and "apply" not in vars(node):
+            if _runs_users_code(node):
+                for name in _METHODS:
+                    # A reference to the node itself would keep the graph from being freed.
+                    setattr(node, name, partial(_inside, mode, name, weakref.ref(node)))
+        waiting += [after for after, _ in node.next_functions if after is not None]
+
+
+def _inside(
+    mode: Callable[[], Calls], name: str, reference: Callable[[], Any], *gradients: Any
+) -> Any:
+    node = reference()
+    with mode():
+        return getattr(type(node), name)(node, *gradients)
+
+
+def _runs_users_code(node: Any) -> bool:
+    """torch's and our own Functions do not, but for reentrant checkpointing."""
+    home = str(type(node)._forward_cls.__module__)
+    return home.partition(".")[0] not in ("torch", "lpkernels") or home == "torch.utils.checkpoint"
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    """The nodes that made the tensors in a nested value."""
+    if isinstance(value, Tensor):
+        if value.grad_fn is not None:
+            yield value.grad_fn
+        return
+    if is_dataclass(value) and not isinstance(value, Mapping):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set):
+        return
+    for element in value:
+        yield from _nodes(element)

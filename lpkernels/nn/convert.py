@@ -12,15 +12,15 @@ from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import FormatLike
 from lpkernels.nn import _classes
-from lpkernels.nn._conflicts import (
+from lpkernels.nn._fast_paths import set_fast_paths
+from lpkernels.nn._refusals import (
     refuse_axes,
-    refuse_conflicts,
+    refuse_dead_rules,
+    refuse_graphs,
     refuse_unknown_names,
     refuse_unsupported,
+    warn_of_torchs_own,
 )
-from lpkernels.nn._fast_paths import set_fast_paths
-from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
-from lpkernels.nn._staying import warn_of_staying
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
 from lpkernels.nn.layers import MultiheadAttention
@@ -51,71 +51,48 @@ def convert(
 ) -> M:
     """Make the layers of a model compute as the recipe says, and the products it calls, in place.
 
-    It converts torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, GRU, their
-    cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d, the lazy forms, subclasses that
-    inherit ``forward``, and transformers' Conv1D. BatchNorm1d to BatchNorm3d, LayerNorm, GroupNorm,
-    RMSNorm, Softmax and GELU, whose sums are no products, are converted only where a pattern of the
-    mapping or of include is their class. Each layer keeps its object, with its parameters, buffers,
-    hooks, device, mode, parametrizations and whatever refers to it; only its class changes, to the
-    one in ``lpkernels.nn`` (or, for a subclass, to one that is both). A layer that is converted
-    already gets the new recipe. The model itself may be such a layer.
+    It converts the layers that have a namesake in ``lpkernels.nn``, subclasses that inherit
+    ``forward``, and transformers' Conv1D; norms, Softmax and GELU, whose sums are no products, only
+    where a pattern is their class. A layer keeps its object, with its parameters, buffers, hooks,
+    device, mode, parametrizations and whatever refers to it; only its class changes. A layer that
+    is converted already gets the new recipe. The model itself may be such a layer.
 
-    With ``functions``, every module with a forward of its own (a class not of torch.nn) is
-    converted too: while its forward runs, it enters a TorchFunctionMode. By the module's recipe
-    this mode computes calls of matmul, ``@``, mm, mv, dot, vdot, vecdot, inner, bmm, tensordot,
-    einsum of two operands, addmm, addmv, addbmm, baddbmm (also in place), multi_dot, chain_matmul,
-    grouped_mm, of torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to
-    conv_transpose3d, scaled_dot_product_attention, multi_head_attention_forward,
-    linear_cross_entropy, and of torch's convolution, lstm, gru, rnn_tanh, rnn_relu and their cells;
-    docs/layers.md lists the functions that multiply and are not emulated. A call belongs to the
-    innermost module with a forward of its own, and that module is selected as a layer is: by its
-    name, class or a function. So are the calls in the backward pass of a torch.autograd.Function
-    that such a module applies.
-    A module that is not selected, but may run inside one that is, gets a class that keeps its
-    products torch's own. torch.compile traces through the mode without a graph break, and so does
-    torch.export in its default form; strict export (torch 2.13) does not see ``@``, only matmul.
-    FSDP and activation checkpointing call modules, which enter the mode themselves; a checkpointed
-    plain function is recomputed outside the mode unless use_reentrant=True, so make it a module.
-    Integer, boolean, complex and sparse operands, and calls with out=, stay torch's own, and so do
-    products in TorchScript; float64 operands are refused with a RuntimeError.
+    With ``functions``, a module with a forward of its own (a class not of torch.nn) computes the
+    products that it calls, as ``@``, einsum, torch.nn.functional.linear, by its recipe: while its
+    forward runs, it enters a TorchFunctionMode. docs/layers.md lists the functions, and those that
+    multiply and are not emulated. A call belongs to the innermost such module, which is selected as
+    a layer is; so do the calls in the backward pass of a torch.autograd.Function that it applies. A
+    module that is not selected, but may run inside one that is, gets a class that keeps its
+    products torch's own. Integer, boolean, complex and sparse operands, and calls with out=, stay
+    torch's own; float64 operands are refused with a RuntimeError. A checkpointed plain function is
+    recomputed outside the mode unless use_reentrant=True, so make it a module.
     ``lpkernels.nn.summary`` shows which products of a model are emulated.
 
-    One warning (``lpkernels.nn.NotEmulatedWarning``) names layers that stay torch's own though
-    nobody left them out: classes with products for which a method has no arithmetic, with the
-    number of layers, and modules with a ``forward`` that cannot be followed. It also says if no
-    product of the model is emulated. Exclude the layers to silence it. Products of parameters that
-    are no layers, as in ``x @ w[e]``, are seen by ``lpkernels.nn.summary(...).require(share)``
-    alone. A forward cannot be followed if it was replaced on the object, or, without ``functions``,
-    belongs to the class of a layer.
+    A warning (``lpkernels.nn.NotEmulatedWarning``) names layers that stay torch's own though nobody
+    left them out: classes for which a method has no arithmetic, a ``forward`` that was replaced on
+    the object or, without ``functions``, is a class's own; and it says if no product is emulated.
 
-    In a graph of torch.fx layers are converted, but a graph that calls products itself is refused,
-    and so is TorchScript with products. The out_proj of torch.nn.MultiheadAttention, which is never
-    called, is no layer of its own: its product has the recipe of the layer. So have the two
-    products between its projections, unless a key before is ``FUNCTIONS`` or fits
-    ``"<name>.attention"``. The fused evaluation paths of torch.nn.TransformerEncoder and its
-    layers, which call no layer, are switched off in every container with a converted one, at the
-    latest when the container is called.
+    The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer: its product has
+    the recipe of the attention. So have the two products between its projections, unless a key
+    before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation paths of
+    torch.nn.TransformerEncoder and its layers are switched off where a layer inside is converted.
 
     Args:
         model: any module.
         recipe: the name of a published method, which treats norms, embeddings, the first and the
-            last layer as its source does: ``lpkernels.policy(name)``, which is such a mapping as
-            follows. Or a Recipe, for every layer alike: ``lpkernels.recipe(name)`` is the one of a
-            method's layers. Or a mapping {pattern: Recipe or its name}: the first pattern that
-            matches a layer gives its recipe, and a layer that none matches stays as it is. A name
-            without a policy ("fp32", "hopper_fp8"), and any name where the model itself is one
-            layer, is the recipe of every layer.
+            last layer as its source does (``lpkernels.policy(name)``); or a Recipe, for every layer
+            alike (``lpkernels.recipe(name)``); or a mapping {pattern: Recipe or its name}: the
+            first pattern that matches a layer gives its recipe, and a layer that none matches stays
+            as it is. A name without a policy, and any name where the model itself is one layer, is
+            the recipe of every layer.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
         functions: whether products called as functions are emulated too.
 
     A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
-    model's own name is ""), a class, ``lpkernels.nn.FIRST`` or ``LAST``, the layer with products
-    that the model registers first or last (whatever is selected), ``GATES`` or ``FUNCTIONS``
+    model's own name is ""), a class, ``lpkernels.nn.FIRST``, ``LAST``, ``GATES`` or ``FUNCTIONS``
     (``lpkernels.nn.FIRST`` says what they are), or a function of (name, module) that returns a
-    bool. A layer registered under several names is one layer: it matches if one of its names does.
-    A glob that fits the name of no module, converted or not, is an error; a class or a function may
-    match none.
+    bool. A layer registered under several names matches if one of its names does.
 
     Returns:
         The model.
@@ -123,13 +100,11 @@ def convert(
     Raises:
         TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type, a
             class that cannot be derived from.
-        ValueError: nothing matched; a glob that fits the name of no module; a pattern of include or
-            of the mapping that matches modules but none that can be emulated, unless, in the
-            mapping, they are excluded or get torch's own recipe; patterns that conflict: a name
-            that is included and excluded as a whole, included without a recipe, or a key of the
-            mapping behind a wider one; FIRST or LAST behind "*"; a graph that is traced already,
-            with products; a format along an axis that a layer's tensor lacks, where its rank is
-            known before a call; an unknown name of a recipe or policy.
+        ValueError: nothing matched; a glob that fits the name of no module; a pattern that matches
+            modules but none that can be emulated (in a mapping, unless they are excluded or get
+            torch's own recipe); a key of the mapping behind a wider one; a traced graph (torch.fx,
+            TorchScript) with products; a format along an axis that a layer's tensor lacks; an
+            unknown name of a recipe or policy.
         Nothing is converted then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -145,31 +120,26 @@ def convert(
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
     recipe = method(recipe, model)
     wanted = selection("convert", recipe, include, exclude)
-    found, calling = layers(model), callers(model) if functions else []
+    calling = callers(model) if functions else []
     followed = {layer.module for layer in calling}
-    found = [layer for layer in found if layer.module not in followed]
-    keys = isinstance(recipe, Mapping)
+    candidates = [layer for layer in layers(model) if layer.module not in followed] + calling
     refuse_unknown_names("convert", wanted, model)
-    refuse_frozen("convert", wanted, model, functions=functions)
-    refuse_unsupported("convert", wanted, model, found + calling, keys=keys)
-    refuse_conflicts("convert", wanted, found + calling)
-    chosen = [(x, r) for x in found if (r := wanted.recipe_of(x))]
-    chosen_calling = [(x, r) for x in calling if (r := wanted.recipe_of(x))]
-    able, able_calling = _able(chosen), _able(chosen_calling)
-    if not able and not able_calling:
-        raise ValueError(nothing_matched("convert", wanted, found + calling))
-    refuse_axes("convert", chosen)
-    given = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
-    whole = given and include is None and exclude is None
-    warn_of_staying(wanted, chosen + chosen_calling, whole=whole)
+    refuse_graphs("convert", wanted, model, functions=functions)
+    refuse_unsupported("convert", wanted, model, candidates, keys=isinstance(recipe, Mapping))
+    refuse_dead_rules("convert", wanted, candidates)
+    chosen = [(x, r) for x in candidates if (r := wanted.recipe_of(x))]
+    able = [(layer, r) for layer, r in chosen if not layer.why_not]
+    if not able:
+        raise ValueError(nothing_matched("convert", wanted, candidates))
+    refuse_axes("convert", [(x, r) for x, r in chosen if x.module not in followed])
+    of_all = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
+    warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
     with _all_or_nothing(model):
-        for module, its_recipe in able:
-            _reclass(module, _classes.emulate)
-            cast(Emulated, module).recipe = its_recipe
-        _set_attention(chosen, wanted)
-        for module, its_recipe in able_calling:
-            _reclass(module, _classes.emulate_calls)
-            cast(Emulated, module).recipe = its_recipe
+        for layer, layer_recipe in able:
+            calls = layer.module in followed
+            _reclass(layer.module, _classes.emulate_calls if calls else _classes.emulate)
+            cast(Emulated, layer.module).recipe = layer_recipe
+        _set_attention(able, wanted)
         _set_shields(model)
     set_fast_paths(model)
     return model
@@ -198,16 +168,16 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", method(recipe, model))
-    found = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
+    candidates = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
     refuse_unknown_names("set_recipe", wanted, model)
-    refuse_fixed_recipes("set_recipe", wanted, model)
-    refuse_conflicts("set_recipe", wanted, found)
-    chosen = [(layer, r) for layer in found if (r := wanted.recipe_of(layer)) is not None]
+    refuse_graphs("set_recipe", wanted, model)
+    refuse_dead_rules("set_recipe", wanted, candidates)
+    chosen = [(layer, r) for layer in candidates if (r := wanted.recipe_of(layer)) is not None]
     if not chosen:
-        raise ValueError(nothing_matched("set_recipe", wanted, found))
+        raise ValueError(nothing_matched("set_recipe", wanted, candidates))
     refuse_axes("set_recipe", chosen)
-    for layer, its_recipe in chosen:
-        cast(Emulated, layer.module).recipe = its_recipe
+    for layer, layer_recipe in chosen:
+        cast(Emulated, layer.module).recipe = layer_recipe
     _set_attention(chosen, wanted)
     return model
 
@@ -246,8 +216,11 @@ def set_precision(
     table = checked_formats(formats)
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
-    found: list[Any] = [x for x in named(model) if isinstance(x[1], Emulated)]
-    able = [(names[0], layer) for names, layer in found if rounds(layer.recipe, forward, backward)]
+    able = [
+        (names[0], layer)
+        for names, layer in named(model)
+        if isinstance(layer, Emulated) and rounds(layer.recipe, forward, backward)
+    ]
     if not able:
         raise ValueError(
             "set_precision: the model has no layer of lpkernels.nn whose recipe rounds what is to "
@@ -258,8 +231,8 @@ def set_precision(
         (layer, changed(f"{type(layer).__name__} {name!r}", layer, forward, backward, table))
         for name, layer in able
     ]
-    for layer, its_recipe in new:
-        layer._compute_by(its_recipe, table or ())
+    for layer, layer_recipe in new:
+        layer._compute_by(layer_recipe, table or ())
     return model
 
 
@@ -294,15 +267,11 @@ def revert(model: M) -> M:
 
 def _set_attention(chosen: list[tuple[Layer, Recipe]], wanted: Selection) -> None:
     """Gives the attention in the chosen layers the recipe of another rule, if there is one."""
-    for layer, its_recipe in chosen:
+    for layer, layer_recipe in chosen:
         if isinstance(layer.module, MultiheadAttention):
             inner = wanted.attention_of(layer)
-            if inner is not None and inner != its_recipe:
+            if inner is not None and inner != layer_recipe:
                 layer.module.attention_recipe = inner
-
-
-def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:
-    return [(layer.module, its_recipe) for layer, its_recipe in chosen if not layer.why_not]
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def changed(
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
     try:
-        narrow = vars(layer).get("_given", layer.recipe)
+        narrow = vars(layer).get("_assigned", layer.recipe)
         new = with_precision(layer.recipe, forward, backward, formats, narrow)
     except ValueError as error:
         raise ValueError(f"set_precision: {owner} {error}") from error
@@ -61,7 +61,7 @@ class Emulated(Module):
 
     _recipe: Recipe
     # The recipe that was assigned last, before its precision was set.
-    _given: Recipe
+    _assigned: Recipe
     _tabled: TabledRecipe
     # The table of formats from which the precision was set last.
     _formats: Formats
@@ -93,7 +93,7 @@ class Emulated(Module):
         self._refuse_scaling(recipe)
         self._built = {}
         self._compute_by(recipe)
-        self._given = recipe
+        self._assigned = recipe
 
     def _refuse_scaling(self, recipe: Recipe) -> None:
         if recipe.scaling is not None and not self._takes_scaling:
@@ -188,7 +188,7 @@ class Emulated(Module):
 
     def _forget(self) -> None:
         """Removes everything of lpkernels from the module, which is to become torch.nn's."""
-        for attribute in ("_built", "_recipe", "_given", "_tabled", "_formats"):
+        for attribute in ("_built", "_recipe", "_assigned", "_tabled", "_formats"):
             vars(self).pop(attribute, None)
 
     def __prepare_scriptable__(self) -> None:

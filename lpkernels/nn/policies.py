@@ -11,6 +11,7 @@ import dataclasses
 import inspect
 from collections import UserDict
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -25,11 +26,26 @@ from lpkernels.arithmetic import (
     Recipe,
     accumulator,
 )
+from lpkernels.formats import BlockFormat
+from lpkernels.formats.checks import checked_int
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
-from lpkernels.nn._positions import FIRST, LAST
-from lpkernels.nn.selecting import Pattern, Recipes, checked, show
+from lpkernels.nn.selecting import (
+    FIRST,
+    FUNCTIONS,
+    GATES,
+    LAST,
+    Pattern,
+    Recipes,
+    callers,
+    check_model,
+    checked,
+    escaped,
+    layers,
+    show,
+)
 from lpkernels.recipes import as_recipe, recipe, recipes
+from lpkernels.recipes import describe as describe_recipe
 
 __all__ = ["Policy", "describe", "policies", "policy"]
 
@@ -75,10 +91,7 @@ class Policy(UserDict[Pattern, Recipe]):
         self.update(other)
         return self
 
-    def keep(
-        self, model: torch.nn.Module, *, first: int = 0, last: int = 0,
-        keep_share: float | None = None,
-    ) -> Policy:  # fmt: skip
+    def keep(self, model: torch.nn.Module, *, first: int = 0, last: int = 0) -> Policy:
         """A policy that leaves blocks of a model to torch too, their names written out before all.
 
         The blocks are the children of the longest ModuleList or Sequential of the model, the first
@@ -86,17 +99,12 @@ class Policy(UserDict[Pattern, Recipe]):
 
         Args:
             first, last:  how many blocks at the beginning and at the end.
-            keep_share:   instead of both, the share of blocks at the end, rounded to the nearest
-                number and at least one: 0.15 of 20 blocks are the last 3.
         Raises:
             TypeError: model is no Module, a count that is no int.
-            ValueError: neither or both were given, no or more blocks than there are, a share
-                outside of 0 to 1, or a model without a ModuleList or Sequential.
+            ValueError: no or more blocks than there are, or a model without a ModuleList or
+                Sequential.
         """
-        from lpkernels.nn.scaled_policies import kept_blocks
-
-        blocks = kept_blocks(model, first, last, keep_share)
-        kept: dict[Pattern, Recipe] = dict.fromkeys(blocks, TORCH)
+        kept: dict[Pattern, Recipe] = dict.fromkeys(_block_names(model, first, last), TORCH)
         return Policy({**kept, **{key: its for key, its in self.items() if key not in kept}})
 
     def __repr__(self) -> str:
@@ -134,7 +142,7 @@ def _short(value: Any) -> str:
 #: warns of; where a layer stays torch's own on purpose, TORCH is.
 NO_ARITHMETIC = dataclasses.replace(TORCH)
 
-#: By name; `_known` adds those of scaled formats.
+#: By name; `SCALED` has those of scaled formats.
 POLICIES: dict[str, Callable[[], Policy]] = {}
 
 
@@ -143,16 +151,9 @@ def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
     return build
 
 
-def _known() -> dict[str, Callable[[], Policy]]:
-    """The policies by name; the first question reads the policies of scaled formats."""
-    from lpkernels.nn import scaled_policies  # noqa: F401
-
-    return POLICIES
-
-
 def policies() -> list[str]:
     """The names :func:`policy` knows; the recipe of a policy's layers has the policy's name."""
-    return list(_known())
+    return [*POLICIES, *SCALED]
 
 
 def policy(name: str) -> Policy:
@@ -170,7 +171,8 @@ def policy(name: str) -> Policy:
     e5m2 e6m9_chunk64
     >>> policy["*"] = "hfp8_sun2019"
     """
-    return _builder(name)()
+    _check_name(name)
+    return POLICIES[name]() if name in POLICIES else _scaled(name)
 
 
 def method(value: Recipes, model: torch.nn.Module | None = None) -> Recipes:
@@ -179,7 +181,7 @@ def method(value: Recipes, model: torch.nn.Module | None = None) -> Recipes:
     A name without a policy, and any name where the model itself is one layer, is the recipe of
     every layer, as a Recipe is.
     """
-    if not isinstance(value, str) or value not in _known():
+    if not isinstance(value, str) or value not in policies():
         return value
     alone = model is not None and _classes.is_layer(model)
     return recipe(value) if alone else policy(value)
@@ -190,27 +192,25 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
     """
-    return inspect.getdoc(_builder(name)) or ""
+    _check_name(name)
+    if name in POLICIES:
+        return inspect.getdoc(POLICIES[name]) or ""
+    convolutions = _NO_CONVOLUTIONS if _runs_along_k(name) else ""
+    return f"{describe_recipe(name)}\n\n{_APART}{convolutions}{SCALED[name]}"
 
 
-def _builder(name: str) -> Callable[[], Policy]:
-    known = _known()
-    listed = "lp.policies() lists all"
+def _check_name(name: str) -> None:
+    near = nearest(name, policies(), "lp.policies() lists all") if isinstance(name, str) else ""
     if not isinstance(name, str):
-        raise TypeError(
-            f"policy: the name must be a str, got {name!r} ({type(name).__name__}); expected one "
-            f"of {nearest(name, known, listed)}"
-        )
-    if name in known:
-        return known[name]
+        raise TypeError(f"policy: the name must be a str, got {name!r} ({type(name).__name__})")
+    if name in policies():
+        return
     if name in [*recipes(), *UNITS]:
         raise ValueError(
             f"policy: {name!r} is a recipe without a policy, for every layer alike: "
             f"lp.recipe({name!r}) or lp.convert(model, {name!r})"
         )
-    raise ValueError(
-        f"policy: unknown name {name!r}; expected one of {nearest(name, known, listed)}"
-    )
+    raise ValueError(f"policy: unknown name {name!r}; expected one of {near}")
 
 
 @_named
@@ -313,3 +313,86 @@ def _all(classes: tuple[type, ...], its: Recipe) -> dict[Pattern, Recipe]:
 
 def _with(its: Recipe, **formats: Any) -> Recipe:
     return dataclasses.replace(its, **formats)
+
+
+_HEAD = " The last layer, a language model's head, stays torch's own too, as in the source."
+#: The policies of scaled formats: what each says behind the text of its recipe. Recipes that are
+#: formats alone keep no layer with products apart.
+SCALED = {
+    "mxfp8": _HEAD,
+    "mxfp8_ocp": "",
+    "mxfp6": "",
+    "mxfp4": "",
+    "mxfp4_sr": "",
+    "nvfp4": "",
+    "nvfp4_pretraining": _HEAD
+    + " The source keeps about 15% of the linear layers in bf16 besides, most of them at the end, "
+    "and in a model of 12 billion parameters the first two and the last eight blocks: "
+    "`policy.keep(model, first=2, last=8)` writes them out, in float32.",
+    "deepseek_v3": _HEAD + " So do the gates that choose experts (lp.nn.GATES).",
+    "te_block": _HEAD,
+    "te_current": _HEAD,
+    "te_delayed": _HEAD
+    + " torch.nn.MultiheadAttention keeps no scales for its projections and stays torch's own.",
+    "fp8_rowwise": "",
+    "int8_training": "",
+}
+_APART = (
+    "Our reading: embeddings, norms, softmax and the products that a forward calls as functions, "
+    "attention's among them, stay torch's own, float32; so do the products between the projections "
+    "of torch.nn.MultiheadAttention, whose projections are linear layers."
+)
+_NO_CONVOLUTIONS = (
+    " Convolutions stay torch's own: no blocks run along the sums of overlapping windows."
+)
+_CONVOLUTIONS: tuple[type[torch.nn.Module], ...] = (
+    torch.nn.Conv1d,
+    torch.nn.Conv2d,
+    torch.nn.Conv3d,
+    *TRANSPOSED,
+)
+
+
+def _scaled(name: str) -> Policy:
+    body = recipe(name)
+    apart: list[Pattern] = [LAST] if _HEAD in SCALED[name] else []
+    apart += [GATES] if "GATES" in SCALED[name] else []
+    apart += [FUNCTIONS, torch.nn.Embedding, *REDUCING]
+    # Projections have no place for scales of their own.
+    lacking: list[Pattern] = [torch.nn.MultiheadAttention] if body.scaling else []
+    lacking += _CONVOLUTIONS if _runs_along_k(name) else ()
+    kept = {**dict.fromkeys(apart, TORCH), **dict.fromkeys(lacking, NO_ARITHMETIC)}
+    return Policy({**kept, "*": body})
+
+
+def _runs_along_k(name: str) -> bool:
+    fmt = getattr(recipe(name).input, "fmt", None)
+    return isinstance(fmt, BlockFormat) and fmt.axis == "k"
+
+
+def _block_names(model: torch.nn.Module, first: int, last: int) -> list[str]:
+    """The globs of `Policy.keep`: of each block its name, and all names below it."""
+    check_model("Policy.keep", model)
+    chains = [
+        (name, [f"{name}.{child}".removeprefix(".") for child, _ in module.named_children()])
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
+    ]
+    if not chains:
+        raise ValueError(
+            f"Policy.keep: expected a model whose blocks stand in a ModuleList or Sequential, got "
+            f"{type(model).__name__}; name its layers instead: {{'head.*': 'fp32'}} | policy"
+        )
+    chain, blocks = max(chains, key=lambda pair: len(pair[1]))
+    first = checked_int("Policy.keep", "first", first, 0, len(blocks))
+    last = checked_int("Policy.keep", "last", last, 0, len(blocks))
+    if not 0 < first + last <= len(blocks):
+        raise ValueError(
+            f"Policy.keep: expected first and last, at most {len(blocks)} blocks of {chain!r} "
+            f"together, got first={first}, last={last}"
+        )
+    kept = [escaped(name) for name in blocks[:first] + blocks[len(blocks) - last :]]
+    # A key must match something that can be converted.
+    able = [name for layer in (*layers(model), *callers(model)) for name in layer.names]
+    globs = [name + below for name in kept for below in ("", ".*")]
+    return [glob for glob in globs if any(fnmatchcase(name, glob) for name in able)]

@@ -8,7 +8,6 @@ torch's own arithmetic.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -20,16 +19,13 @@ from torch.nn import Module
 from lpkernels import _build, schemas
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.nn import _classes
-from lpkernels.nn._positions import Position
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import MultiheadAttention
 from lpkernels.nn.policies import Policy, method
-from lpkernels.nn.selecting import Pattern, Recipes, attention_names, named, show
+from lpkernels.nn.selecting import Pattern, Position, Recipes, attention_names, escaped, named, show
 
 KIND = "policy"
 
-_SPECIAL = re.compile(r"[*?[:]")
-_FUNCTION = re.compile(r"[\w.]+:\w+")
 _FORM = "expected a policy that lp.save_policy wrote"
 _GLOB = "write a glob over the names of the layers that are meant, or save the converted model"
 _LAYER = '{"name": "layer1.*"}, {"class": "LayerNorm"} or {"position": "LAST"}'
@@ -49,8 +45,8 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
     Raises:
         TypeError: something else; a key that is a function, or a class that is not torch.nn's. A
             file holds no code: use a glob.
-        ValueError: an unknown name of a recipe or policy; a model without a converted module; a key
-            of the form "module:function". The file is as it was then.
+        ValueError: an unknown name of a recipe or policy; a model without a converted module. The
+            file is as it was then.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -138,34 +134,31 @@ def _checked(values: Any, where: str) -> list[Any]:
 
 def _of_model(model: Module) -> dict[Pattern, Recipe]:
     """A key for each converted module, by its first name; modules of one recipe together."""
-    found = [(names[0], x) for names, x in named(model) if isinstance(x, Emulated)]
-    if not found:
+    converted = [(names[0], x) for names, x in named(model) if isinstance(x, Emulated)]
+    if not converted:
         raise ValueError(
             f"the policy of a {type(model).__name__}: it has no converted module; lp.convert makes "
             "them"
         )
-    order = list(dict.fromkeys(module.recipe for _, module in found))
-    found.sort(key=lambda each: order.index(each[1].recipe))
-    # What a glob means by itself is put in brackets, and the colon with it: see `_check_name`.
-    keys: dict[Pattern, Recipe] = {_SPECIAL.sub(r"[\g<0>]", name): x.recipe for name, x in found}
+    order = list(dict.fromkeys(module.recipe for _, module in converted))
+    converted.sort(key=lambda pair: order.index(pair[1].recipe))
     # The first match wins, and the name of a layer means its attention too.
-    heads = [(name, x) for name, x in found if isinstance(x, MultiheadAttention)]
-    inner: dict[Pattern, Recipe] = {
-        _SPECIAL.sub(r"[\g<0>]", attention_names([name])[0]): x.attention_recipe
-        for name, x in heads
-        if x.attention_recipe != x.recipe
+    attention: dict[Pattern, Recipe] = {
+        escaped(attention_names([name])[0]): x.attention_recipe
+        for name, x in converted
+        if isinstance(x, MultiheadAttention) and x.attention_recipe != x.recipe
     }
-    keys = inner | keys
     # `convert` selects a norm by its name only where some key is its class.
-    sums = (_classes.torch_base(type(x)) for _, x in found if _classes.has_no_products(x))
-    return keys | {cls: TORCH for cls in sums if cls is not None}
+    norms = (_classes.torch_base(type(x)) for _, x in converted if _classes.has_no_products(x))
+    keys: dict[Pattern, Recipe] = {escaped(name): x.recipe for name, x in converted}
+    return attention | keys | {cls: TORCH for cls in norms if cls is not None}
 
 
 def _layer(pattern: Pattern) -> dict[str, str]:
     if isinstance(pattern, Position):
         return {"position": pattern.name}
     if isinstance(pattern, str):
-        return {"name": _check_name(pattern)}
+        return {"name": pattern}
     name = show([pattern])
     if not isinstance(pattern, type):
         raise TypeError(
@@ -189,22 +182,12 @@ def _pattern(layer: Any) -> Pattern:
     if more or not isinstance(text, str) or kind not in ("name", "class", "position"):
         raise ValueError(f"expected a layer like {_LAYER}, got {layer!r}")
     if kind == "name":
-        return _check_name(text)
+        return text
     found = _torch_class(text) if kind == "class" else Position.__members__.get(text)
     if found is None:
         known = "a class of torch.nn" if kind == "class" else " or ".join(Position.__members__)
         raise ValueError(f"expected {known}, got {text!r}")
     return found
-
-
-def _check_name(name: str) -> str:
-    """Raises: ValueError: the name has the form of a function that might be imported."""
-    if _FUNCTION.fullmatch(name):
-        raise ValueError(
-            f"{name!r} names a function, but a policy file holds no code, and nothing in it is "
-            f"imported; {_GLOB} ('[:]' matches a colon in a name)"
-        )
-    return name
 
 
 def _torch_class(name: str) -> type[Module] | None:

@@ -1,9 +1,11 @@
-"""The layers of a model that a call selects, and the recipe of each."""
+"""Patterns for the layers of a model: by name, class, function or place, and the recipe of each."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from fnmatch import fnmatchcase
 
 import torch
@@ -13,9 +15,42 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.arithmetic.text import field_names
 from lpkernels.nn import _classes
 from lpkernels.nn._fast_paths import uncalled_layers
-from lpkernels.nn._positions import FUNCTIONS, Position, ends, gates
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.recipes import as_recipe
+
+
+class Position(Enum):
+    """A pattern for layers by their place: ``lp.nn.FIRST``, ``LAST``, ``GATES``, ``FUNCTIONS``.
+
+    FUNCTIONS are the products that modules with a forward of their own call as functions, such as
+    those of attention, and in a mapping the attention between the projections of
+    torch.nn.MultiheadAttention too. GATES are modules that choose experts: the last part of the
+    name is "gate", ends in "_gate" or has "router" in it; "gate_proj" of a gated linear unit is
+    none. A model may have neither.
+
+    FIRST and LAST are the layers at the ends of a model, in the order in which it registers them
+    (``named_modules``'s), converted or not, selected or not. Layers count that multiply by weights
+    of their own: linear ones, convolutions, attention, recurrent ones. An Embedding multiplies
+    nothing, so FIRST of a language model is the layer behind it. Where a model registers its head
+    before its body, name the layer instead. A single layer is both. A model of several networks, as
+    a GAN, has one FIRST and one LAST: convert its networks one by one.
+    """
+
+    FIRST = "first"
+    LAST = "last"
+    GATES = "gates"
+    FUNCTIONS = "functions"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+FIRST = Position.FIRST
+LAST = Position.LAST
+GATES = Position.GATES
+FUNCTIONS = Position.FUNCTIONS
+# A gate that chooses experts.
+_GATE = re.compile(r"(.*\.)?((\w*_)?gate|\w*router\w*)")
 
 Pattern = str | type | Position | Callable[[str, Module], bool]
 Patterns = Pattern | Iterable[Pattern]
@@ -24,12 +59,9 @@ Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 # The name, below a MultiheadAttention's own, of the products between its projections.
 ATTENTION = "attention"
 # An error names this many layers of the model.
-_NAMED_LAYERS = 5
+_NAMED_LAYERS = 3
 _KINDS = {
-    "convert": "these are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, "
-    "GRU, their cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d; where a pattern is "
-    "their class, norms, Softmax and GELU; and modules with a forward of their own, whose calls of "
-    "functions count",
+    "convert": "docs/layers.md lists them, torch.nn.Linear among them",
     "set_recipe": "these are the layers of lpkernels.nn, which lp.convert(model, recipe) makes",
 }
 
@@ -127,13 +159,13 @@ def check_model(function: str, model: object) -> None:
 
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
-    at, uncalled = ends(model), uncalled_layers(model)
+    places, uncalled = _places(model), uncalled_layers(model)
     reasons = (
         (names, module, uncalled.get(module, _classes.why_not(module)))
         for names, module in named(model)
     )
     return [
-        Layer(names, module, why, not _classes.has_no_products(module), _places(names, module, at))
+        Layer(names, module, why, not _classes.has_no_products(module), places(names, module))
         for names, module, why in reasons
         if why is not None
     ]
@@ -141,21 +173,29 @@ def layers(model: Module) -> list[Layer]:
 
 def callers(model: Module) -> list[Layer]:
     """Every module with a forward of its own, which may call products as functions, once."""
-    at = ends(model)
+    places = _places(model)
     return [
-        Layer(names, module, _classes.why_not_calls(module), positions=_places(names, module, at))
+        Layer(names, module, _classes.why_not_calls(module), positions=places(names, module))
         for names, module in named(model)
         if _classes.calls_functions(module)
     ]
 
 
-def _places(
-    names: list[str], module: Module, at: dict[Module, frozenset[Position]]
-) -> frozenset[Position]:
-    """at: of the ends of the model."""
-    found = at.get(module, frozenset()) | gates(names)
-    calls = isinstance(module, EmulatesCalls) or _classes.calls_functions(module)
-    return found | {FUNCTIONS} if calls else found
+def _places(model: Module) -> Callable[[list[str], Module], frozenset[Position]]:
+    """The positions of a module of this model, by all its names and the module."""
+    multiplying = [module for module in model.modules() if _classes.multiplies(module)]
+
+    def places(names: list[str], module: Module) -> frozenset[Position]:
+        calls = isinstance(module, EmulatesCalls) or _classes.calls_functions(module)
+        holds = {
+            FIRST: module in multiplying[:1],
+            LAST: module in multiplying[-1:],
+            GATES: any(map(_GATE.fullmatch, names)),
+            FUNCTIONS: calls,
+        }
+        return frozenset(position for position, is_there in holds.items() if is_there)
+
+    return places
 
 
 def attention_names(names: Iterable[str]) -> list[str]:
@@ -170,23 +210,33 @@ def named(model: Module) -> list[tuple[list[str], Module]]:
     return [(all_names, module) for module, all_names in names.items()]
 
 
-def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str:
+def escaped(name: str) -> str:
+    """The glob that fits this name alone."""
+    return re.sub(r"[*?[]", r"[\g<0>]", name)
+
+
+def nothing_matched(function: str, chosen: Selection, candidates: list[Layer]) -> str:
     """The error's message: the patterns of the call, and the layers of the model."""
-    found = [layer for layer in found if layer.has_products]
-    if not found:
+    able = [layer for layer in candidates if layer.has_products]
+    if not able:
         return (
             f"{function}: no layer matched ({chosen}), and the model has none of the kind; "
             + _KINDS[function]
         )
-    shown = ", ".join(
-        f"{layer.names[0]!r} ({layer.why_not or type(layer.module).__name__})"
-        for layer in found[:_NAMED_LAYERS]
-    )
-    more = f" and {len(found) - _NAMED_LAYERS} more" if len(found) > _NAMED_LAYERS else ""
     return (
-        f"{function}: no layer matched ({chosen}); the model has {shown}{more}; "
+        f"{function}: no layer matched ({chosen}); the model has {show_layers(able)}; "
         "a glob is compared with the full name"
     )
+
+
+def show_layers(layers: list[Layer]) -> str:
+    """The first of the layers, each with its class or with why it cannot be emulated."""
+    shown = []
+    for layer in layers[:_NAMED_LAYERS]:
+        why = f": {layer.why_not}" if layer.why_not else ""
+        shown.append(f"{layer.names[0]!r} ({type(layer.module).__name__}{why})")
+    more = len(layers) - _NAMED_LAYERS
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def matches(pattern: Pattern, layer: Layer) -> bool:

@@ -1,7 +1,5 @@
 """torch's functions that multiply, emulated as the products of lp.matmul that they equal."""
 
-import itertools
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -10,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
-from tests.loops import each, rows
+from tests.loops import rows
 from tests.nn.layer_cases import same
 from tests.support.computes import Computes
 
@@ -60,20 +57,6 @@ def one_sum(p: Products, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> T
 
 def with_column(p: Products, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor:
     return p.addmm(c[..., None], a, b[:, None], **factors)[:, 0]
-
-
-def left_first(p: Products, a: Tensor, *others: Tensor) -> Tensor:
-    for b in others:
-        a = p.mm(a, b)
-    return a
-
-
-def right_first(p: Products, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    return p.mm(a, p.mm(b, c))
-
-
-def in_pairs(p: Products, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return p.mm(p.mm(a, b), p.mm(c, d))
 
 
 GROUPS = [slice(0, 3), slice(3, 3), slice(3, 6)]
@@ -130,17 +113,10 @@ def written(name: str, **options: Any) -> Any:
     return lambda c, a, b: function(c.clone(), a, b)
 
 
-def several(name: str) -> Any:
-    """A function of several matrices: multi_dot takes them in a list."""
-    function = of(name)
-    return (lambda *x: function(x)) if name == "linalg.multi_dot" else function
-
-
 V, M, N, B, C = (4,), (3, 4), (4, 5), (2, 3, 4), (2, 4, 5)
 TABLE = [
     Row(of("linalg.matmul"), [B, C], product),
     *(Row(of(name), [M, V], product) for name in ("mv", "Tensor.mv")),
-    *(Row(of(name), [M, N], product) for name in ("spmm", "dsmm")),
     *(Row(of(f"{home}{name}"), [V, V], product)
       for name in ("dot", "vdot", "inner") for home in ("", "Tensor.")),
     Row(of("inner"), [B, M], last_with_last),
@@ -162,16 +138,6 @@ TABLE = [
         lambda p, *x: p.addmm(*x, alpha=3)),
     Row(written("Tensor.baddbmm_", beta=0), [(2, 3, 5), B, C],
         lambda p, *x: p.baddbmm(*x, beta=0)),
-    *(Row(several(name), shapes, equal) for name in ("linalg.multi_dot", "chain_matmul")
-      for shapes, equal in (
-          ([M, N], product),
-          ([(2, 9), (9, 3), (3, 8)], left_first),
-          ([(9, 3), (3, 8), (8, 2)], right_first),
-          # Both ways cost the same.
-          ([(2, 2), (2, 2), (2, 2)], left_first),
-          ([(2, 9), (9, 3), (3, 9), (9, 2)], in_pairs),
-      )),
-    Row(several("linalg.multi_dot"), [V, N, (5, 2), (2,)], left_first),
     Row(lambda x, w, b: torch.convolution(x, w, b, [2], [1], [1], False, [0], 2),
         [(2, 4, 6), (6, 2, 3), (6,)], lambda p, *x: p.conv1d(*x, 2, 1, 1, 2)),
     Row(lambda x, w, b: torch.convolution(x, w, b, [2, 1], [1, 0], [1, 1], True, [1, 0], 2),
@@ -206,7 +172,6 @@ def step(call: Callable[..., Tensor], operands: list[Tensor]) -> list[Tensor]:
     return [result.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zeros)]
 
 
-@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
 @pytest.mark.parametrize("row", PRESENT, ids=range(len(PRESENT)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_call_is_the_product_of_matmul(row: Row, dtype: torch.dtype) -> None:
@@ -216,33 +181,6 @@ def test_a_call_is_the_product_of_matmul(row: Row, dtype: torch.dtype) -> None:
         want = step(partial(row.equal, Products(recipe)), operands)
         # What is written into a tensor has its dtype.
         same(got, [want[0].to(got[0].dtype), *want[1:]])
-
-
-class Factors(TorchDispatchMode):
-    """Notes the shapes of the operands of each matrix product of torch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: list[tuple[torch.Size, torch.Size]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.mm.default:
-            self.shapes.append((args[0].shape, args[1].shape))
-        return func(*args, **(kwargs or {}))
-
-
-@each("count", range(3, 8))
-def test_a_chain_is_multiplied_in_the_order_of_torch(count: int) -> None:
-    draws = random.Random(count)
-    for _ in range(50):
-        # Few sizes, so that several orders cost the same.
-        sizes = [draws.choice([1, 2, 3, 4]) for _ in range(count + 1)]
-        chain = [torch.ones(n, k) for n, k in itertools.pairwise(sizes)]
-        with Factors() as torchs:
-            torch.linalg.multi_dot(chain)
-        with Factors() as ours:
-            inside(several("linalg.multi_dot"), NATIVE, *chain)
-        assert sorted(ours.shapes) == sorted(torchs.shapes), sizes
 
 
 def test_every_group_has_a_scale_of_its_own() -> None:
@@ -287,7 +225,6 @@ def grouped(*ends: int) -> Tensor:
     (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmv: input has shape \(2, 2\)"),
     (lambda: torch.addbmm(ones(2), ones(2, 3, 4), ones(3, 4, 2)), "batches of one size"),
     (lambda: ones(4).addmm_(ones(2, 3), ones(3, 4)), r"result has shape \(2, 4\), .* use addmm,"),
-    (lambda: torch.linalg.multi_dot([ones(2, 3), ones(3), ones(3, 2)]), "expected matrices"),
     (lambda: torch.tensordot(ones(2, 3), ones(3), ([1], [0, 1])), "unequal numbers"),
     (lambda: torch.linalg.vecdot(ones(3), ones(3), dim=1), "dim=1"),
     (lambda: torch.convolution(ones(2, 2), ones(2, 2), None, [1], [0], [1], False, [0], 1),
@@ -309,13 +246,16 @@ VECTOR, MATRIX = torch.randn(4), torch.randn(4, 4)
     "call",
     lambda: torch.dot(VECTOR.cfloat(), VECTOR.cfloat()),
     lambda: torch.vdot(VECTOR.cfloat(), VECTOR.cfloat()),
-    lambda: torch.linalg.multi_dot([MATRIX.cfloat()] * 3),
+    lambda: torch.linalg.multi_dot([MATRIX] * 3),
     lambda: torch.mv(MATRIX.long(), VECTOR.long()),
-    lambda: torch.spmm(MATRIX.to_sparse(), MATRIX),
     lambda: torch.addmv(VECTOR, MATRIX, VECTOR, out=torch.zeros(4)),
     lambda: torch.linalg.matmul(MATRIX, MATRIX, out=torch.zeros(4, 4)),
     lambda: torch.inner(torch.tensor(2.0), VECTOR),
     lambda: torch.outer(VECTOR, VECTOR),
+    lambda: MATRIX.long() @ MATRIX.long(),
+    lambda: torch.mm(MATRIX.to_sparse(), MATRIX),
+    lambda: torch.einsum("ij,jk,kl->il", MATRIX, MATRIX, MATRIX),
+    lambda: torch.einsum("ij->ji", MATRIX),
     lambda: torch.kron(VECTOR, VECTOR),
 )
 def test_calls_without_a_meaning_under_a_recipe_stay_torchs(call: Callable[[], Tensor]) -> None:

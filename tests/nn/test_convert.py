@@ -18,7 +18,6 @@ from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each, rows
 from tests.nn.layer_cases import twins
 from tests.nn.policy_models import Doubled, Tagged, converted
-from tests.support.operators import Operators
 
 FP8 = lp.recipe("fp8_wang2018")
 BF16 = lp.recipe("bf16_mixed")
@@ -182,17 +181,13 @@ def convolutions(*more: nn.Module) -> nn.Module:
     (convolutions(), NVFP4, {}, f"{CONVS}; no product of this model is emulated"),
     (convolutions(nn.ConvTranspose2d(4, 4, 3), nn.Linear(4, 4)), "nvfp4", {},
      "2 Conv2d, 1 ConvTranspose2d stay torch's own"),
-    (convolutions(nn.Linear(4, 4)), MXFP8, {}, f"{CONVS}; no product"),
     (nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2)), lp.policy("te_delayed"), {},
      ""),
-    (nn.Sequential(nn.MultiheadAttention(4, 2), nn.Linear(4, 4), nn.Linear(4, 4)),
-     lp.policy("te_delayed"), {}, "1 MultiheadAttention stay torch's own"),
     (convolutions(nn.Linear(4, 4)), NVFP4, {"exclude": nn.Conv2d}, ""),
     (convolutions(nn.Linear(4, 4)), NVFP4, {"include": "3"}, ""),
     (convolutions(nn.Linear(4, 4)), {nn.Linear: FP8}, {}, ""),
     (convolutions(nn.Linear(4, 4)), {nn.Conv2d: "fp32", "*": FP8}, {}, ""),
     (convolutions(), FP8, {}, ""), (convolutions(), "fp32", {}, ""),
-    (nn.Sequential(nn.Linear(4, 4)), {"0": "fp32"} | lp.policy("fp8_wang2018"), {}, ""),
     (convolutions(nn.Linear(4, 4)), NVFP4.keep(convolutions(nn.Linear(4, 4)), last=1),
      {"exclude": nn.Conv2d}, ""),
     (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), MXFP8, {}, ""),
@@ -229,29 +224,6 @@ def test_convert_takes_attention_and_no_layer_of_its_projection() -> None:
     assert type(model["a"].out_proj) is kind and model["a"].out_proj.weight is projection
     with pytest.raises(ValueError, match="no layer matched"):
         lp.convert(model, FP8, include="a.out_proj")
-
-
-@each("include", ["*.linear1", "*.self_attn"])
-def test_convert_switches_off_the_fused_path_of_a_transformer(include: str) -> None:
-    torch.manual_seed(0)
-    block = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    encoder = nn.TransformerEncoder(block, 2).eval()
-    x, padding = torch.randn(2, 3, 8), torch.tensor([[False, False, True]] * 2)
-    operators = Operators()
-
-    def run() -> torch.Tensor:
-        with torch.no_grad(), operators:
-            return encoder(x, src_key_padding_mask=padding)[:, :2]
-
-    plain = run()
-    lp.convert(encoder, DETERMINISTIC, include=include)
-    assert not operators.emulated and not torch.allclose(run(), plain, atol=1e-4)
-    # Each block computes one product, or six: three projections, scores, values and out_proj.
-    assert operators.emulated.count("matmul") == (2 if include == "*.linear1" else 12)
-    lp.revert(encoder)
-    assert encoder.use_nested_tensor
-    assert encoder.layers[0].activation_relu_or_gelu == 1
-    torch.testing.assert_close(run(), plain)
 
 
 class Conv1D(nn.Module):

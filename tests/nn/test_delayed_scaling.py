@@ -186,13 +186,6 @@ def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
     assert layer.weight.grad.dtype == dtype
 
 
-def test_a_refused_model_stays_as_it_was() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
-    with pytest.raises(ValueError, match="LSTM: delayed:history=4:max is for linear layers and"):
-        lp.convert(model, PLAIN)
-    assert type(model[0]) is nn.Linear and not hasattr(model[0], "scaling")
-
-
 def test_state_without_scales_loads_with_a_warning() -> None:
     layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
     whole, old = copy.deepcopy(layer.state_dict()), plain("Linear").state_dict()

@@ -12,10 +12,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
-from lpkernels.techniques.loss_scaling import diagnose
 from tests.compare import assert_bit_equal
 from tests.loops import rows
-from tests.nn.delayed import E4M3, PLAIN, ROLES, SUMS, quantized, trained
+from tests.nn.delayed import E4M3, PLAIN, SUMS, quantized, trained
 from tests.nn.layer_cases import converted, inputs, same
 from tests.support.compiling import compiled, fresh_compiler  # noqa: F401
 
@@ -216,11 +215,3 @@ def test_calibration_that_fails_changes_nothing() -> None:
         TypeError, match=r"expected scales to be those that a layer .*, got 3; call"
     ):
         lp.functional.linear(torch.ones(1, 2), torch.ones(2, 2), recipe="te_delayed", scales=3)
-
-
-def test_a_diagnosis_names_the_layers() -> None:
-    model = network()
-    with diagnose(model) as report:
-        model(torch.ones(5, 6)).sum().backward()
-    rows = {(row.layer, row.kind) for row in report.rows}
-    assert rows == {(layer, role) for layer in ("0", "2", "4") for role in ROLES}

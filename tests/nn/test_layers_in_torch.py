@@ -17,7 +17,6 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
-from tests.support.computes import Computes
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
@@ -198,23 +197,6 @@ def test_state_goes_both_ways_through_a_file(name: str) -> None:
         file.seek(0)
         target.load_state_dict(torch.load(file, weights_only=True))
         same(target.parameters(), source.parameters())
-
-
-def test_layers_inside_a_model_with_functions_take_one_recipe() -> None:
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        y = m.norm(m.lstm(x)[0])
-        return m.attention(y, y, y)[0] @ m.attention.out_proj.weight
-
-    torch.manual_seed(1)
-    layers = {"lstm": nn.LSTM(8, 6), "norm": nn.LayerNorm(6)}
-    model: Any = Computes(forward, **layers, attention=nn.MultiheadAttention(6, 2))
-    plain = model(X)
-    lp.convert(model, {"*": DETERMINISTIC, nn.LayerNorm: NATIVE})
-    assert model.norm.recipe == DETERMINISTIC
-    assert lp.nn.summary(model, X).share == 1
-    assert not torch.allclose(model(X), plain)
-    lp.revert(model)
-    assert_bit_equal(model(X), plain)
 
 
 def test_packed_sequences_go_through_a_converted_layer() -> None:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_recipes
 from lpkernels.nn.policies import describe
 from lpkernels.recipes import recipes
 from tests.compare import assert_bit_equal
@@ -103,15 +102,6 @@ def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
         assert re.search("Source: .*Our reading: ", describe(name), re.DOTALL)
 
 
-def test_ends_of_fp8_wang2018_are_those_of_its_recipe_with_an_edge() -> None:
-    every_layer = ArithmeticConfig(recipe=str(lp.recipe("fp8_wang2018")), edge="e6m9")
-    trainers = layer_recipes(every_layer, Gan().generator)
-    policy = lp.policy("fp8_wang2018")
-    assert (policy[FIRST], policy[LAST], policy["*"]) == tuple(
-        trainers[key] for key in ("stem", "head", "*")
-    )
-
-
 def test_policy_of_a_model_of_several_networks_is_that_of_each_converted_alone() -> None:
     model = Gan()
     policy = lp.policy("fp8_wang2018")
@@ -158,15 +148,6 @@ def test_policy_is_edited_as_a_dict() -> None:
     found = converted(model)
     assert {name: found[name] for name in names} == {k: lp.recipe(v) for k, v in names.items()}
     assert lp.policy("fp8_wang2018")[FIRST] != policy[FIRST]
-
-
-def test_wide_keys_before_those_of_a_policy_are_its_exceptions() -> None:
-    model = lp.convert(Gan(), {"generator.*": "fp32"} | lp.policy("fp16_mixed"))
-    assert converted(model)["generator.norm"] == converted(model)["generator.stem"] == FP32
-    model = lp.convert(ResNet(), {nn.Conv2d: "fp32"} | lp.policy("fp8_wang2018"))
-    assert converted(model)["stem"] == FP32
-    layer = lp.convert(nn.Linear(2, 2), {"": "fp32"} | lp.policy("fp8_wang2018"))
-    assert converted(layer) == {"": FP32}
 
 
 def test_another_policy_replaces_all_of_one_and_set_recipe_takes_it() -> None:
@@ -241,8 +222,8 @@ def test_positions_select_layers(include: Any, exclude: Any, names: list[str]) -
     assert list(converted(model)) == names
 
 
-def test_an_excluded_position_is_a_conflict_as_a_name_is() -> None:
-    with pytest.raises(ValueError, match="include=FIRST conflicts with exclude='stem'"):
+def test_a_position_that_no_layer_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no layer matched .*include=FIRST, exclude='stem'"):
         lp.convert(ResNet(), "fp16_mixed", include=FIRST, exclude="stem")
     with pytest.raises(ValueError, match=r"no layer matched \(recipe for '\*', include=FIRST\)"):
         lp.convert(nn.Sequential(nn.Embedding(3, 2)), lp.recipe("fp16_mixed"), include=FIRST)
@@ -293,25 +274,6 @@ def test_ends_are_the_first_and_last_layers_that_multiply(make: Any, names: list
     assert [name for name, its in converted(model).items() if its == fp16] == names
 
 
-def test_an_end_that_cannot_be_emulated_is_refused_until_it_is_excluded() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].forward = model[1].forward = lambda x: x
-    first, rest = lp.recipe("bf16_mixed"), lp.recipe("fp8_wang2018")
-    rules: dict[Any, Any] = {FIRST: first, nn.BatchNorm1d: "fp32", "*": rest}
-    match = r"the key FIRST: lpkernels cannot emulate '0' \(Linear: its forward was replaced"
-    with pytest.raises(ValueError, match=match):
-        lp.convert(model, rules)
-    # The norm has torch's own arithmetic, so leaving it alone is only warned about.
-    with pytest.warns(UserWarning, match="left 1 .* '1': its forward was replaced on the object"):
-        lp.convert(model, rules, exclude="0")
-    assert converted(model) == {"2": rest, "3": rest}
-    rules[nn.BatchNorm1d] = first
-    with pytest.raises(ValueError, match=r"the key BatchNorm1d: .* '1' \(BatchNorm1d: its forw"):
-        lp.convert(model, rules, exclude="0")
-    lp.convert(model, rules, exclude=["0", "1"])
-    assert converted(model) == {"2": rest, "3": rest}
-
-
 @each("model", [ResNet(), nn.Linear(2, 2)])
 def test_a_position_behind_all_names_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"the key LAST never applies.* '\*' before it takes"):
@@ -350,7 +312,7 @@ def deep(count: int) -> nn.Module:
 
 def test_keep_writes_out_the_blocks() -> None:
     policy = lp.policy("nvfp4_pretraining")
-    kept = policy.keep(deep(20), keep_share=0.15)
+    kept = policy.keep(deep(20), last=3)
     # A block whose forward is its own may call functions.
     assert list(kept) == [*(f"layers.{i}.*" for i in (17, 18, 19)), *policy]
     assert list(policy.keep(ResNet(), last=1))[:2] == ["blocks.1", "blocks.1.*"]
@@ -361,21 +323,43 @@ def test_keep_writes_out_the_blocks() -> None:
     assert own == [f"layers.{i}.0" for i in range(2, 54)]
     # Blocks that are layers themselves, in the model itself.
     flat = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
-    assert next(iter(policy.keep(flat, keep_share=0.01))) == "3"
+    assert next(iter(policy.keep(flat, last=1))) == "3"
 
 
 test_keep_refuses = refused(
     [
         (lambda: lp.policy("mxfp8").keep(3, last=1), TypeError, "must be a torch.nn.Module"),
         (lambda: lp.policy("mxfp8").keep(nn.Linear(2, 2), last=1), ValueError, "got Linear; name"),
-        (lambda: lp.policy("mxfp8").keep(deep(3)), ValueError, "or keep_share, got first=0"),
+        (lambda: lp.policy("mxfp8").keep(deep(3)), ValueError, "together, got first=0"),
         (lambda: lp.policy("mxfp8").keep(deep(3), first=2, last=2), ValueError, "at most 3 blocks"),
         (lambda: lp.policy("mxfp8").keep(deep(3), last=4), ValueError, "last must be in 0..3"),
-        (lambda: lp.policy("mxfp8").keep(deep(3), keep_share=2), ValueError, "keep_share in 0 to"),
-        (
-            lambda: lp.policy("mxfp8").keep(deep(3), last=1, keep_share=0.1),
-            ValueError,
-            "got first=0, last=1, keep_share=0.1",
-        ),
     ]
 )
+
+
+LAYERS = [
+    lambda: nn.Linear(4, 4), lambda: nn.Conv2d(4, 4, 1), lambda: nn.LSTM(4, 4),
+    lambda: Doubled(4, 4), lambda: nn.MultiheadAttention(4, 2), lambda: lp.nn.Linear(4, 4),
+]  # fmt: skip
+
+
+@each("make", LAYERS)
+def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any) -> None:
+    for name in ("fp16_mixed", "hopper_fp8"):
+        model = lp.convert(make(), name)
+        assert converted(model) == {"": lp.recipe(name)}
+        assert getattr(model, "attention_recipe", model.recipe) == lp.recipe(name)
+        lp.set_recipe(lp.set_recipe(model, "fp32"), name)
+        assert converted(model) == {"": lp.recipe(name)}
+
+
+def test_a_recipe_and_a_name_without_a_policy_are_for_every_layer_and_so_are_values() -> None:
+    for name in ("fp32", "hopper_fp8", "lba_m7e4", "h100_fp16"):
+        assert {*converted(lp.convert(ResNet(), name)).values()} == {lp.recipe(name)}
+    mixed = lp.recipe("fp16_mixed")
+    assert {*converted(lp.convert(ResNet(), mixed)).values()} == {mixed}
+    assert converted(lp.convert(ResNet(), {"fc": "mxfp8"})) == {"fc": lp.recipe("mxfp8")}
+    # Where the layers are convolutions, every one of them would have blocks along "k".
+    assert "stem" in converted(lp.convert(ResNet(), "mxfp8"))
+    with pytest.raises(ValueError, match="'stem': input=block32_k_e4m3_up has blocks along 'k'"):
+        lp.convert(ResNet(), lp.recipe("mxfp8"))

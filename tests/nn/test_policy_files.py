@@ -89,7 +89,7 @@ def test_layers_of_one_recipe_are_one_rule_in_a_file_of_a_kind_and_a_version(pat
     lp.save_policy(lp.convert(made(), lp.recipe(FP8)), path)
     found = json.loads(path.read_text())
     (only,) = found["rules"]
-    names = ["", "query", "key", "parts.a[[]0]", "parts.a[:]b"]
+    names = ["", "query", "key", "parts.a[[]0]", "parts.a:b"]
     assert only["layers"] == [{"name": name} for name in names]
     want = {"kind": "policy", "schema": schemas.SCHEMA, "version": lp.__version__}
     assert want.items() <= found.items()
@@ -104,7 +104,6 @@ class Own(nn.Linear):
     (lambda name, module: True, r"a key is the function '<lambda>'.*write a glob"),
     (Own, r"a key is the class 'Own', which is not torch\.nn's.*write a glob"),
     (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
-    ("layers:pick", r"'layers:pick' names a function"),
 )
 def test_what_is_code_is_not_written(path: Path, key: Any, match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
@@ -131,7 +130,6 @@ def test_a_model_that_is_not_converted_has_no_policy(path: Path) -> None:
     (text([rule(name="*"), rule()]), r"rule 2: expected a layer like"),
     (text([rule(name=3)]), r"rule 1: expected a layer like"),
     (text([rule(function="os:getcwd")]), r"rule 1: expected a layer like"),
-    (text([rule(name="os:getcwd")]), r"rule 1: 'os:getcwd' names a function.*nothing in it is"),
     *(
         (text([rule(**{"class": name})]), rf"rule 1: expected a class of torch\.nn, got '{name}'")
         for name in ("os:getcwd", "functional", "Parameter")

@@ -83,14 +83,6 @@ def test_evaluation_rounds_in_the_average_of_ranges(debiased: bool) -> None:
         assert_bit_equal(value, state[key])
 
 
-def test_published_average_is_near_zero_at_first_and_the_debiased_one_is_not() -> None:
-    for recipe, scale in ((HALF, 0.5), (DEBIASED, 1.0)):
-        layer = trained(recipe, 1).eval()
-        rest = layer(torch.full((1, 5), 9.0))
-        want = nn.functional.linear(torch.full((1, 5), 2.0 * scale), layer.weight, layer.bias)
-        assert_bit_equal(rest, want)
-
-
 @each("recipe", [HALF, DEBIASED])
 def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Recipe) -> None:
     x = batch(-1.0, 3.0)
@@ -178,36 +170,6 @@ def test_a_recipe_that_is_given_in_inference_mode_trains(recipe: str) -> None:
     with torch.inference_mode():
         lp.convert(layer, recipe)
     layer(torch.ones(2, 4)).sum().backward()
-
-
-@each("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_inputs_are_widened(dtype: torch.dtype) -> None:
-    x = batch(-1.0, 1.0).to(dtype)
-    for recipe in (HALF, replace(HALF, fprop=lp.Accumulator("e6m9"))):
-        layer = converted("Linear", recipe).to(dtype)
-        want = converted("Linear", replace(recipe, input_range=None)).to(dtype)
-        assert layer(x).dtype == torch.float32
-        assert_bit_equal(layer(x), want(x))
-
-
-def test_float64_is_refused() -> None:
-    layer = trained(HALF)
-    before = layer.input_range.clone()
-    with pytest.raises(TypeError, match="Linear: x is float64"):
-        layer(batch(-1.0, 1.0).double())
-    assert_bit_equal(layer.input_range, before)
-
-
-def test_functions_take_the_range_of_the_tensor() -> None:
-    x, weight = batch(-1.0, 1.0), torch.randn(4, 5)
-    want = lp.functional.linear(x, weight, recipe=PLAIN)
-    assert_bit_equal(lp.functional.linear(x, weight, recipe=HALF), want)
-
-
-def test_buffers_follow_the_parameters_device() -> None:
-    layer = lp.nn.Linear(5, 3, device="meta", recipe=HALF)
-    assert {buffer.device.type for buffer in layer.buffers()} == {"meta"}
-    assert {buffer.dtype for buffer in layer.buffers()} == {torch.float32}
 
 
 @each("name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])

@@ -1,6 +1,5 @@
 """The refusals of convert, set_recipe and a converted model, which leave nothing half done."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,11 +42,11 @@ def refused(
 
 @rows(
     "pattern, options, match",
-    (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
+    (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted"),
     ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
-    ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
-    (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
-    ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
+    ("0", {}, r"'0' \(Stem\)\. .*'name\.\*' are the layers in a container"),
+    (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\)"),
+    ("0.1", {}, r"'0.1' \(LayerNorm\).* only where a pattern is their class"),
     ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
 )
 def test_include_names_the_module_that_has_no_layer(pattern, options, match):
@@ -57,13 +56,6 @@ def test_include_names_the_module_that_has_no_layer(pattern, options, match):
     refused(model, match, lambda: lp.convert(model, FP8, include=include, **options))
     match = match.replace("include=", "the key ")
     refused(model, match, lambda: lp.convert(model, rules, **options))
-
-
-def test_include_refuses_a_container_whose_fused_path_it_would_bypass() -> None:
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2), 1, enable_nested_tensor=False)
-    match = r"'layers.0' \(TransformerEncoderLayer\).*'layers.0.\*' selects"
-    cls = nn.TransformerEncoderLayer
-    refused(model, match, lambda: lp.convert(model, FP8, include=cls))
 
 
 def test_classes_and_functions_that_match_no_module_of_this_model_are_no_error() -> None:
@@ -106,12 +98,6 @@ def test_set_recipe_refuses_a_name_that_fits_no_module(rules: Any) -> None:
     refused(model, match, lambda: lp.set_recipe(model, rules))
 
 
-def test_a_name_may_fit_modules_that_are_not_converted() -> None:
-    model = lp.convert(Named(), {"head": BF16, "stem": FP8}, exclude=["blocks.1", "head"])
-    lp.set_recipe(model, {"head": BF16, "blocks.1": BF16, "*": BF16})
-    assert model.stem.recipe == BF16 and type(model.head) is nn.Linear
-
-
 @rows(
     "recipe, match",
     (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
@@ -125,17 +111,13 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(recipe:
 
 
 @rows(
-    "recipe, options, match",
-    (FP8, {"include": ["2", "0.0"], "exclude": "2"}, "include='2' conflicts with exclude='2'"),
-    (FP8, {"include": ["2", "0.*"], "exclude": nn.Linear}, r"include='2'.*'2' \(Linear\)"),
-    (FP8, {"include": Doubled, "exclude": Doubled}, "include=Doubled conflicts with exclude="),
-    ({"0*": FP8}, {"include": ["0.0", "2"]}, "include='2' conflicts with the mapping.* '\\*'"),
-    ({"*": FP8, "2": BF16}, {}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
-    ({nn.Linear: FP8, "?": BF16}, {}, "put the narrower key first"),
+    "recipe, match",
+    ({"*": FP8, "2": BF16}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
+    ({nn.Linear: FP8, "?": BF16}, "put the narrower key first"),
 )
-def test_patterns_that_conflict_are_refused(recipe: Any, options: Any, match: str) -> None:
+def test_a_key_behind_a_wider_one_is_refused(recipe: Any, match: str) -> None:
     model = network()
-    refused(model, match, lambda: lp.convert(model, recipe, **options))
+    refused(model, match, lambda: lp.convert(model, recipe))
 
 
 def test_set_recipe_refuses_a_key_behind_a_wider_one() -> None:
@@ -156,18 +138,6 @@ def test_keys_that_overlap_without_one_being_lost_are_no_conflict() -> None:
     lp.convert(network(), FP8, include=[nn.Linear, nn.LayerNorm], exclude="0.1")
 
 
-def test_functions_are_asked_about_the_layers_alone_that_reach_their_turn() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 4), nn.Bilinear(4, 4, 4))
-    asked = []
-
-    def is_pointwise(name: str, module: Any) -> bool:
-        asked.append(name)
-        return bool(module.kernel_size == (1, 1))
-
-    lp.convert(model, {is_pointwise: FP8, "*": BF16}, include=["0", nn.Linear], exclude="1")
-    assert set(asked) == {"0"} and model[0].recipe == FP8
-
-
 class Scores(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +154,7 @@ def exported(model: nn.Module) -> Any:
 @pytest.mark.filterwarnings("ignore:.torch.jit")
 @rows(
     "freeze, match",
-    (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.*exclude='1'"),
+    (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.* leave out '1'"),
     (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
     (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
     (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
@@ -210,7 +180,7 @@ def test_graphs_without_products_are_no_obstacle() -> None:
 def test_set_recipe_refuses_a_graph_with_a_recipe_in_it() -> None:
     graph = exported(lp.convert(Scores(), FP8)).module()
     model = nn.Sequential(lp.nn.Linear(4, 4, recipe=FP8), graph)
-    match = "set_recipe: '1' is a graph of torch.fx of a converted model, with its recipe in it"
+    match = "set_recipe: '1' is a graph of torch.fx that calls lpkernels::.*; no recipe reaches"
     refused(model, match, lambda: lp.set_recipe(model, BF16))
     lp.set_recipe(model, {"0": BF16})
     assert model[0].recipe == BF16
@@ -267,24 +237,8 @@ def test_a_model_moved_after_conversion_says_what_is_wrong(move, error, match):
         model(X)
 
 
-def test_a_model_halved_after_conversion_computes_on_the_rounded_weights() -> None:
-    model, halved = (lp.convert(nn.Sequential(nn.Linear(4, 3)), DETERMINISTIC) for _ in range(2))
-    halved.load_state_dict(model.state_dict())
-    halved.half()
-    model.half().float()
-    assert torch.equal(halved(X), model(X)) and halved(X).dtype == torch.float32
-    halved(X).sum().backward()
-    assert halved[0].weight.grad.dtype == torch.float16
-
-
 def test_a_meta_model_gets_its_values_after_conversion() -> None:
     model = lp.convert(Scores(), DETERMINISTIC)
     state, want = {k: v.clone() for k, v in model.state_dict().items()}, model(X)
     model.to("meta").to_empty(device="cpu").load_state_dict(state)
     assert torch.equal(model(X), want)
-
-
-def test_messages_name_few_modules() -> None:
-    model = nn.Sequential(*(nn.ReLU() for _ in range(5)), nn.Linear(4, 4))
-    with pytest.raises(ValueError, match=re.escape("'2' (ReLU) and 2 more. Nothing")):
-        lp.convert(model, FP8, include=nn.ReLU)
