@@ -120,7 +120,7 @@ def test_other_policies_are_refused(tmp_path: Path) -> None:
     text = (tmp_path / "config.json").read_text()
     for entries, match in (
         ({"schema": 9}, r"config\.json: quantization_config: expected schema 2, got 9"),
-        ({"rules": [{"layers": [{"name": "os:getcwd"}], "recipe": {}}]}, "fits the name of no module"),
+        ({"rules": [{"layers": [{"name": "os:getcwd"}], "recipe": {}}]}, "fits the name of no"),
     ):
         config = json.loads(text)
         config["quantization_config"]["policy"] |= entries
