@@ -1,4 +1,4 @@
-"""Files of techniques: one JSON object whose field "what" says its kind, with a schema."""
+"""Files of techniques: one JSON object, with its kind in the field "what" and a schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lpkernels import schemas
 
 
 def read(path: str | Path, kind: str) -> dict[str, Any]:
-    """The values of a file whose "what" is `kind`.
+    """The values of a file of this kind.
 
     Raises:
         FileNotFoundError: no such file.
