@@ -2,8 +2,12 @@
 
 import errno
 import functools
+import importlib
 import inspect
+import operator
 import re
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lpkernels.experiments.processes.torchrun import launched
-from lpkernels.experiments.settings import option_of
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats.elsewhere import nearest
 
@@ -75,21 +78,32 @@ def alone(function: Callable[..., None], **settings: Any) -> typer.Typer:
     return app
 
 
-def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+def valid(check: str | Callable[[Any], object]) -> Callable[[Any], Any]:
     """The callback of an option or argument: its value must pass `check`, else the error names it.
 
     It runs before options that are missing are named: a file that is not there is named first.
+
+    Args:
+        check: a function, or its name as "module:function" below lpkernels. The module is then
+            imported when a value is checked, so that a command's help needs none of it.
     """
 
     def callback(value: Any) -> Any:
         if value is not None and value != "":
             try:
-                check(value)
+                function = imported(check) if isinstance(check, str) else check
+                function(value)
             except (OSError, TypeError, ValueError) as error:
                 raise typer.BadParameter(str(error)) from error
         return value
 
     return callback
+
+
+def imported(name: str) -> Any:
+    """What "module:name" below lpkernels is."""
+    module, _, attribute = name.partition(":")
+    return operator.attrgetter(attribute)(importlib.import_module(f"lpkernels.{module}"))
 
 
 def one_of(*names: str) -> Callable[[str], None]:
@@ -103,12 +117,19 @@ def one_of(*names: str) -> Callable[[str], None]:
     return check
 
 
-def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
-    """Turns a configuration's error, which begins with a field's name, into the command line's."""
-    field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
-    if field is None or field[1] not in set(names):
-        return typer.BadParameter(str(error))
-    return typer.BadParameter(str(error), param_hint=f"--{field[1].replace('_', '-')}")
+@contextmanager
+def named_options(names: Iterable[str] = (), option: str = "") -> Iterator[None]:
+    """An error in the input becomes a message that names its option: `option`, or the one of
+    `names` with which the error begins, as those of settings do."""
+    try:
+        yield
+    except (
+        FileExistsError, FileNotFoundError, NotImplementedError, TypeError, ValueError,
+    ) as error:  # fmt: skip
+        field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
+        if not option and field is not None and field[1] in set(names):
+            option = f"--{field[1].replace('_', '-')}"
+        raise typer.BadParameter(str(error), param_hint=option or None) from error
 
 
 def with_settings(
@@ -121,8 +142,10 @@ def with_settings(
     Args:
         sections: the fields of the sections by their names; "" is the run itself.
     """
+    from lpkernels.experiments.settings import option_of
+
     options = [
-        _parameter(name, field, section)
+        _parameter(name, field, section, option_of(name, field))
         for section, fields in sections.items()
         for name, field in fields.items()
         if option_of(name, field)
@@ -144,13 +167,13 @@ def with_settings(
     return decorate
 
 
-def _parameter(name: str, field: "FieldInfo", section: str) -> inspect.Parameter:
-    """A field of settings as a parameter of a command."""
+def _parameter(name: str, field: "FieldInfo", section: str, given: str) -> inspect.Parameter:
+    """A field of settings as a parameter of a command, whose option is `given`."""
     kind = str if get_origin(field.annotation) is Literal else field.annotation
     least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
     own = f"--{name.replace('_', '-')}"
     option = typer.Option(
-        *((other, own) if (other := option_of(name, field)) != own else ()),
+        *((given, own) if given != own else ()),
         help=field.description,
         min=least[0] if least else None,
         rich_help_panel=(section or "run").replace("_", " ").capitalize(),
@@ -203,7 +226,9 @@ def system_errors(again: str) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-def stopped(stop: Interrupted, command: str) -> NoReturn:
+def stopped(stop: Interrupted, command: str = "") -> NoReturn:
+    """Says how a stopped run goes on, and ends the command; "": by this very command."""
+    command = command or " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
     console.print(f"{stop}\nresume with: {command}", soft_wrap=True, highlight=False)
     # 128 + SIGINT, as shells report it
     raise typer.Exit(130) from stop

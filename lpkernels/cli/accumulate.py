@@ -6,14 +6,13 @@ from typing import Annotated, Any
 import typer
 from rich.progress import track
 
-from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import (
     alone,
     check_one_process,
     console,
+    named_options,
     show_table,
     with_settings,
-    wrong_option,
 )
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.records import append_record
@@ -43,11 +42,9 @@ def accumulate(
     A function `make` of yours in mine.py: `PYTHONPATH=. lpkernels accumulate --model mine:make`
     """
     check_one_process("accumulate")
-    try:
+    with named_options(values):
         config = work.AccumulateConfig(**values)
         made = work.make_plan(config, work.find_workload(config))
-    except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
-        raise wrong_option(error, values) from error
     work.start_records(out / _RECORDS, config, made)
     _show_plan(config, made, out)
     if simulate:
@@ -89,33 +86,6 @@ def _show_simulations(
         config.metric
     ]
     plot_simulations(found, out / f"{name}.png", metric=config.metric, title=title)
-
-
-def bench_accumulate(
-    operands: str, name: str, longest: int, repeats: int, out: Path | None
-) -> None:
-    """`lpkernels bench accumulate`: a table, and with `out` the records."""
-    from lpkernels.experiments.measuring.accumulator_speed import SHORTEST, speed_over_length
-    from lpkernels.report.accumulators import speed_length_table
-
-    found: list[dict[str, Any]] = []
-    acc = as_accumulator(name)
-    measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
-    steps = (longest - SHORTEST) // 2 + 1
-    stopped_early = False
-    try:
-        for record in track(measured, description="lengths", console=console, total=2 * steps):
-            found.append(record)
-            if out is not None:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                append_record(out, record)
-    except KeyboardInterrupt:
-        stopped_early = True
-        console.print("stopped; what was measured:")
-    show_table(speed_length_table(found, title=f"{name}, {operands} operands"))
-    if stopped_early:
-        # 128 + SIGINT, as shells report it
-        raise typer.Exit(130)
 
 
 app = alone(accumulate)

@@ -1,13 +1,16 @@
 """`lpkernels assign`: which tensors of a network's training are in low precision."""
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Seed, alone, console, one_of, valid
+from lpkernels.cli._options import Seed, alone, console, named_options, one_of, valid
 from lpkernels.report.sizes import bytes_text
-from lpkernels.techniques.assignment.rules import BASELINES, Order
+
+# The orders of demotion, and the rules that need no budget.
+_ORDERS = ("decreasing", "increasing", "random")
+_BASELINES = ("uniform", "operator_based", "amp_like")
 
 
 def assign(
@@ -35,7 +38,7 @@ def assign(
     order: Annotated[
         str,
         typer.Option(
-            callback=valid(one_of(*get_args(Order), *BASELINES)),
+            callback=valid(one_of(*_ORDERS, *_BASELINES)),
             help="decreasing (size, the paper's), increasing, random; or a rule that needs no "
             "ratio: uniform, operator_based, amp_like.",
         ),
@@ -55,13 +58,11 @@ def assign(
     from lpkernels.techniques.assignment import kept_memory
 
     _check_budget(order, ratio, bits)
-    if bits is None and ratio is None and order not in BASELINES:
+    if bits is None and ratio is None and order not in _BASELINES:
         ratio = 0.6
     ops = _operations(_workload(data, data_dir, model, width), batch, seed)
-    try:
+    with named_options(option="--bits"):
         made = _assignment(ops, order, ratio, bits, seed)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--bits") from error
     console.print(f"{model} on {data}, batches of {batch}", soft_wrap=True)
     console.print(str(made), highlight=False, soft_wrap=True)
     kept = bytes_text(kept_memory(ops, made))
@@ -72,16 +73,14 @@ def assign(
     if plot is not None:
         from lpkernels.report.assignments import plot_assignment
 
-        try:
+        with named_options(option="--plot"):
             picture = plot_assignment(made, plot, title=f"{model}: {order}, {made.ratio:.2f} low")
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--plot") from error
         console.print(f"picture in {picture}", soft_wrap=True)
 
 
 def _check_budget(order: str, ratio: float | None, bits: int | None) -> None:
     for name, value in {"--ratio": ratio, "--bits": bits}.items():
-        if order in BASELINES and value is not None:
+        if order in _BASELINES and value is not None:
             raise typer.BadParameter(
                 f"{order} has no budget, got {value}; leave it out", param_hint=name
             )
@@ -91,6 +90,7 @@ def _check_budget(order: str, ratio: float | None, bits: int | None) -> None:
 
 def _assignment(ops: Any, order: Any, ratio: float | None, bits: int | None, seed: int) -> Any:
     from lpkernels.techniques.assignment import demote, group
+    from lpkernels.techniques.assignment.rules import BASELINES
 
     if order in BASELINES:
         return BASELINES[order](ops)
@@ -99,15 +99,11 @@ def _assignment(ops: Any, order: Any, ratio: float | None, bits: int | None, see
 
 
 def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
-    from lpkernels.cli._options import wrong_option
     from lpkernels.experiments.workloads.config import WorkloadConfig
     from lpkernels.experiments.workloads.registry import find
 
-    try:
-        config = WorkloadConfig(data=data, data_dir=data_dir, model=model, width=width)
-        return find(config)
-    except (ValueError, FileNotFoundError) as error:
-        raise wrong_option(error, ("data", "data_dir", "model", "width")) from error
+    with named_options(("data", "data_dir", "model", "width")):
+        return find(WorkloadConfig(data=data, data_dir=data_dir, model=model, width=width))
 
 
 def _operations(workload: Any, batch: int, seed: int) -> Any:
@@ -126,11 +122,9 @@ def _operations(workload: Any, batch: int, seed: int) -> Any:
     first = workload.train.plan(seed, 0).batch(0, batch)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "init"))
-        try:
+        with named_options(option="--model"):
             loss = mean_loss(output_loss(workload, first))
             return trace(workload.model(), loss, (first[0], first))
-        except (ValueError, NotImplementedError) as error:
-            raise typer.BadParameter(str(error), param_hint="--model") from error
 
 
 app = alone(assign)

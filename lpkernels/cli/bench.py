@@ -1,14 +1,12 @@
 """`lpkernels bench`: the speed of one product."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.cli._options import alone, show_table, valid
-from lpkernels.cli.accumulate import bench_accumulate
-from lpkernels.experiments.measuring.speed import measure, shape_from
+from lpkernels.cli._options import alone, console, show_table, valid
 from lpkernels.formats import parse_format
 
 
@@ -25,7 +23,11 @@ def bench(
         ),
     ] = "product",
     shape: Annotated[
-        str, typer.Option(callback=valid(shape_from), help="M, K and N of the product.")
+        str,
+        typer.Option(
+            callback=valid("experiments.measuring.speed:shape_from"),
+            help="M, K and N of the product.",
+        ),
     ] = "960x960x960",
     operands: Annotated[
         str, typer.Option(callback=valid(parse_format), help="Format of both operands.")
@@ -55,12 +57,13 @@ def bench(
     import torch
 
     from lpkernels import backends
+    from lpkernels.experiments.measuring.speed import measure, shape_from
     from lpkernels.report.named import order_table, speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)
     if what == "accumulate":
-        return bench_accumulate(operands, accumulator, longest, repeats, out)
+        return _lengths(operands, accumulator, longest, repeats, out)
     backends.take_tiers()
     speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
     tiers = backends.take_tiers()
@@ -68,6 +71,34 @@ def bench(
     if explain:
         show_table(tier_table(tiers))
         show_table(order_table())
+
+
+def _lengths(operands: str, name: str, longest: int, repeats: int, out: Path | None) -> None:
+    """`lpkernels bench accumulate`: a table, and with `out` the records."""
+    from rich.progress import track
+
+    from lpkernels.experiments.measuring.accumulator_speed import SHORTEST, speed_over_length
+    from lpkernels.experiments.records import append_record
+    from lpkernels.report.accumulators import speed_length_table
+
+    found: list[dict[str, Any]] = []
+    acc = as_accumulator(name)
+    measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
+    steps = (longest - SHORTEST) // 2 + 1
+    stopped_early = False
+    try:
+        for record in track(measured, description="lengths", console=console, total=2 * steps):
+            found.append(record)
+            if out is not None:
+                out.parent.mkdir(parents=True, exist_ok=True)
+                append_record(out, record)
+    except KeyboardInterrupt:
+        stopped_early = True
+        console.print("stopped; what was measured:")
+    show_table(speed_length_table(found, title=f"{name}, {operands} operands"))
+    if stopped_early:
+        # 128 + SIGINT, as shells report it
+        raise typer.Exit(130)
 
 
 app = alone(bench)

@@ -11,6 +11,7 @@ from lpkernels.cli._options import (
     alone,
     check_one_process,
     console,
+    named_options,
     show_table,
     stopped,
 )
@@ -32,11 +33,10 @@ def demo(
     from lpkernels.report.runs import plot_curves, summary
 
     try:
-        runs = run_demo(out, epochs=epochs, seed=seed, resume=resume, console=console)
+        with named_options(option="--resume"):
+            runs = run_demo(out, epochs=epochs, seed=seed, resume=resume, console=console)
     except Interrupted as stop:
         stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--resume") from error
     work = runs[0].config.workload
     show_table(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
     picture = plot_curves(

@@ -1,48 +1,38 @@
 """`lpkernels frontier`: which precision is worth its memory, from a few measurements of a task."""
 
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from lpkernels.cli._options import (
     check_one_process,
     console,
+    imported,
+    named_options,
     one_of,
     show_table,
-    stopped,
     valid,
-    wrong_option,
 )
-from lpkernels.experiments.sweeps.engines import ENGINES
-from lpkernels.experiments.sweeps.frontiers.choosing import (
-    Frontier,
-    best,
-    frontiers,
-    read_choices,
-)
-from lpkernels.experiments.sweeps.frontiers.specification import (
-    FrontierSpec,
-    read_frontier_spec,
-    read_study_spec,
-)
-from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
-from lpkernels.experiments.training.config import command_of
-from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
+from lpkernels.cli.sweep import Engine, Jobs, RetryFailed, running
+from lpkernels.experiments.training.interrupts import sigterm_as_ctrl_c
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.report.sizes import bytes_from, bytes_text
-from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
-from lpkernels.techniques.pareto.selection import METHODS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
+    from lpkernels.experiments.sweeps.frontiers.study import Measured
+    from lpkernels.techniques.pareto import ErrorMatrix
 
 # Text that is printed as it is, whatever the width of the terminal.
 _PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 _NAMES = ("cap", "engine", "jobs", "known", "measure", "rank", "task", "truth")
 _PICTURES = ("frontier", "matrix", "singular-values", "choices")
+_METHODS = ("greedy", "qr", "random")
+_LOAD_MATRIX = "techniques.pareto:ErrorMatrix.load"
+_SPECIFICATION = "experiments.sweeps.frontiers.specification"
 
 app = typer.Typer(
     name="frontier",
@@ -64,13 +54,16 @@ def _are_there(paths: list[Path]) -> None:
 
 
 Folder = Annotated[
-    Path, typer.Argument(callback=valid(read_study_spec), help="The folder of a study.")
+    Path,
+    typer.Argument(
+        callback=valid(f"{_SPECIFICATION}:read_study_spec"), help="The folder of a study."
+    ),
 ]
 KnownFile = Annotated[
     Path | None,
     typer.Option(
         "--known",
-        callback=valid(ErrorMatrix.load),
+        callback=valid(_LOAD_MATRIX),
         help="Errors of other tasks: a CSV of `frontier table --export`, or one of your own with "
         "the columns task, configuration, memory and error.",
     ),
@@ -88,7 +81,8 @@ def run(
     spec: Annotated[
         Path,
         typer.Argument(
-            callback=valid(read_frontier_spec), help="Tasks and configurations, a TOML file."
+            callback=valid(f"{_SPECIFICATION}:read_frontier_spec"),
+            help="Tasks and configurations, a TOML file.",
         ),
     ],
     out: Annotated[
@@ -117,18 +111,13 @@ def run(
     method: Annotated[
         str,
         typer.Option(
-            callback=valid(one_of(*METHODS)),
-            help=f"With --known: choice, one of {', '.join(METHODS)}.",
+            callback=valid(one_of(*_METHODS)),
+            help=f"With --known: choice, one of {', '.join(_METHODS)}.",
         ),
     ] = "greedy",
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time; default: processors by the threads of a run."),
-    ] = None,
-    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "processes",
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
-    ] = False,
+    jobs: Jobs = None,
+    engine: Engine = "processes",
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Train a few configurations of each task: the ones that tell most about all others.
 
@@ -139,42 +128,30 @@ def run(
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """
     check_one_process("frontier run")
-    others = _matrix(known)
-    try:
-        with _named_options():
-            found = run_study(
-                _tasks(read_frontier_spec(spec), task),
-                out,
-                known=others,
-                n=measure,
-                everything=every,
-                rank=rank,
-                cap=bytes_from(cap) if cap else None,
-                method=method,
-                jobs=jobs,
-                engine=engine,
-                retry_failed=retry_failed,
-                console=console,
-            )
-    except Interrupted as stop:
-        stopped(stop, _command())
-    except OSError as error:
-        console.print(error.strerror or str(error), **_PLAIN)
-        raise typer.Exit(1) from error
+    from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
+    from lpkernels.experiments.sweeps.frontiers.study import run_study
+
+    with running(_NAMES):
+        tasks = read_frontier_spec(spec)
+        if task:
+            tasks.config(task)
+            tasks = tasks.replace(tasks={task: tasks.tasks[task]})
+        found = run_study(
+            tasks,
+            out,
+            known=_matrix(known),
+            n=measure,
+            everything=every,
+            rank=rank,
+            cap=bytes_from(cap) if cap else None,
+            method=method,
+            jobs=jobs,
+            engine=engine,
+            retry_failed=retry_failed,
+            console=console,
+        )
     _show_lost(found)
     console.print(f"results in {out}; next: lpkernels frontier predict {out}", soft_wrap=True)
-
-
-def _command() -> str:
-    """This command as text; run again, it goes on with the cells that it chose."""
-    return " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
-
-
-def _tasks(spec: FrontierSpec, task: str) -> FrontierSpec:
-    if not task:
-        return spec
-    spec.config(task)
-    return spec.replace(tasks={task: spec.tasks[task]})
 
 
 @app.command()
@@ -239,6 +216,10 @@ def choose(
 
     Example: `lpkernels frontier choose results/frontier --cap 64KiB`
     """
+    from lpkernels.experiments.sweeps.frontiers.choosing import best
+    from lpkernels.experiments.training.config import command_of
+    from lpkernels.techniques.pareto import TrainingRecipe
+
     found, each = _frontiers(folder, known, task, rank)
     if len(each) > 1:
         listed = nearest(task, each, "`lpkernels frontier status` lists all")
@@ -246,7 +227,7 @@ def choose(
             f"expected one of {listed}: a recipe is for one task", param_hint="--task"
         )
     (name, frontier), size = next(iter(each.items())), bytes_from(cap)
-    with _named_options():
+    with named_options(_NAMES):
         index = best(frontier, size)
     recipe = TrainingRecipe(*found.spec.space[index])
     where = f"{name}, at most {bytes_text(size)}"
@@ -256,7 +237,7 @@ def choose(
     console.print(command_of(cell.config.replace(name="run")), **_PLAIN)
 
 
-def _choice(frontier: Frontier, index: int, found: Measured) -> str:
+def _choice(frontier: "Frontier", index: int, found: "Measured") -> str:
     """A configuration in words."""
     measured = frontier.measured[index] == frontier.measured[index]
     low, high = frontier.band.error_low[index], frontier.band.error_high[index]
@@ -285,7 +266,7 @@ def plot(
     truth: Annotated[
         Path | None,
         typer.Option(
-            callback=valid(ErrorMatrix.load),
+            callback=valid(_LOAD_MATRIX),
             help="Errors in which the true frontiers are, where known.",
         ),
     ] = None,
@@ -302,33 +283,35 @@ def plot(
     from lpkernels.report import frontiers as pictures
 
     if what == "choices":
-        with _named_options():
+        from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
+
+        with named_options(_NAMES):
             rows = {path.stem: read_choices(path) for path in sources}
-        with _named_options("--out"):
+        with named_options(option="--out"):
             picture = pictures.plot_counts(rows, out)
     elif what == "frontier":
         each, true = _to_draw(sources, known, task, rank, _matrix(truth))
-        with _named_options("--out"):
+        with named_options(option="--out"):
             size = bytes_from(cap) if cap else None
             picture = pictures.plot_frontiers(each, out, truth=true, cap=size)
     else:
         matrices = {path.name: _measured(path).matrix for path in sources}
         draw = pictures.plot_error_matrix if what == "matrix" else pictures.plot_singular_values
-        with _named_options("--out"):
+        with named_options(option="--out"):
             picture = draw(matrices, out)
     console.print(f"picture in {picture}")
 
 
 def _to_draw(
-    sources: list[Path], known: Path | None, task: str, rank: int, truth: ErrorMatrix | None
-) -> tuple[dict[str, Frontier], dict[str, np.ndarray]]:
+    sources: list[Path], known: Path | None, task: str, rank: int, truth: "ErrorMatrix | None"
+) -> "tuple[dict[str, Frontier], dict[str, np.ndarray]]":
     """Frontiers by label, and true errors by the same labels where they are known."""
-    each: dict[str, Frontier] = {}
-    true: dict[str, np.ndarray] = {}
+    each: dict[str, Any] = {}
+    true: dict[str, Any] = {}
     for path in sources:
         study, own = _frontiers(path, known, task, rank)
         if truth is not None:
-            with _named_options("--truth"):
+            with named_options(option="--truth"):
                 truth = truth.for_space("truth", study.spec.space)
         for name, frontier in own.items():
             label = name if len(sources) == 1 else f"{path.name}: {name}"
@@ -338,38 +321,30 @@ def _to_draw(
     return each, true
 
 
-@contextmanager
-def _named_options(option: str = "") -> Iterator[None]:
-    """An error in the input becomes a message that names its option: this one, or the one with
-    which the error begins."""
-    try:
-        yield
-    except (ModuleNotFoundError, FileNotFoundError, TypeError, ValueError) as error:
-        if option:
-            raise typer.BadParameter(str(error), param_hint=option) from error
-        raise wrong_option(error, _NAMES) from error
+def _measured(folder: Path) -> "Measured":
+    from lpkernels.experiments.sweeps.frontiers.study import read_measured
 
-
-def _measured(folder: Path) -> Measured:
-    with _named_options():
+    with named_options(_NAMES):
         return read_measured(folder)
 
 
-def _matrix(path: Path | None) -> ErrorMatrix | None:
-    return None if path is None else ErrorMatrix.load(path)
+def _matrix(path: Path | None) -> "ErrorMatrix | None":
+    return None if path is None else imported(_LOAD_MATRIX)(path)
 
 
 def _frontiers(
     folder: Path, known: Path | None, task: str, rank: int
-) -> tuple[Measured, dict[str, Frontier]]:
+) -> "tuple[Measured, dict[str, Frontier]]":
+    from lpkernels.experiments.sweeps.frontiers.choosing import frontiers
+
     found, others = _measured(folder), _matrix(known)
-    with _named_options():
+    with named_options(_NAMES):
         if task:
             found.spec.config(task)
         return found, frontiers(found, task=task, known=others, rank=rank)
 
 
-def _show_lost(found: Measured) -> None:
+def _show_lost(found: "Measured") -> None:
     if found.lost:
         console.print(f"{len(found.lost)} runs gave no error and count as missing:")
     for text in found.lost:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import alone, console, show_table, system_errors, wrong_option
+from lpkernels.cli._options import alone, console, named_options, show_table, system_errors
 
 
 def report(
@@ -52,21 +52,16 @@ def report(
     from lpkernels.experiments.records import find_runs
     from lpkernels.report.runs import plot_curves, summary
 
-    try:
+    with named_options(option="PATHS"):
         runs = [run for path in paths for run in find_runs(path)]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="PATHS") from error
     if not runs:
         raise typer.BadParameter(
             f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"
         )
     show_table(summary(runs))
     if plot is not None:
-        try:
-            with system_errors("no picture was written"):
-                console.print(f"curves in {plot_curves(runs, plot)}")
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--plot") from error
+        with named_options(option="--plot"), system_errors("no picture was written"):
+            console.print(f"curves in {plot_curves(runs, plot)}")
 
 
 def _report_html(paths: list[Path], out: Path, metric: str, reference: str, force: bool) -> None:
@@ -78,10 +73,8 @@ def _report_html(paths: list[Path], out: Path, metric: str, reference: str, forc
         )
     command = " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
     with system_errors("no report was written"):
-        try:
+        with named_options(("metric", "reference")):
             path = write_page(paths, out, metric=metric, reference=reference, command=command)
-        except ValueError as error:
-            raise wrong_option(error, ("metric", "reference")) from error
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
 
 

@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import alone, console, valid
-from lpkernels.techniques.cpt import PFQ, parse_schedule
+from lpkernels.cli._options import alone, console, named_options, valid
 
 
 def schedule(
     text: Annotated[
         str,
         typer.Argument(
-            callback=valid(parse_schedule),
+            callback=valid("techniques.cpt:parse_schedule"),
             help="A schedule: cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
             "shuffled:3-8/8, or CR, LT, RTV, ... for those of later work.",
         ),
@@ -32,11 +31,10 @@ def schedule(
     Example: `lpkernels schedule cpt:3-8/8,cycles=8 --steps 2000 --plot schedule.png`
     """
     from lpkernels.report.schedules import plot_schedules, schedule_view
+    from lpkernels.techniques.cpt import PFQ, parse_schedule
 
-    try:
+    with named_options(option="--steps"):
         scheduler = parse_schedule(text)(None, steps, seed=seed)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--steps") from error
     if isinstance(scheduler, PFQ):
         raise typer.BadParameter(
             f"{text!r} looks at the loss as it trains, so that there is nothing to draw before; "
@@ -45,10 +43,8 @@ def schedule(
         )
     console.print(schedule_view(scheduler, text), highlight=False)
     if plot is not None:
-        try:
+        with named_options(option="--plot"):
             console.print(f"picture in {plot_schedules({text: scheduler}, plot)}")
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--plot") from error
 
 
 app = alone(schedule)

@@ -1,35 +1,27 @@
 """`lpkernels sweep`: many runs as one experiment, and their results."""
 
-import shlex
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lpkernels.cli._options import (
     check_one_process,
     console,
+    named_options,
     show_table,
     stopped,
     valid,
-    wrong_option,
 )
-from lpkernels.experiments.sweeps.engines import ENGINES
-from lpkernels.experiments.sweeps.results import (
-    Results,
-    check_is_there,
-    read_results,
-    read_status,
-    write_results,
-)
-from lpkernels.experiments.sweeps.specification import read_spec
-from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
-from lpkernels.experiments.workloads.workload import Metric
 
 if TYPE_CHECKING:
     import pandas
+
+    from lpkernels.experiments.sweeps.results import Results
+    from lpkernels.experiments.workloads.workload import Metric
 
 app = typer.Typer(
     name="sweep",
@@ -42,7 +34,8 @@ app = typer.Typer(
 Sweep = Annotated[
     Path,
     typer.Argument(
-        callback=valid(check_is_there), help="The folder of a sweep, or a file of its results."
+        callback=valid("experiments.sweeps.results:check_is_there"),
+        help="The folder of a sweep, or a file of its results.",
     ),
 ]
 Reference = Annotated[
@@ -59,27 +52,36 @@ Without = Annotated[
 ]
 
 
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Runs at a time; default: processors by the threads of a run. 1: no workers, unless "
+        "runs have a time limit.",
+    ),
+]
+Engine = Annotated[str, typer.Option(help="One of processes, ray, dask.")]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
+]
+
+
 @app.command()
 @sigterm_as_ctrl_c()
 def run(
     spec: Annotated[
-        Path, typer.Argument(callback=valid(read_spec), help="A TOML file: see docs/sweeps.md.")
+        Path,
+        typer.Argument(
+            callback=valid("experiments.sweeps.specification:read_spec"),
+            help="A TOML file: see docs/sweeps.md.",
+        ),
     ],
     out: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Runs at a time; default: processors by the threads of a run. 1: no workers, "
-            "unless runs have a time limit.",
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help=f"One of {', '.join(ENGINES)}.")] = "processes",
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
-    ] = False,
+    jobs: Jobs = None,
+    engine: Engine = "processes",
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Run the cells that the folder lacks. The command may be stopped or killed at any moment, and
     then goes on. While it runs, the folder is its own: a second command is refused.
@@ -91,32 +93,30 @@ def run(
     Example: `lpkernels sweep run sweep.toml --out results/sweep --jobs 2`
     """
     check_one_process("sweep run")
+    from lpkernels.experiments.sweeps.specification import read_spec
     from lpkernels.experiments.sweeps.sweep import run_sweep
 
-    command = f"lpkernels sweep run {shlex.quote(str(spec))} --out {shlex.quote(str(out))}"
-    command += f" --jobs {jobs}" if jobs else ""
-    command += f" --engine {engine}" if engine != "processes" else ""
-    try:
-        results = run_sweep(
-            read_spec(spec),
-            out,
-            jobs=jobs,
-            engine=engine,
-            retry_failed=retry_failed,
-            console=console,
-        )
-    except Interrupted as stop:
-        stopped(stop, command)
-    except (ModuleNotFoundError, FileNotFoundError, TypeError, ValueError) as error:
-        raise wrong_option(error, ("engine", "jobs")) from error
-    except OSError as error:
-        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
-        raise typer.Exit(1) from error
+    options: dict[str, Any] = {"jobs": jobs, "engine": engine, "retry_failed": retry_failed}
+    with running(options):
+        results = run_sweep(read_spec(spec), out, console=console, **options)
     failed = _show_failed(results)
     _show_others(results)
     console.print(f"results in {out}; next: lpkernels sweep table {out}", soft_wrap=True)
     if failed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def running(names: Iterable[str]) -> Iterator[None]:
+    """What may end the command of a sweep becomes a message: ctrl-C, wrong options, the system."""
+    try:
+        with named_options(names):
+            yield
+    except Interrupted as stop:
+        stopped(stop)
+    except OSError as error:
+        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(1) from error
 
 
 @app.command()
@@ -127,7 +127,10 @@ def status(
 
     Example: `lpkernels sweep status results/sweep`
     """
-    found = _read(lambda: read_status(folder))
+    from lpkernels.experiments.sweeps.results import read_status
+
+    with named_options():
+        found = read_status(folder)
     counts = [f"{found.count(name)} {name}" for name in ("finished", "diverged", "failed")]
     waiting = found.results.missing - len(found.begun)
     counts += [f"{len(found.begun)} begun", f"{waiting} waiting"]
@@ -155,6 +158,7 @@ def table(
 
     Example: `lpkernels sweep table results/sweep --export results.jsonl`
     """
+    from lpkernels.experiments.sweeps.results import write_results
     from lpkernels.report.sweeps import sweep_table, write_csv
 
     results, _, summary, chosen = _summary(sweep, reference, metric, without)
@@ -194,44 +198,39 @@ def plot(
 
     results, cells, summary, chosen = _summary(sweep, reference, metric, without)
     title = results.spec.name
-    if against:
-        picture = _read(lambda: plot_against(cells, summary, chosen, against, out, title=title))
-    else:
-        picture = _read(lambda: plot_sweep(cells, summary, chosen, out, title=title))
+    with named_options():
+        if against:
+            picture = plot_against(cells, summary, chosen, against, out, title=title)
+        else:
+            picture = plot_sweep(cells, summary, chosen, out, title=title)
     console.print(f"picture in {picture}")
-
-
-T = TypeVar("T")
-
-
-def _read(read: Callable[[], T]) -> T:
-    """The result of `read`; an error in its input becomes a message."""
-    try:
-        return read()
-    except (FileNotFoundError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 def _summary(
     sweep: Path, reference: str, field: str, without: list[str] | None
-) -> tuple[Results, "pandas.DataFrame", "pandas.DataFrame", Metric]:
+) -> "tuple[Results, pandas.DataFrame, pandas.DataFrame, Metric]":
     """The sweep, the cells without the arms that are left out, their summary, the metric."""
+    from lpkernels.experiments.sweeps.results import read_results
+    from lpkernels.experiments.sweeps.statistics import summarise
+    from lpkernels.experiments.workloads.workload import Metric
 
-    results = _read(lambda: read_results(sweep))
-    metric = results.metric
-    if field and field != metric.field:
-        shares = "accuracy" in field
-        metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
-    compare = reference or results.compare
-    if compare in (without or ()):
-        raise typer.BadParameter(
-            f"--without {compare}: the other arms are compared with it; name another by --reference"
-        )
-    cells = _read(lambda: results.without(without or ()).table)
-    return results, cells, _read(lambda: summarise(cells, metric.field, reference=compare)), metric
+    with named_options():
+        results = read_results(sweep)
+        metric = results.metric
+        if field and field != metric.field:
+            shares = "accuracy" in field
+            metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
+        compare = reference or results.compare
+        if compare in (without or ()):
+            raise ValueError(
+                f"--without {compare}: the other arms are compared with it; name another by "
+                "--reference"
+            )
+        cells = results.without(without or ()).table
+        return results, cells, summarise(cells, metric.field, reference=compare), metric
 
 
-def _show_failed(results: Results) -> int:
+def _show_failed(results: "Results") -> int:
     """Says which cells failed or cannot be read, and why; returns how many."""
     failed = [result for result in results.results if result.status == "failed"]
     for result in failed:
@@ -247,7 +246,7 @@ def _show_failed(results: Results) -> int:
     return len(failed) + len(results.broken)
 
 
-def _show_others(results: Results) -> None:
+def _show_others(results: "Results") -> None:
     """Says which cells other versions of lpkernels, or other commits, have trained."""
     told = [
         f"{number} cells of lpkernels {version}: not counted"

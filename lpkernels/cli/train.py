@@ -14,11 +14,11 @@ from lpkernels.cli._options import (
     alone,
     console,
     is_given,
+    named_options,
     show_table,
     stopped,
     system_errors,
     with_settings,
-    wrong_option,
 )
 from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.processes.torchrun import Processes, joined
@@ -58,7 +58,7 @@ def train(
     given = {name for name in values if is_given(context, name)}
     again = f"what was saved goes on with: lpkernels train --resume --out {shlex.quote(str(out))}"
     with system_errors(again), ExitStack() as stack:
-        with _wrong_options(values):
+        with named_options(values):
             processes = stack.enter_context(joined(sharded=fsdp))
             if processes.count == 1:
                 # torchrun ends the survivors of a dead process so, who would wait for it.
@@ -66,14 +66,6 @@ def train(
             stack.enter_context(_owned(out, processes, make=not resume))
             trainer = _trainer(out, resume, values, given, processes)
         _fit(trainer, out)
-
-
-@contextmanager
-def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
-    try:
-        yield
-    except (FileExistsError, FileNotFoundError, ValueError) as error:
-        raise wrong_option(error, values) from error
 
 
 @contextmanager
@@ -108,7 +100,8 @@ def _trainer(
     from lpkernels.experiments.training.trainer import Trainer
 
     if not resume:
-        _check_device(values["device"])
+        with named_options(option="--device"):
+            device_exists(values["device"])
         return Trainer(RunConfig.of(**values), out, processes=processes)
     own = processes.on_first(lambda: read_config(out))
     if ":" in own.workload.data and "data" not in given:
@@ -118,13 +111,6 @@ def _trainer(
         )
     _check_options(own, {name: values[name] for name in given})
     return Trainer.resume(out, processes=processes)
-
-
-def _check_device(name: str) -> None:
-    try:
-        device_exists(name)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--device") from error
 
 
 def _fit(trainer: "Trainer", out: Path) -> None:

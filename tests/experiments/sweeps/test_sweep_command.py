@@ -110,7 +110,9 @@ def test_ctrl_c_says_how_to_go_on(spec, whole, tmp_path, monkeypatch, number):
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", signalled)
-        result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
+        words = ["run", str(spec), "--out", str(tmp_path / "out"), "--jobs", "1"]
+        patch.setattr("sys.argv", ["lpkernels", "sweep", *words])
+        result = call(*words)
     assert result.exit_code == 130
     assert "stopped; 1 of 4 cells are finished" in result.output
     command = result.output.split("resume with: lpkernels sweep ")[1].split()
