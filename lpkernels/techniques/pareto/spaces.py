@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -222,19 +222,23 @@ class ErrorMatrix:
         """
         seeds: dict[tuple[str, str], list[float]] = {}
         sizes: dict[tuple[str, str], float] = {}
-        for place, (task, name, *numbers) in _lines(path):
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file)
             try:
-                size, error = (float(text) if text else np.nan for text in numbers)
-            except ValueError:
+                if (head := tuple(next(lines, ()))) != _FIELDS:
+                    raise ValueError(f"the first line is {','.join(head)[:80]!r}")
+                for task, name, *numbers in lines:
+                    size, error = (float(text) if text else np.nan for text in numbers)
+                    seeds.setdefault((task, name), []).append(error)
+                    former = sizes.setdefault((task, name), size)
+                    if not np.array_equal(former, size, equal_nan=True):
+                        raise ValueError(
+                            f"{task!r} in {name!r} has memory {size:g} here and {former:g} above"
+                        )
+            except (ValueError, csv.Error) as error:
                 raise ValueError(
-                    f"{place}: memory and error must be numbers or empty, got {numbers}"
-                ) from None
-            seeds.setdefault((task, name), []).append(error)
-            if not np.array_equal(sizes.setdefault((task, name), size), size, equal_nan=True):
-                raise ValueError(
-                    f"{place}: {task!r} in {name!r} has memory {size:g} here and "
-                    f"{sizes[task, name]:g} above"
-                )
+                    f"{path}, line {lines.line_num}: expected a CSV of {','.join(_FIELDS)}: {error}"
+                ) from error
         tasks, names = (list(dict.fromkeys(cell[axis] for cell in seeds)) for axis in (0, 1))
         errors = np.full((len(tasks), len(names), max(map(len, seeds.values()), default=0)), np.nan)
         memory = np.full(errors.shape[:2], np.nan)
@@ -253,23 +257,6 @@ def mean_over_seeds(errors: Floats) -> Floats:
     """The mean of the measured errors over the last axis; NaN where there is none."""
     counts = (~np.isnan(errors)).sum(axis=-1)
     return np.where(counts > 0, np.nansum(errors, axis=-1) / np.maximum(counts, 1), np.nan)
-
-
-def _lines(path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """The lines below the head of a file of errors, with the words for their place."""
-    with Path(path).open(newline="", encoding="utf-8-sig") as file:
-        try:
-            head, *lines = list(csv.reader(file)) or [[]]
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{path}: expected a CSV of errors, got no text: {error}") from error
-    for number, line in enumerate([head, *lines], 1):
-        if len(line) != len(_FIELDS) or (number == 1 and tuple(line) != _FIELDS):
-            raise ValueError(
-                f"{path}, line {number}: expected a CSV of errors with the fields "
-                f"{','.join(_FIELDS)}, got {','.join(line)[:80]!r}"
-            )
-        if number > 1:
-            yield f"{path}, line {number}", line
 
 
 def _distinct(label: str, names: Any) -> tuple[str, ...]:
