@@ -4,8 +4,7 @@ Source: Lee, Sharma, Aiken 2023, "Training with Mixed-Precision Floating-Point A
 arXiv 2301.13464.
 """
 
-from lpkernels.techniques.assignment.graph import Assignment, Formats, Group, Op, Pins, TensorSpec
-from lpkernels.techniques.assignment.graph import group as group
+from lpkernels.techniques.assignment.graph import Assignment, Formats, Op, Pins, TensorSpec, group
 from lpkernels.techniques.assignment.rules import (
     Promoter,
     amp_like,
@@ -21,7 +20,6 @@ __all__ = [
     "Assigned",
     "Assignment",
     "Formats",
-    "Group",
     "Op",
     "Pins",
     "Promoter",

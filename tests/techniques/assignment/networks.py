@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.techniques.assignment import Assignment, Group, Op, demote, group, trace
+from lpkernels.techniques.assignment import Assignment, Op, demote, group, trace
 from tests.support.computes import Computes
 
 
@@ -75,7 +75,7 @@ def ops_from(text: str, numel: int = 10) -> list[Op]:
     return found
 
 
-def homes(groups: tuple[Group, ...]) -> dict[str, int]:
+def homes(groups: Any) -> dict[str, int]:
     """The group of every tensor by key."""
     return {tensor.key: tensor.group for each in groups for tensor in each.tensors}
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lpkernels.techniques.assignment import (
     Formats,
-    Group,
     Op,
     Pins,
     Promoter,
@@ -23,6 +22,7 @@ from lpkernels.techniques.assignment import (
     operator_based,
     uniform,
 )
+from lpkernels.techniques.assignment.graph import Group
 from tests.loops import each, rows
 from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
