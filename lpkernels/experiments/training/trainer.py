@@ -39,7 +39,7 @@ from lpkernels.experiments.training.checkpoints import (
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.progress import progress
+from lpkernels.experiments.training.progress import Show, progress
 from lpkernels.experiments.training.step import Step, Tally, check_sizes
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["Trainer"]
-
-# A progress bar that reads the loss more often than this would make a GPU wait.
-_SHOW_EVERY_S = 0.2
 
 #: Called with the steps done and the steps of the whole run.
 OnProgress = Callable[[int, int], None]
@@ -195,7 +192,7 @@ class Trainer:
         # Checkpoints of earlier versions call them parts.
         states = state["callbacks"] if "callbacks" in state else state["parts"]
         for config, callback in zip(self.config.callbacks, self.callbacks, strict=True):
-            callback.load_state_dict(states[type(config).NAME])
+            callback.load_state_dict(states[config.NAME])
         self.position = Position(**state["position"])
         # The sums of all processes, as one of them has them from now on.
         self.tally = Tally(
@@ -240,14 +237,14 @@ class Trainer:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.threads or threads)
         console = console if self.processes.first else None
+        on_progress = on_progress or (lambda done, total: None)
         try:
             with (
                 torch.random.fork_rng(devices=[]),
                 InterruptRequest() as stop,
-                progress(console, self.config.name, self.total_steps) as bar,
+                progress(console, self.config.name, self.total_steps) as show,
             ):
                 torch.set_rng_state(self._rng_state)
-                show = None if console is None else bar
                 while self.position.epoch < self.config.epochs:
                     self._epoch(stop, show, on_progress)
                 if self.processes.any(stop.requested):
@@ -256,32 +253,20 @@ class Trainer:
             torch.set_num_threads(threads)
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
-    def _epoch(
-        self,
-        stop: InterruptRequest,
-        show: Callable[[int, str], None] | None,
-        on_progress: OnProgress | None,
-    ) -> None:
+    def _epoch(self, stop: InterruptRequest, show: Show, on_progress: OnProgress) -> None:
         """Runs the rest of the current epoch: training steps, test, record, checkpoint."""
-        start = shown = time.perf_counter()
-        before = self.position.seconds
+        start = time.perf_counter() - self.position.seconds
         plan = self.workload.train.plan(self.config.seed, self.position.epoch)
         while self.position.step < self.steps:
             self._check(stop)
             self._train(plan.batch(self.position.step, self.config.batch))
             self.position.step += 1
-            now = time.perf_counter()
-            self.position.seconds = before + now - start
-            if on_progress is not None:
-                on_progress(self._done(), self.total_steps)
-            if show is not None and (
-                now - shown > _SHOW_EVERY_S or self._done() == self.total_steps
-            ):
-                show(self._done(), self._note())
-                shown = now
+            self.position.seconds = time.perf_counter() - start
+            on_progress(self._done(), self.total_steps)
+            show(self._done(), self._note)
         self._check(stop)
         tested = self.evaluate()
-        self.position.seconds = before + time.perf_counter() - start
+        self.position.seconds = time.perf_counter() - start
         self._finish_epoch(tested)
 
     def _done(self) -> int:
@@ -411,7 +396,7 @@ class Trainer:
             "model": model_state(self.model),
             "optimizer": optimizer_state(self.optimizer),
             "callbacks": {
-                type(config).NAME: callback.state_dict()
+                config.NAME: callback.state_dict()
                 for config, callback in zip(self.config.callbacks, self.callbacks, strict=True)
             },
             "position": asdict(self.position),
