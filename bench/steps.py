@@ -1,13 +1,15 @@
 """``python -m bench.steps``: what small layers and small models cost beside torch's in float32.
 
-Each case runs in turns with the same in torch, on one thread; the best of each counts. Ratios are
-printed, and appended to bench/results/steps.jsonl.
+Each case runs in turns with the same in torch, on one thread; the best of each counts, in seconds
+of the processor, which other programs lengthen least. Ratios are printed, and appended to
+bench/results/steps.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,7 +83,9 @@ def main() -> None:
     work, ratios = OtherWork(), {}
     for name, (ours, torchs) in cases().items():
         if options.only in name:
-            times = interleave({"ours": ours, "torch": torchs}, options.seconds)
+            times = interleave(
+                {"ours": ours, "torch": torchs}, options.seconds, clock=time.process_time
+            )
             ratios[name] = round(times["ours"].best / times["torch"].best, 2)
             print(f"{name:28} {ratios[name]:6.2f}  {times['ours'].best * 1e6:9.1f} us", flush=True)
     if options.keep:

@@ -140,9 +140,9 @@ class ConvCase(NamedTuple):
     groups: int = 1
 
     @property
-    def geometry(self) -> tuple[list[int], list[int], list[int], int]:
+    def geometry(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
         """Stride, padding, dilation and groups, as backends take them."""
-        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+        return self.stride, self.padding, self.dilation, self.groups
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -131,9 +131,14 @@ inline int64_t packed_bytes(const Ints& sizes, const Ints& format) {
   return lpk::packed_bytes(pack_args(sizes, format, 1));
 }
 
+// quantizer: of a format without scales, by whose rounding the values become values of the format
+// first; empty: they are that already.
 inline int64_t pack(uintptr_t x, uintptr_t codes, const Ints& sizes, const Ints& format,
-                    int threads) {
-  const lpk::PackArgs args = pack_args(sizes, format, threads);
+                    const Ints& quantizer, int threads) {
+  LPK_CHECK(quantizer.empty() || (format.size() == 8 && quantizer.size() == 12),
+            "a quantizer without scales has 12 integers");
+  lpk::PackArgs args = pack_args(sizes, format, threads);
+  if (!quantizer.empty()) args.quantizer = quantizer.data();
   return lpk::pack(args, pointer<const float>(x), pointer<uint8_t>(codes));
 }
 

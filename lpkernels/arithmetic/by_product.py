@@ -13,7 +13,16 @@ from lpkernels.arithmetic._recipe import Recipe, has_axis
 from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.arithmetic.hadamard import TE
 from lpkernels.formats import FP32, BlockFormat
-from lpkernels.formats.integers import BLOCK, KIND, Ints, follows_from_values
+from lpkernels.formats.integers import (
+    BLOCK,
+    KIND,
+    ROW,
+    TENSOR,
+    InBlock,
+    Ints,
+    follows_from_values,
+    has_total,
+)
 from lpkernels.rng import Role
 
 #: The operands of each product, left and right, by the field of a Recipe that comes first.
@@ -24,23 +33,32 @@ OPERANDS = {
 }
 #: The field that holds where the one of a product is None.
 GENERAL = {name: tensor.general for name, tensor in TENSORS.items() if tensor.general is not None}
+_PRODUCT_OF = {name: product for product, names in OPERANDS.items() for name in names}
 # The axis of the sum of each operand.
 _ALONG = {name: tensor.along for name, tensor in TENSORS.items() if tensor.along is not None}
 
 
-class Taken(NamedTuple):
-    """How a product takes one of its operands.
+class Reading(NamedTuple):
+    """How a product reads one of its operands.
 
     quantizer: with blocks along the axis of the sum in place of "k", and without its transform;
         None for an operand that is used as it is.
     ints: the quantizer's; () where it rounds nothing.
+    role: of its draws.
     transform: size and signs of the transform before it, or None.
     along: the axis of the sum, -1 or -2.
-    made: whether this product has codes of its own. False: it reads the codes that fprop made, of
-        the gradient of the output those that dgrad made.
-    by_matrix: whether blocks lie along the dimension that the product sums, in the matrix that it
-        reads; False: in the tensor as the layer got it.
-    from_codes: whether the codes are made from the values of fprop's codes.
+    own: whether the codes belong to this product alone; otherwise they are fprop's, or of
+        grad_output dgrad's.
+    along_k: whether they lie along the sum in every matrix; otherwise their axis is one of the
+        layer's tensor.
+    from_codes: whether they are made from the values of fprop's codes.
+    is_block: whether the format has blocks.
+    in_parts: whether the product takes codes and scales; otherwise it takes values.
+    by_scale: whether its sums end where a scale changes.
+    on_matrix: whether the codes are those of the matrix that the product sums; otherwise they are
+        the codes of the layer's tensor.
+    matrix_ints: `ints` for that matrix, with blocks along the axis of the sum.
+    key, matrix_key: texts that tell the codes of one tensor, and of its matrices, apart.
     """
 
     quantizer: Quantizer | None
@@ -48,24 +66,34 @@ class Taken(NamedTuple):
     role: Role
     transform: tuple[int, str | int] | None
     along: int
-    made: bool
-    by_matrix: bool
+    own: bool
+    along_k: bool
     from_codes: bool
+    is_block: bool
+    in_parts: bool
+    by_scale: bool
+    on_matrix: bool
+    matrix_ints: Ints
+    key: str
+    matrix_key: str
 
 
 class ByProduct(NamedTuple):
-    """The operands of the three products of a Recipe, by field.
+    """The readings of the three products of a Recipe, by field.
 
     plain_bias: whether the bias' gradient sums the unquantized output gradient.
+    depends_on_shapes: whether a layer must check its shapes: transforms have runs, and the scales
+        of blocks along an axis of the tensor must be constant along a sum.
     """
 
-    input: Taken
-    weight: Taken
-    grad_output: Taken
-    dgrad_weight: Taken
-    wgrad_input: Taken
-    wgrad_grad_output: Taken
+    input: Reading
+    weight: Reading
+    grad_output: Reading
+    dgrad_weight: Reading
+    wgrad_input: Reading
+    wgrad_grad_output: Reading
     plain_bias: bool
+    depends_on_shapes: bool
 
 
 def by_product(recipe: Recipe) -> ByProduct | None:
@@ -75,13 +103,16 @@ def by_product(recipe: Recipe) -> ByProduct | None:
     Raises:  ValueError: as `_check_operands`.
     """
     _check_operands(recipe)
-    quantizers = [getattr(recipe, name) for name in ByProduct._fields[:-1]]
+    quantizers = [getattr(recipe, name) for name in _ALONG]
     own = any(getattr(recipe, name) is not None for name in GENERAL)
     scales = any(getattr(recipe, product).takes_scales for product in OPERANDS)
     if not own and not scales and not any(map(_needs_codes, quantizers)):
         return None
-    taken = {name: _taken(recipe, name) for name in _ALONG}
-    return ByProduct(**taken, plain_bias=taken["grad_output"].by_matrix or own)
+    readings = {name: _reading(recipe, name) for name in _ALONG}
+    shapes = any(r.transform or (r.on_matrix and not r.along_k) for r in readings.values())
+    return ByProduct(
+        **readings, plain_bias=readings["grad_output"].along_k or own, depends_on_shapes=shapes
+    )
 
 
 def _needs_codes(quantizer: Quantizer | None) -> bool:
@@ -92,29 +123,46 @@ def _needs_codes(quantizer: Quantizer | None) -> bool:
     return along_k or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
 
 
-def _taken(recipe: Recipe, name: str) -> Taken:
+def _reading(recipe: Recipe, name: str) -> Reading:
     general = GENERAL.get(name, name)
     own = name != general and getattr(recipe, name) is not None
     quantizer = getattr(recipe, name if own else general)
     along, role = _ALONG[name], Role[general.upper()]
-    if quantizer is None or (quantizer.fmt == FP32 and not quantizer.hadamard):
-        return Taken(None, (), role, None, along, own, False, _from_codes(recipe, name, own))
-    fmt = quantizer.fmt
-    transform = (quantizer.hadamard, quantizer.signs) if quantizer.hadamard else None
-    by_matrix = transform is not None or _is_along_k(quantizer)
-    made = own or (name != general and by_matrix and (transform is not None or has_axis(fmt)))
-    if _is_along_k(quantizer):
-        fmt = along_axis(fmt, along)
-    quantizer = replace(quantizer, fmt=fmt, hadamard=None, signs=TE)
-    ints = () if fmt == FP32 else quantizer.to_ints()
-    role = Role[name.upper()] if made else role
-    from_codes = _from_codes(recipe, name, made)
-    return Taken(quantizer, ints, role, transform, along, made, by_matrix, from_codes)
+    transform, along_k, ints = None, False, ()
+    if quantizer is not None and quantizer.fmt == FP32 and not quantizer.hadamard:
+        quantizer = None
+    if quantizer is not None:
+        fmt = quantizer.fmt
+        transform = (quantizer.hadamard, quantizer.signs) if quantizer.hadamard else None
+        along_k = transform is not None or _is_along_k(quantizer)
+        own = own or (name != general and along_k and (transform is not None or has_axis(fmt)))
+        if _is_along_k(quantizer):
+            fmt = along_axis(fmt, along)
+        quantizer = replace(quantizer, fmt=fmt, hadamard=None, signs=TE)
+        ints = () if fmt == FP32 else quantizer.to_ints()
+        role = Role[name.upper()] if own else role
+    acc: Accumulator = getattr(recipe, _PRODUCT_OF[name])
+    is_block = bool(ints) and ints[KIND] == BLOCK
+    in_parts = is_block and not acc.is_native and (acc.takes_scales or has_total(ints))
+    on_matrix = along_k or (
+        in_parts
+        and ints[InBlock.LINES] != TENSOR
+        and (acc.takes_scales or ints[InBlock.LINES] == ROW)
+    )
+    matrix_ints = ints
+    if on_matrix and is_block and not along_k and ints[InBlock.LINES] <= 0:
+        matrix_ints = (*ints[: InBlock.AXIS], along, *ints[InBlock.AXIS + 1 :])
+    keys = (f"{each} {role:d} {along if transform else 0}" for each in (ints, matrix_ints))
+    from_codes = _from_codes(recipe, name, own)
+    return Reading(
+        quantizer, ints, role, transform, along, own, along_k, from_codes, is_block, in_parts,
+        acc.takes_scales, on_matrix, matrix_ints, *keys,
+    )  # fmt: skip
 
 
-def _from_codes(recipe: Recipe, name: str, made: bool) -> bool:
+def _from_codes(recipe: Recipe, name: str, own: bool) -> bool:
     # A gradient is always quantized from its source.
-    return made and recipe.requantize == "codes" and GENERAL[name] != "grad_output"
+    return own and recipe.requantize == "codes" and GENERAL[name] != "grad_output"
 
 
 def _is_along_k(quantizer: Quantizer | None) -> bool:

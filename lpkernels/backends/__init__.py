@@ -77,6 +77,13 @@ _GPU_ORDERS = {
 }
 
 
+# The dictionary behind os.environ, which encodes every name that it is asked for: a microsecond, of
+# the ten that a small product takes.
+_ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
+_VARIABLE: Any = "LPKERNELS_BACKEND"
+if _ENVIRONMENT is not os.environ:
+    _VARIABLE = os.environ.encodekey(_VARIABLE)
+
 _loaded: dict[str, Backend] = {}
 # The fault that the self-test of every backend used so far found; "" is none.
 _checked: dict[str, str] = {}
@@ -160,8 +167,7 @@ def select(name: str, op: str, device: torch.device) -> Backend:
             this device; with the reason of each.
     """
     origin = "backend"
-    # Asking whether a variable is there takes half the time of asking for one that is not.
-    if name == "auto" and "LPKERNELS_BACKEND" in os.environ:
+    if name == "auto" and _VARIABLE in _ENVIRONMENT:
         name = os.environ["LPKERNELS_BACKEND"] or "auto"
         origin = "LPKERNELS_BACKEND"
     if name != "auto":

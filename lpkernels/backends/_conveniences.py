@@ -21,6 +21,12 @@ from lpkernels.backends._protocol import (
 Ints = tuple[int, ...]
 
 
+def _convolution(
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Convolution:
+    return Convolution(tuple(stride), tuple(padding), tuple(dilation), groups)
+
+
 class Conveniences:
     """`Backend.multiply` by name. conv: stride, padding, dilation, groups; how: acc, seed, role,
     fused. ``acc`` is ``Accumulator.to_ints()``."""
@@ -45,16 +51,16 @@ class Conveniences:
     def conv_fprop(
         self, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any, **how: Any
     ) -> Tensor:
-        return self.multiply(fprop_of(x, w, bias, Convolution(*rest[:4])), How(*rest[4:], **how))
+        return self.multiply(fprop_of(x, w, bias, _convolution(*rest[:4])), How(*rest[4:], **how))
 
     def conv_dgrad(
         self, g: Tensor, w: Tensor, shape: Sequence[int], *rest: Any, **how: Any
     ) -> Tensor:
-        conv = Convolution(*rest[:4])
+        conv = _convolution(*rest[:4])
         return self.multiply(Product("conv_dgrad", g, w, shape, conv), How(*rest[4:], **how))
 
     def conv_wgrad(
         self, x: Tensor, g: Tensor, shape: Sequence[int], *rest: Any, **how: Any
     ) -> Tensor:
-        conv = Convolution(*rest[:4])
+        conv = _convolution(*rest[:4])
         return self.multiply(Product("conv_wgrad", x, g, shape, conv), How(*rest[4:], **how))

@@ -18,6 +18,8 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 
 # Kernels write through pointers, whatever torch's default dtype and device are.
 FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
+# The tables of this process, which grow.
+_TABLES = known_tables()
 
 
 class CpuModule:
@@ -35,14 +37,14 @@ class CpuModule:
         if self._module is None:
             self._module = _build.load_extension()
             _warn_of_scalar(self._module)
-        if len(self._tables) < len(known_tables()):
+        if len(self._tables) < len(_TABLES):
             self._add_tables(self._module)
         return self._module
 
     def _add_tables(self, module: ModuleType) -> None:
         from lpkernels.backends import ladders
 
-        for handle, table in list(known_tables().items()):
+        for handle, table in list(_TABLES.items()):
             if handle not in self._tables:
                 ladders.add_to(module, table)
                 self._tables.add(handle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -120,28 +119,30 @@ class ScaledKernels(CpuModule):
         self._c().multiply_grouped(pointers, sizes, how.acc, torch.get_num_threads())
         return out
 
-    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        x = x.contiguous()
-        call = (kernel_sizes(x.shape, fmt), fmt, torch.get_num_threads())
-        return self._packed(x, fmt, lambda codes: self._c().pack(x.data_ptr(), codes, *call))
+    def pack(self, x: Tensor, fmt: tuple[int, ...], quantizer: tuple[int, ...] = ()) -> Tensor:
+        x, module = x.contiguous(), self._c()
+        sizes = kernel_sizes(x.shape, fmt)
+        codes = torch.empty(module.packed_bytes(sizes, fmt), **BYTES)
+        if x.numel():
+            pointers = (x.data_ptr(), codes.data_ptr())
+            place = module.pack(*pointers, sizes, fmt, quantizer, torch.get_num_threads())
+            _refuse(x, place)
+        return codes
 
     def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        values, scale = values.contiguous(), scale.contiguous()
-        call = (kernel_sizes(values.shape, fmt), fmt, torch.get_num_threads())
-        return self._packed(
-            values,
-            fmt,
-            lambda codes: self._c().pack_scaled(values.data_ptr(), scale.data_ptr(), codes, *call),
-        )
-
-    def _packed(self, x: Tensor, fmt: tuple[int, ...], pack_into: Callable[[int], int]) -> Tensor:
-        codes = torch.empty(self._c().packed_bytes(kernel_sizes(x.shape, fmt), fmt), **BYTES)
-        if math.prod(x.shape) == 0:
-            return codes
-        refused = pack_into(codes.data_ptr())
-        if refused >= 0:
-            raise ValueError(
-                f"pack: element {refused} (in row-major order) is {x.view(-1)[refused].item()}, "
-                "for which the format has no code; quantize to the format first"
-            )
+        values, scale, module = values.contiguous(), scale.contiguous(), self._c()
+        sizes = kernel_sizes(values.shape, fmt)
+        codes = torch.empty(module.packed_bytes(sizes, fmt), **BYTES)
+        if values.numel():
+            pointers = (values.data_ptr(), scale.data_ptr(), codes.data_ptr())
+            _refuse(values, module.pack_scaled(*pointers, sizes, fmt, torch.get_num_threads()))
         return codes
+
+
+def _refuse(x: Tensor, place: int) -> None:
+    """Raises: ValueError: the element at this place, if there is one, has no code."""
+    if place >= 0:
+        raise ValueError(
+            f"pack: element {place} (in row-major order) is {x.view(-1)[place].item()}, for which "
+            "the format has no code; quantize to the format first"
+        )

@@ -66,7 +66,7 @@ _OPS = (
 class GpuBackend(Conveniences):
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
-    fuses, fuses_tables = True, False
+    fuses, fuses_tables, packs_rounding = True, False, False
     sums_native = True
 
     def why_not(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from lpkernels.formats.integers import axis as axis_of
 # csrc/cpu/elementwise/update.h.
 CODES = 4
 _SPATIAL = 3
+_WITH_SCALES = (AFFINE, BLOCK)
 # The offset of a matrix that is the only one.
 NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
 
@@ -38,8 +40,13 @@ def dense(x: Tensor) -> bool:
 def kernel_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Sequence[int]:
     """The sizes of a contiguous tensor as csrc/cpu reads them: the grid of a block format, else
     `axis_sizes`."""
-    if fmt[KIND] != BLOCK:
-        return axis_sizes(shape, fmt)
+    if fmt[KIND] not in _WITH_SCALES:
+        return (1, shape.numel(), 1)
+    return _block_sizes(shape, fmt) if fmt[KIND] == BLOCK else axis_sizes(shape, fmt)
+
+
+@lru_cache(maxsize=4096)
+def _block_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Grid:
     check_fits(fmt, shape)
     return grid_of(shape, fmt) if math.prod(shape) else Grid(0, 0, 0, 1, 1)
 

@@ -35,9 +35,9 @@ KINDS = ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
 class Convolution(NamedTuple):
     """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
 
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
 
 
@@ -63,13 +63,14 @@ class Product(NamedTuple):
     bias: Tensor | None = None
     initial: Tensor | None = None
 
-    def images(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    def images(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The shapes of x, w and y of a convolution."""
+        shape = tuple(self.shape)
         if self.kind == "conv_fprop":
-            return self.left.shape, self.right.shape, self.shape
+            return self.left.shape, self.right.shape, shape
         if self.kind == "conv_dgrad":
-            return self.shape, self.right.shape, self.left.shape
-        return self.left.shape, self.shape, self.right.shape
+            return shape, self.right.shape, self.left.shape
+        return self.left.shape, shape, self.right.shape
 
 
 class How(NamedTuple):
@@ -116,7 +117,7 @@ def matmul_of(
 ) -> Product:
     """(..., M, K) times (..., K, N), leading dimensions broadcast."""
     if a.dim() == b.dim() == 2:
-        shape: Sequence[int] = (a.shape[0], b.shape[1])
+        shape: Sequence[int] = (a.size(0), b.size(1))
     else:
         shape = (*broadcast_batch(a, b), a.shape[-2], b.shape[-1])
     return Product("matmul", a, b, shape, None, bias, initial)
@@ -166,11 +167,13 @@ class Backend(Protocol):
 
     ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
     for quantizers that round to tables; where it does not, it is only called with `NOT_FUSED`.
+    ``packs_rounding`` says whether `pack` takes a quantizer.
     """
 
     name: str
     fuses: bool
     fuses_tables: bool
+    packs_rounding: bool
     sums_native: bool
 
     def available(self) -> bool:
@@ -319,14 +322,16 @@ class Backend(Protocol):
         """
         ...
 
-    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+    def pack(self, x: Tensor, fmt: tuple[int, ...], quantizer: tuple[int, ...] = ()) -> Tensor:
         """The codes of float32 x, dense, as a 1-D uint8 tensor.
+
+        quantizer: to this format, without scales and draws; it rounds x first.
 
         Raises: ValueError: a value that fmt does not hold; the message names it.
         """
         ...
 
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
         """The float32 values of codes."""
         ...
 

@@ -77,7 +77,7 @@ class ReferenceBackend(Conveniences):
     """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
     name = "reference"
-    fuses = fuses_tables = False
+    fuses = fuses_tables = packs_rounding = False
     sums_native = False
 
     def available(self) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends import KINDS, How, Product, UpdateTensors
+from lpkernels.backends import KINDS, Convolution, How, Product, UpdateTensors
 from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import CountingKernels, by_position
@@ -30,17 +31,26 @@ from lpkernels.backends._layout import (
     update_dtypes,
     update_parameters,
 )
-from lpkernels.formats.integers import without_zero
+from lpkernels.formats.integers import BLOCK, KIND, TABLE, InBlock, without_zero
 
+Shape = torch.Size | tuple[int, ...]
+_NO_OFFSET = NO_OFFSET.data_ptr()
+_ELEMENT_KIND = InBlock.ELEMENT.start
 # How the values of an update lie.
 _UPDATED = {**DTYPES, torch.uint8: CODES}
+
+
+@lru_cache(maxsize=4096)
+def _conv_sizes(x: Shape, w: Shape, y: Shape, conv: Convolution) -> Sequence[int]:
+    """The 22 integers of a lpk::ConvShape."""
+    return geometry_of(x, w, y, conv).ints()
 
 
 class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
-    fuses = fuses_tables = True
+    fuses = fuses_tables = packs_rounding = True
     sums_native = False
 
     def available(self) -> bool:
@@ -90,12 +100,17 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
     ) -> None:
         if x.numel() == 0:
             return
-        if without_zero(quantizer):
+        if (
+            quantizer[KIND] == BLOCK
+            and quantizer[_ELEMENT_KIND] == TABLE
+            and without_zero(quantizer)
+        ):
             # The kernel of values takes 1 for the scale of a block of zeros, whose codes are none.
             parts = self.scaled(x, quantizer, seed, role, site, None)
             out.copy_(self.dequantize(*parts, quantizer[InQuantizer.FORMAT]))
             return
-        if by_position(quantizer) or x.stride() != out.stride() or not dense(x):
+        in_order = x.is_contiguous()
+        if not in_order and (by_position(quantizer) or x.stride() != out.stride() or not dense(x)):
             x = x.contiguous()
         target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
         self._c().quantize(
@@ -105,7 +120,7 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             DTYPES[target.dtype],
             kernel_sizes(x.shape, quantizer),
             quantizer,
-            seed_int(seed),
+            0 if seed is None else int(seed),
             role,
             site,
             torch.get_num_threads(),
@@ -130,25 +145,30 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
         return out
 
     def multiply(self, product: Product, how: How) -> Tensor:
-        left, right, bias, initial = product.left, product.right, product.bias, product.initial
-        out = left.new_empty(product.shape)
+        kind, left, right, shape, conv, bias, initial = product
+        acc, seed, role, fused = how
+        out = left.new_empty(shape)
         if out.numel() == 0:
             return out
-        offsets = (NO_OFFSET, NO_OFFSET)
-        if product.conv is not None:
-            sizes: Sequence[int] = geometry_of(*product.images(), product.conv).ints()
+        offsets = (_NO_OFFSET, _NO_OFFSET)
+        if conv is not None:
+            sizes = _conv_sizes(*product.images(), conv)
             left_strides: Sequence[int] = strides(left)
             right_strides: Sequence[int] = strides(right)
         else:
-            left, entries, offsets = by_batch(left, right, out.shape)
-            sizes = (entries, left.shape[-2], right.shape[-1], left.shape[-1])
+            entries = 1
+            if len(shape) > 2:
+                left, entries, starts = by_batch(left, right, out.shape)
+                offsets = (starts[0].data_ptr(), starts[1].data_ptr())
+            rows, length = left.shape[-2:]
+            sizes = (entries, rows, shape[-1], length)
             left_strides, right_strides = left.stride()[-2:], right.stride()[-2:]
         if bias is not None:
             bias = bias.contiguous()
         if initial is not None:
             initial = initial.contiguous()
         self._c().multiply(
-            KINDS.index(product.kind),
+            KINDS.index(kind),
             left.data_ptr(),
             right.data_ptr(),
             0 if bias is None else bias.data_ptr(),
@@ -157,12 +177,11 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             sizes,
             left_strides,
             right_strides,
-            offsets[0].data_ptr(),
-            offsets[1].data_ptr(),
-            how.acc,
-            *how.fused,
-            seed_int(how.seed),
-            how.role,
+            *offsets,
+            acc,
+            *fused,
+            0 if seed is None else int(seed),
+            role,
             torch.get_num_threads(),
         )
         return out
@@ -192,7 +211,7 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             torch.get_num_threads(),
         )
 
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
+    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
         out = torch.empty(shape, **FLOAT32)
         if out.numel() == 0:
             return out

@@ -113,6 +113,11 @@ def takes_amax(fmt: Ints) -> bool:
     return fmt[KIND] == BLOCK and whole
 
 
+def has_total(fmt: Ints) -> bool:
+    """Whether a scale of a block format multiplies the result of a product."""
+    return fmt[InBlock.LINES] in (ROW, TENSOR) or fmt[InBlock.SCALE] == TENSOR_SCALE
+
+
 def scale_format(fmt: Ints) -> Ints | None:
     """The float format of a block format's scales; None for powers of two."""
     if fmt[InBlock.SCALE] == E8M0:

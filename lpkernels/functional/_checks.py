@@ -49,11 +49,14 @@ def tensor(function: str, name: str, value: object) -> None:
         )
 
 
-def floating(function: str, **tensors: Tensor | None) -> None:
-    """All tensors given are dense, of a floating dtype, and on one device; a bias may be None."""
+def floating(function: str, **tensors: Tensor | None) -> bool:
+    """All tensors given are dense, of a floating dtype, and on one device; a bias may be None.
+
+    Returns whether they are float32 and operators may run directly (`ops.is_direct`).
+    """
+    if ops.is_direct(*tensors.values()) and _are_float32(tensors):
+        return True
     _untraced(function)
-    if all(map(_plain, tensors.values())):
-        return
     for name, value in tensors.items():
         if value is None and name == "bias":
             continue
@@ -64,6 +67,7 @@ def floating(function: str, **tensors: Tensor | None) -> None:
                 f"{value.dtype}; " + _dtype_advice(name, value.dtype)
             )
     same_device(function, **tensors)
+    return False
 
 
 def _untraced(function: str) -> None:
@@ -74,24 +78,23 @@ def _untraced(function: str) -> None:
         )
 
 
-def _plain(value: object) -> bool:
-    """Whether value is dense, float32 and on the CPU. If this is true of all tensors, every check
-    of them passes."""
-    return (
-        isinstance(value, Tensor)
-        and value.dtype is torch.float32
-        and value.is_cpu
-        and is_dense(value)
-        and not value.is_nested
-    )
+def _are_float32(tensors: dict[str, Tensor | None]) -> bool:
+    for name, value in tensors.items():
+        if value is None:
+            if name != "bias":
+                return False
+        elif value.dtype is not torch.float32:
+            return False
+    return True
 
 
-def operands(function: str, **tensors: Tensor | None) -> None:
-    """All tensors given can be operands: float16, bfloat16 or float32, on one device."""
-    _untraced(function)
-    if all(map(_plain, tensors.values())):
-        return
-    floating(function, **tensors)
+def operands(function: str, **tensors: Tensor | None) -> bool:
+    """All tensors given can be operands: float16, bfloat16 or float32, on one device.
+
+    Returns what `floating` returns.
+    """
+    if floating(function, **tensors):
+        return True
     for name, value in tensors.items():
         if value is not None and value.dtype == torch.float64:
             raise TypeError(
@@ -99,6 +102,7 @@ def operands(function: str, **tensors: Tensor | None) -> None:
                 "or float16 operands; "
                 f"round it first: lp.quantize({name}, fmt).float(); a model: model.float()"
             )
+    return False
 
 
 def same_device(function: str, **tensors: Tensor | None) -> None:

@@ -20,10 +20,11 @@ from torch import Tensor
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
 from lpkernels.functional._sums import dots, sums
-from lpkernels.functional.layer import quantized
+from lpkernels.functional.layer import Call, Sum
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.storing import seeing
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+from lpkernels.ops import operators_for
+from lpkernels.rng import Role
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,16 @@ class _Normalise(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        call, acc = (SITE_QUANTIZE, backend), recipe.fprop
-        rows = how.rows(quantized(x, recipe.input, seed, Role.INPUT, *call))
+        call = Call(recipe, seed, backend, operators_for(x, w, b, mean, var, seed), seeing())
+        rows, total = how.rows(call.rounded(x, "input")), call.sum("fprop")
         ctx.given = mean is not None and var is not None
         if mean is None or var is None:
             count = rows.shape[1]
             mean = rows.new_zeros(rows.shape[0])
             if how.centred:
-                mean = sums(rows, acc, seed, Role.FPROP, backend) / count
+                mean = sums(total, rows) / count
             d = rows - mean[:, None]
-            second = seeds.seed_of_product(seed, 1)
-            var = dots(d, d, acc, second, Role.FPROP, backend) / count
+            var = dots(_second(total), d, d) / count
         else:
             mean, var = mean.clone(), var.clone()
             d = rows - mean[:, None]
@@ -116,47 +116,49 @@ class _Normalise(torch.autograd.Function):
         xhat = how.unrowed(d * scale[:, None], x.shape)
         y, wq = xhat, None
         if w is not None:
-            wq = quantized(w, recipe.weight, seed, Role.WEIGHT, *call)
+            wq = call.rounded(w, "weight")
             y = y * how.spread(wq, x)
         if b is not None:
-            y = y + how.spread(quantized(b, recipe.bias, seed, Role.BIAS, *call), x)
+            y = y + how.spread(call.rounded(b, "bias"), x)
         ctx.save_for_backward(xhat, scale, wq, seed)
         ctx.how, ctx.recipe, ctx.backend, ctx.sees = how, recipe, backend, seeing()
         ctx.b_shape = None if b is None else b.shape
         ctx.mark_non_differentiable(mean, var)
-        y = quantized(y, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+        y = call.rounded(y, "output")
         return y.clone() if y is xhat else y, mean, var
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         xhat, scale, w, seed = ctx.saved_tensors
-        how, recipe, backend = ctx.how, ctx.recipe, ctx.backend
-        call, acc = (SITE_QUANTIZE, backend), recipe.wgrad
+        how = ctx.how
+        operators = operators_for(dy, xhat, scale, w, seed)
+        call = Call(ctx.recipe, seed, ctx.backend, operators, seeing())
         dx = dw = db = None
-        g = quantized(dy, recipe.grad_output, seed, Role.GRAD_OUTPUT, *call)
+        g, total = call.rounded(dy, "grad_output"), call.sum("wgrad")
         if ctx.needs_input_grad[1]:
-            dw = dots(how.channels(g), how.channels(xhat), acc, seed, Role.WGRAD, backend)
-            dw = quantized(dw.reshape(w.shape), recipe.grad_weight, seed, Role.GRAD_WEIGHT, *call)
+            dw = dots(total, how.channels(g), how.channels(xhat))
+            dw = call.rounded(dw.reshape(w.shape), "grad_weight")
         if ctx.needs_input_grad[2]:
-            db = sums(how.channels(g), acc, seed, Role.GRAD_BIAS, backend).reshape(ctx.b_shape)
+            of_bias = total._replace(role=Role.GRAD_BIAS)
+            db = sums(of_bias, how.channels(g)).reshape(ctx.b_shape)
         if ctx.needs_input_grad[0]:
             h = how.rows(g if w is None else g * how.spread(w, g))
             if not ctx.given:
-                h = _centred(h, how.rows(xhat), how, recipe, seed, backend)
-            dx = how.unrowed(h * scale[:, None], g.shape)
-            dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, *call)
+                h = _centred(h, how.rows(xhat), how, call.sum("dgrad"))
+            dx = call.rounded(how.unrowed(h * scale[:, None], g.shape), "grad_input")
         return dx, dw, db, None, None, None, None, None, None
 
 
-def _centred(
-    h: Tensor, xhat: Tensor, how: Normalisation, recipe: Recipe, seed: Tensor | None, backend: str
-) -> Tensor:
+def _second(total: Sum) -> Sum:
+    """The second of two sums in one accumulator, with draws of its own."""
+    return total._replace(seed=seeds.seed_of_product(total.seed, 1))
+
+
+def _centred(h: Tensor, xhat: Tensor, how: Normalisation, total: Sum) -> Tensor:
     """h without the part that would change the mean and the variance of its row."""
-    acc, count = recipe.dgrad, h.shape[1]
-    second = seeds.seed_of_product(seed, 1)
-    along = dots(h, xhat, acc, second, Role.DGRAD, backend) / count
-    result = h - xhat * along[:, None]
+    count = h.shape[1]
+    result = h - xhat * (dots(_second(total), h, xhat) / count)[:, None]
     if how.centred:
-        result = result - (sums(h, acc, seed, Role.DGRAD, backend) / count)[:, None]
+        result = result - (sums(total, h) / count)[:, None]
     return result

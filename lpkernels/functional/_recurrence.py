@@ -19,11 +19,11 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.cells import Cell
-from lpkernels.functional.layer import bias_gradient, quantized, sum_of
+from lpkernels.functional.layer import Call, bias_gradient
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.storing import new_product
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+from lpkernels.functional.storing import new_product, seeing
+from lpkernels.ops import operators_for
 
 if TYPE_CHECKING:
     from lpkernels.functional.scaled.recurrence import CodesOfSteps
@@ -51,54 +51,44 @@ class Spec(NamedTuple):
 class _Product:
     """One weight of the steps: its product at each step, and the one sum of its gradient."""
 
-    def __init__(
-        self, spec: Spec, w: Tensor, bias: Tensor | None, seed: Tensor | None, quantize: bool = True
-    ) -> None:
-        self.recipe, self.backend, self.seed = spec.recipe, spec.backend, seed
-        if quantize:
-            w = quantized(w, self.recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, self.backend)
-        self.w = w
-        if bias is not None:
-            bias = quantized(bias, self.recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, self.backend)
-        self.bias = bias
+    def __init__(self, call: Call, w: Tensor, bias: Tensor | None, quantize: bool = True) -> None:
+        self.call = call
+        self.w = call.rounded(w, "weight") if quantize else w
+        self.bias = None if bias is None else call.rounded(bias, "bias")
 
-    def _seed(self, step: int) -> Tensor | None:
-        return seeds.seed_of_product(self.seed, step + 1)
+    def _of_step(self, step: int) -> Call:
+        seed = self.call.seed
+        return (
+            self.call if seed is None else self.call.seeded(seeds.seed_of_product(seed, step + 1))
+        )
 
     def operand(self, h: Tensor, step: int) -> Tensor:
-        call = (self._seed(step), Role.INPUT, SITE_QUANTIZE, self.backend)
-        return quantized(h, self.recipe.input, *call)
+        return self._of_step(step).rounded(h, "input")
 
     def forward(self, hq: Tensor, step: int) -> Tensor:
-        seed, recipe = self._seed(step), self.recipe
-        how = sum_of(recipe, "fprop", seed, self.backend)
-        z = _LINEAR.fprop(hq, self.w, self.bias, how)
-        return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
+        call = self._of_step(step)
+        return call.rounded(_LINEAR.fprop(hq, self.w, self.bias, call.sum("fprop")), "output")
 
     def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """The rounded gradient, and the gradient of the step's operand."""
-        seed, recipe, backend = self._seed(step), self.recipe, self.backend
-        g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
+        call = self._of_step(step)
+        g = call.rounded(g, "grad_output")
         shape = torch.Size([len(g), self.w.shape[1]])
-        dh = _LINEAR.dgrad(g, self.w, shape, sum_of(recipe, "dgrad", seed, backend))
-        return g, quantized(dh, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
+        return g, call.rounded(_LINEAR.dgrad(g, self.w, shape, call.sum("dgrad")), "grad_input")
 
     def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
         """The operands of all steps as they are kept for `wgrad`."""
-        its, backend = self.recipe.input, self.backend
-        return [(saved(t, (), its, t, backend), t.shape) for t in reversed(operands)]
+        quantizer = self.call.recipe.input
+        return [(saved(self.call, t, (), quantizer, t), t.shape) for t in reversed(operands)]
 
     def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
-        x = torch.cat([kept.restored(shape)[0] for kept, shape in operands])
-        g = torch.cat(list(gradients))
-        recipe, seed, backend = self.recipe, self.seed, self.backend
-        how = sum_of(recipe, "wgrad", seed, backend)
-        dw = _LINEAR.wgrad(x, g, self.w.shape, how)
-        return quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
+        call = self.call
+        x = torch.cat([kept.restored(call, shape)[0] for kept, shape in operands])
+        dw = _LINEAR.wgrad(x, torch.cat(list(gradients)), self.w.shape, call.sum("wgrad"))
+        return call.rounded(dw, "grad_weight")
 
     def bias_gradient(self, gradients: Sequence[Tensor]) -> Tensor:
-        rows = torch.cat(list(gradients))
-        return bias_gradient(rows, (), self.recipe.wgrad, self.seed, self.backend)
+        return bias_gradient(self.call, torch.cat(list(gradients)))
 
 
 def _with_rows(new: Tensor, old: Tensor) -> Tensor:
@@ -125,10 +115,12 @@ def _products(
         from lpkernels.functional.scaled.recurrence import CodesOfSteps
 
         make = CodesOfSteps
-    hh = make(spec, weights.hh, weights.hh_bias, seeds.seed_of_product(seed, 1), quantize)
+    call = Call(spec.recipe, seed, spec.backend, operators_for(*weights, seed), seeing())
+    first, second = (call.seeded(seeds.seed_of_product(seed, i)) for i in (1, 2))
+    hh = make(first, weights.hh, weights.hh_bias, quantize)
     if weights.hr is None:
         return hh, None
-    return hh, make(spec, weights.hr, None, seeds.seed_of_product(seed, 2), quantize)
+    return hh, make(second, weights.hr, None, quantize)
 
 
 def _steps(
@@ -200,8 +192,8 @@ class _Recurrence(torch.autograd.Function):
         operands = of_hh.keep(kept.operands) if needs[3] else []
         projected = of_hr.keep(kept.projected) if of_hr is not None and needs[5] else []
         rounded = [
-            Saved(w) if w is given else saved(w, (), spec.recipe.weight, w, spec.backend)
-            for w, given in weights
+            Saved(w) if w is source else saved(of_hh.call, w, (), spec.recipe.weight, w)
+            for w, source in weights
         ]
         known = [*operands, *projected, *zip(rounded, (w.shape for w, _ in weights), strict=True)]
         ctx.formats = [(each.fmt, rest) for each, rest in known]
@@ -222,8 +214,9 @@ class _Recurrence(torch.autograd.Function):
         cells = tensors[len(ctx.formats) :]
         parts = zip(tensors, ctx.formats, strict=False)
         known = [(Saved(t, (), fmt), rest) for t, (fmt, rest) in parts]
+        call = Call(ctx.spec.recipe, seed, ctx.spec.backend, operators_for(*tensors, seed))
         weights = [
-            kept.restored(shape)[0] for kept, shape in known[len(known) - 1 - ctx.projects :]
+            kept.restored(call, shape)[0] for kept, shape in known[len(known) - 1 - ctx.projects :]
         ]
         each = len(cells) // count
         by_step = [tuple(cells[i * each : (i + 1) * each]) for i in range(count)]

@@ -5,21 +5,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat
-from lpkernels.formats.integers import BLOCK, KIND, code_bits, follows_from_values
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.ops import Ints
-from lpkernels.rng import SITE_QUANTIZE, Role
 
-# A quantizer's integers behind its format's.
-_MODE = 4
+if TYPE_CHECKING:
+    from lpkernels.functional.layer import Call
+
 _WHOLE = 32
 
 
@@ -70,28 +69,25 @@ class Saved(NamedTuple):
     quantizer: Ints = ()
     fmt: Ints = ()
 
-    def restored(self, shape: torch.Size) -> tuple[Tensor, Ints]:
+    def restored(self, call: Call, shape: torch.Size) -> tuple[Tensor, Ints]:
         """The operand, and the quantizer that its product must apply."""
         if not self.fmt:
             return self.tensor, self.quantizer
-        return ops.unpack(self.tensor, self.fmt, shape), ()
+        return call.run.unpack(self.tensor, self.fmt, shape), ()
 
 
 def saved(
-    x: Tensor, ints: Ints, quantizer: Quantizer | None, source: Tensor, backend: str
+    call: Call, x: Tensor, remaining: Ints, quantizer: Quantizer | None, source: Tensor
 ) -> Saved:
     """How x, one of a layer's operands, is kept.
 
-    ints is the quantizer that x still needs, () if x is rounded; quantizer is the recipe's; source
-    is the tensor that the layer was called with, on which the codes are shared.
+    remaining is the quantizer that x still needs, () if x is rounded; quantizer is the recipe's;
+    source is the tensor that the layer was called with, on which the codes are shared.
     """
-    if quantizer is None or not _packs(x, quantizer):
-        return Saved(x, ints)
-    fmt = _format(quantizer)
-    rounded = ops.quantize(x, ints, None, Role.INPUT, SITE_QUANTIZE, backend) if ints else x
-    codes = codes_of(rounded, fmt)
-    if codes is None:
-        return Saved(x, ints)
+    fmt = () if quantizer is None else _kept_format(x, quantizer)
+    codes = call.run.encode(x, remaining, fmt, call.backend) if fmt else None
+    if quantizer is None or codes is None:
+        return Saved(x, remaining)
     return Saved(codes if quantizer.is_stochastic else shared(codes, source), (), fmt)
 
 
@@ -111,25 +107,27 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     return codes
 
 
-def _format(quantizer: Quantizer) -> Ints:
-    """The format as packing takes it: its integers, or the row of the quantizer."""
-    ints = quantizer.to_ints()
-    return ints if isinstance(ints, ops.Row) else ints[:-_MODE]
-
-
-def _packs(x: Tensor, quantizer: Quantizer) -> bool:
+def _kept_format(x: Tensor, quantizer: Quantizer) -> Ints:
+    """The format in which x, rounded by a quantizer, is kept as codes, as packing takes it: its
+    integers, or the row of the quantizer. () where x is kept itself."""
     ints = quantizer.to_ints()
     if isinstance(ints, ops.Row):
-        can = _checks.constant(ops.packs_at_once, x.device.type)
-        return _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and can
-    if isinstance(quantizer.fmt, AffineFormat) or not packs(x):
-        return False
-    fmt = _format(quantizer)
-    if code_bits(fmt) >= _WHOLE:
-        return False
-    if fmt[KIND] == BLOCK and not follows_from_values(fmt):
-        return False
-    return ops.has_every_code(fmt) or not torch.compiler.is_compiling()
+        at_once = _checks.constant(ops.packs_at_once, x.device.type)
+        return ints if _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and at_once else ()
+    if torch.compiler.is_compiling():
+        kept = _checks.constant(_is_kept_in_a_graph, *ints)
+        return ints[InQuantizer.FORMAT] if kept and packs(x) else ()
+    codes = ops.rounds(ints).codes
+    return codes.ints if codes is not None and _is_kept(codes) and packs(x) else ()
+
+
+def _is_kept(codes: ops.Codes) -> bool:
+    return codes.bits < _WHOLE and codes.from_values
+
+
+def _is_kept_in_a_graph(*ints: int) -> bool:
+    codes = ops.rounds(ints).codes
+    return codes is not None and _is_kept(codes) and codes.every_code
 
 
 def packs(x: Tensor) -> bool:
@@ -144,13 +142,3 @@ def packs(x: Tensor) -> bool:
 def _captured(x: Tensor) -> bool:
     """Whether x's work goes into a CUDA graph, where packing cannot wait for the device."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def codes_of(x: Tensor, fmt: Ints) -> Tensor | None:
-    """The codes of the values; None where a value has no code."""
-    if isinstance(fmt, ops.Row) or ops.has_every_code(fmt):
-        return ops.pack(x, fmt)
-    try:
-        return ops.pack(x, fmt)
-    except ValueError:
-        return None

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
 from lpkernels.functional.layer import Sum
 from lpkernels.functional.torch_calls import no_product
 from lpkernels.ops import matmul_of
-from lpkernels.rng import Role
 
 
-def sums(x: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: str) -> Tensor:
+def sums(how: Sum, x: Tensor) -> Tensor:
     """(R, K) to (R,): the terms x * 1 of each row, in order."""
-    if acc.is_native:
+    if how.acc.is_native:
         return x.sum(1)
     ones = x.new_ones(x.shape[1], 1)
     with no_product():
-        return Sum(acc, seed, role, backend).of(matmul_of(x, ones)).reshape(-1)
+        return how.of(matmul_of(x, ones)).reshape(-1)
 
 
-def dots(
-    a: Tensor, b: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: str
-) -> Tensor:
-    """(R, K) and (R, K) to (R,): the products a * b of each row, exact or rounded as acc says, in
-    order."""
-    if acc.is_native:
+def dots(how: Sum, a: Tensor, b: Tensor) -> Tensor:
+    """(R, K) and (R, K) to (R,): the products a * b of each row, exact or rounded as the sum says,
+    in order."""
+    if how.acc.is_native:
         return (a * b).sum(1)
     left, right = a.unsqueeze(1), b.unsqueeze(2)
     with no_product():
-        return Sum(acc, seed, role, backend).of(matmul_of(left, right)).reshape(-1)
+        return how.of(matmul_of(left, right)).reshape(-1)

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._sums import dots, sums
-from lpkernels.functional.layer import RoundedBothWays, quantized, widened
+from lpkernels.functional.layer import Call, RoundedBothWays, widened
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import own
+from lpkernels.ops import operators_for
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -29,29 +29,26 @@ class _Softmax(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, dim: int, recipe: Recipe, seed: Tensor | None, backend: str
     ) -> Tensor:
-        xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, backend)
+        call = Call(recipe, seed, backend, operators_for(x, seed), seeing())
+        xq = call.rounded(x, "input")
         moved = xq.movedim(dim, -1)
         e = torch.exp(moved - moved.amax(-1, keepdim=True))
-        total = sums(_rows(e), recipe.fprop, seed, Role.FPROP, backend)
+        total = sums(call.sum("fprop"), _rows(e))
         y = e / total.reshape(*e.shape[:-1], 1)
         ctx.save_for_backward(y, seed)
-        ctx.call, ctx.sees = (dim, recipe, backend), seeing()
+        ctx.dim, ctx.recipe, ctx.backend, ctx.sees = dim, recipe, backend, seeing()
         result = y.movedim(-1, dim)
-        if recipe.output is None:
-            return result.clone()
-        return quantized(result, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, backend)
+        return result.clone() if recipe.output is None else call.rounded(result, "output")
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, seed = ctx.saved_tensors
-        dim, recipe, backend = ctx.call
-        g = quantized(dy, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
-        g = g.movedim(dim, -1)
-        along = dots(_rows(g), _rows(y), recipe.dgrad, seed, Role.DGRAD, backend)
-        dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, dim)
-        dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
-        return dx, None, None, None, None
+        call = Call(ctx.recipe, seed, ctx.backend, operators_for(dy, y, seed), seeing())
+        g = call.rounded(dy, "grad_output").movedim(ctx.dim, -1)
+        along = dots(call.sum("dgrad"), _rows(g), _rows(y))
+        dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, ctx.dim)
+        return call.rounded(dx, "grad_input"), None, None, None, None
 
 
 def softmax(
@@ -133,9 +130,7 @@ def gelu(
     if recipe.axes:
         check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
-    call = (seed, backend)
-    kinds = (Role.INPUT, SITE_QUANTIZE, recipe.grad_input, Role.GRAD_INPUT)
-    x = apply(RoundedBothWays, (widened(input),), recipe.input, *kinds, *call)
+    arithmetic = (recipe, seed, backend)
+    x = apply(RoundedBothWays, (widened(input),), "input", "grad_input", *arithmetic)
     y = own(F.gelu, x, approximate=approximate)
-    kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
-    return apply(RoundedBothWays, (y,), recipe.output, *kinds, *call)
+    return apply(RoundedBothWays, (y,), "output", "grad_output", *arithmetic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -12,10 +13,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.layer import Sum, emulated_layer, widened_all
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import Convolution, Product, fprop_of
+from lpkernels.ops import Convolution, Product, fprop_of, is_direct
 from lpkernels.recipes import as_recipe
 
 _TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -41,8 +42,7 @@ class SlidingGeometry:
     rounds: ClassVar[bool] = True
 
     def conv(self) -> Convolution:
-        stride, padding, dilation = list(self.stride), list(self.padding), list(self.dilation)
-        return Convolution(stride, padding, dilation, self.groups)
+        return Convolution(self.stride, self.padding, self.dilation, self.groups)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
@@ -77,15 +77,19 @@ class ConvGeometry(SlidingGeometry):
 
 def check_dimensions(
     function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, layout: str
-) -> None:
-    """All are operands; x has the dimensions of one or several images, weight those of layout."""
-    _checks.operands(function, x=x, weight=weight, bias=bias)
+) -> bool:
+    """All are operands; x has the dimensions of one or several images, weight those of layout.
+
+    Returns whether operators may run directly.
+    """
+    direct = _checks.operands(function, x=x, weight=weight, bias=bias)
     if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
         names = "DHW"[-dims:] if dims > 1 else "L"
         raise ValueError(
             f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
             f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
         )
+    return direct
 
 
 # No hardware has blocks along (c_in, kh, kw) of windows that overlap.
@@ -101,8 +105,9 @@ _NO_K = (
 
 def _check_operands(
     function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
-) -> None:
-    check_dimensions(function, dims, x, weight, bias, "(C_out, C_in / groups, ...)")
+) -> bool:
+    """Returns whether operators may run directly."""
+    direct = check_dimensions(function, dims, x, weight, bias, "(C_out, C_in / groups, ...)")
     c_out, c_in = weight.shape[0], x.shape[-dims - 1]
     if not isinstance(groups, int) or groups < 1 or c_out % groups or c_in % groups:
         raise ValueError(
@@ -120,6 +125,7 @@ def _check_operands(
             f"{function}: bias has shape {tuple(bias.shape)} but weight has C_out={c_out}; "
             f"bias must be ({c_out},)"
         )
+    return direct
 
 
 def _check_output(
@@ -204,24 +210,53 @@ def _conv(
     if recipe.is_torch:
         return own(_TORCH_CONV[dims], x, weight, bias, stride, padding, dilation, groups)
     name = f"conv{dims}d"
-    _check_operands(name, dims, x, weight, bias, groups)
-    _checks.call(name, backend, generator)
+    direct = _check_operands(name, dims, x, weight, bias, groups)
+    if backend != "auto" or generator is not None:
+        _checks.call(name, backend, generator)
     if recipe.axes:
         check_axes(recipe, ranks(name, dims, bias))
+    numbers = (name, x.shape[-dims:], weight.shape[2:], stride, padding, dilation, groups)
+    if torch.compiler.is_compiling():
+        geometry, extra = _geometry(*numbers)
+    else:
+        try:
+            geometry, extra = _kept_geometry(*numbers)
+        except TypeError:
+            # A list is no key; a number of a wrong type is refused here.
+            geometry, extra = _geometry(*numbers)
+    seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
+    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
+    image = F.pad(image, extra) if extra else image
+    direct = direct and (seed is None or is_direct(seed))
+    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales, direct)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
+
+
+def _geometry(
+    name: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    stride: Size,
+    padding: Size | str,
+    dilation: Size,
+    groups: int,
+) -> tuple[ConvGeometry, list[int]]:
+    """The geometry of a convolution of an image of these sizes, and the padding on one side alone
+    that F.pad adds before it.
+
+    Raises: TypeError, ValueError: numbers that do not fit.
+    """
+    dims = len(sizes)
     strides = as_sizes(name, "stride", stride, dims, 1)
     dilations = as_sizes(name, "dilation", dilation, dims, 1)
-    kernel = weight.shape[2:]
     paddings, extra = symmetric_padding(name, padding, kernel, strides, dilations)
-    sizes = x.shape[-dims:]
     padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
     _check_output(name, sizes, kernel, padded, dilations)
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
-    batch = widened(x if x.dim() == dims + 2 else x.unsqueeze(0))
-    batch = F.pad(batch, extra) if any(extra) else batch
-    b = None if bias is None else widened(bias)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
-    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend, scales)
-    return y if x.dim() == dims + 2 else y.squeeze(0)
+    return geometry, extra if any(extra) else []
+
+
+_kept_geometry = lru_cache(maxsize=4096, typed=True)(_geometry)
 
 
 def conv1d(

@@ -11,7 +11,6 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import RoundedBothWays, widened
 from lpkernels.functional.recording import apply
 from lpkernels.recipes import as_recipe
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
 def embedding(
@@ -68,13 +67,11 @@ def embedding(
         with torch.no_grad():
             torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
     seed = seeds.seed_for(recipe.is_stochastic, generator)
-    call = (seed, backend)
+    arithmetic = (recipe, seed, backend)
     table = widened(weight)
     if not (recipe.weight is None and recipe.grad_weight is None):
-        kinds = (Role.WEIGHT, SITE_QUANTIZE, recipe.grad_weight, Role.GRAD_WEIGHT)
-        table = apply(RoundedBothWays, (table,), recipe.weight, *kinds, *call)
+        table = apply(RoundedBothWays, (table,), "weight", "grad_weight", *arithmetic)
     y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
     if recipe.output is None and recipe.grad_output is None:
         return y
-    kinds = (Role.OUTPUT, SITE_OUTPUT, recipe.grad_output, Role.GRAD_OUTPUT)
-    return apply(RoundedBothWays, (y,), recipe.output, *kinds, *call)
+    return apply(RoundedBothWays, (y,), "output", "grad_output", *arithmetic)

@@ -16,21 +16,31 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Recipe
 from lpkernels.functional import _checks
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.storing import new_product, seeing, seen
+from lpkernels.functional.storing import Sees, new_product, seeing
 from lpkernels.functional.torch_calls import native_sum, torchs
-from lpkernels.ops import NOT_FUSED, Fused, How, Ints, Product, matmul_of
+from lpkernels.ops import (
+    DIRECT,
+    DISPATCHED,
+    NOT_FUSED,
+    Fused,
+    How,
+    Ints,
+    Operators,
+    Product,
+    is_direct,
+    matmul_of,
+    operators_for,
+)
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 if TYPE_CHECKING:
@@ -44,7 +54,7 @@ class Sum(NamedTuple):
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
     ``scales`` are for the two tensors in the order of the geometry's arguments. ``scales`` belong
     to tensors that are codes; only a product that is not native has them. ``emulated`` is False of
-    a native product of which the recipe rounds nothing.
+    a native product of which the recipe rounds nothing. ``run`` calls the operators.
     """
 
     acc: Accumulator
@@ -54,6 +64,7 @@ class Sum(NamedTuple):
     fused: Fused = NOT_FUSED
     scales: Pair | None = None
     emulated: bool = True
+    run: Operators = DISPATCHED
 
     def by_torch(self, x: Tensor) -> AbstractContextManager[Any]:
         """The context in which torch makes a native product of x."""
@@ -62,18 +73,22 @@ class Sum(NamedTuple):
     def of(self, product: Product) -> Tensor:
         """The product, by torch itself where the sums are its own."""
         if self.acc.is_native:
+            if self.run.direct and not torch.is_autocast_enabled("cpu"):
+                return torchs(product)
             with self.by_torch(product.left):
                 return torchs(product)
         how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
         if self.scales is None:
-            return ops.multiply(product, how, self.backend)
+            return self.run.multiply(product, how, self.backend)
         from lpkernels.functional.scaled import products
 
-        return products.multiply(product, self.scales, how, self.backend)
+        return products.multiply(product, self.scales, how, self.backend, self.run)
 
     def swapped(self) -> Sum:
         """The same sum for a product that takes its two tensors in the other order."""
         left, right, result = self.fused
+        if self.scales is None and not left and not right:
+            return self
         scales = None if self.scales is None else self.scales[::-1]
         return self._replace(fused=Fused(right, left, result), scales=scales)
 
@@ -87,24 +102,81 @@ class Sum(NamedTuple):
 
     def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
         """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
-        acc, seed, role, backend, fused, scales, _ = self
-        if scales is None:
-            return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
-        from lpkernels.functional.scaled import products
+        how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
+        if self.scales is not None:
+            from lpkernels.functional.scaled import products
 
-        return products.add_bias(y, b, channels, How(acc.to_ints(), seed, role, fused), backend)
+            return products.add_bias(y, b, channels, how, self.backend, self.run)
+        acc, seed, role, fused = how
+        return self.run.add_bias(y, b, channels, acc, seed, role, self.backend, fused.result)
 
 
-def sum_of(
-    recipe: Recipe,
-    product: str,
-    seed: Tensor | None,
-    backend: str,
-    scales: Pair | None = None,
-) -> Sum:
-    """The sum of "fprop", "dgrad" or "wgrad" by a recipe; it applies no quantizers itself."""
-    role, emulated = Role[product.upper()], product in recipe.emulated
-    return Sum(getattr(recipe, product), seed, role, backend, NOT_FUSED, scales, emulated)
+_ROLES = {field: Role[field.upper()] for field in QUANTIZERS}
+
+
+class Call(NamedTuple):
+    """One call of a layer without its tensors: the arithmetic, and the operators that make it."""
+
+    recipe: Recipe
+    seed: Tensor | None
+    backend: str
+    run: Operators = DISPATCHED
+    sees: Sees | None = None
+    scales: Scales | None = None
+
+    def seeded(self, seed: Tensor | None) -> Call:
+        """The same call with another seed."""
+        return self._replace(seed=seed)
+
+    def rounded(self, x: Tensor, field: str) -> Tensor:
+        """A tensor by the quantizer of this field of the recipe, in a new tensor; x itself where
+        the recipe has none."""
+        quantizer = getattr(self.recipe, field)
+        if quantizer is None:
+            return x
+        role = _ROLES[field]
+        if self.sees is not None:
+            self.sees(x, quantizer, role)
+        site = SITE_OUTPUT if field == "output" else SITE_QUANTIZE
+        return self.run.quantize(x, quantizer.to_ints(), self.seed, role, site, self.backend)
+
+    def operand(self, x: Tensor, field: str) -> tuple[Tensor, Ints]:
+        """An operand for the products that read it: x and the quantizer that they apply, or x
+        rounded and no quantizer."""
+        quantizer: Ints = getattr(self.recipe.fused, field)
+        if not quantizer:
+            return self.rounded(x, field), ()
+        if self.sees is not None:
+            self.sees(x, getattr(self.recipe, field), _ROLES[field])
+        return x, quantizer
+
+    def sum(self, product: str, scales: Pair | None = None, fused: Fused = NOT_FUSED) -> Sum:
+        """The sum of "fprop", "dgrad" or "wgrad"."""
+        recipe, role = self.recipe, _PRODUCT_ROLES[product]
+        acc, emulated = getattr(recipe, product), product in recipe.emulated
+        return Sum(acc, self.seed, role, self.backend, fused, scales, emulated, self.run)
+
+    def product(
+        self,
+        name: str,
+        geometry: Geometry,
+        operands: tuple[Any, ...],
+        quantizers: tuple[Ints, Ints],
+        result: str,
+    ) -> Tensor:
+        """A product of the geometry, rounded by the quantizer of the field `result`, if any."""
+        applied = ()
+        # A sum that rounds its result leaves nothing to be seen before it is rounded.
+        if result and geometry.rounds and self.sees is None:
+            applied = getattr(self.recipe.fused, result)
+        how = self.sum(name, None, Fused(*quantizers, applied))
+        y = getattr(geometry, name)(*operands, how)
+        if not result or applied or getattr(self.recipe, result) is None:
+            return y
+        return self.rounded(y, result)
+
+
+_PRODUCT_ROLES = {name: Role[name.upper()] for name in PRODUCTS}
 
 
 class Geometry(Protocol):
@@ -158,106 +230,54 @@ def widened(x: Tensor) -> Tensor:
     return x if x.dtype is torch.float32 else x.float()
 
 
-def quantized(
-    x: Tensor, quantizer: Quantizer | None, seed: Tensor | None, role: Role, site: int, backend: str
-) -> Tensor:
-    """``x`` itself where the recipe has no quantizer for it, else a new tensor."""
-    seen(x, quantizer, role)
-    return x if quantizer is None else ops.quantize(x, quantizer, seed, role, site, backend)
-
-
-def _operand(
-    x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
-) -> tuple[Tensor, Ints]:
-    """The named operand for the two products that read it: x and its quantizer, or x rounded and no
-    quantizer."""
-    quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
-    if ints:
-        seen(x, quantizer, role)
-        return x, ints
-    return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
-
-
-class _Last(NamedTuple):
-    """How the result of a product is rounded: by the sum itself, if there are integers."""
-
-    quantizer: Quantizer | None
-    ints: Ints
-    role: Role
-    site: int = SITE_QUANTIZE
-
-
-_UNROUNDED = _Last(None, (), Role.OUTPUT)
-
-
-def _made(
-    geometry: Geometry,
-    product: Callable[..., Tensor],
-    operands: tuple[Any, ...],
-    ints: tuple[Ints, Ints],
-    how: Sum,
-    last: _Last,
-) -> Tensor:
-    """A product of the geometry, rounded."""
-    # A sum that rounds its result leaves nothing to be seen before it is rounded.
-    result = last.ints if geometry.rounds and seeing() is None else ()
-    y = product(*operands, how._replace(fused=Fused(*ints, result)))
-    if result or last.quantizer is None:
-        return y
-    return quantized(y, last.quantizer, how.seed, last.role, last.site, how.backend)
+def widened_all(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """`widened` of the three tensors of a layer."""
+    if x.dtype is not torch.float32:
+        x = x.float()
+    if w.dtype is not torch.float32:
+        w = w.float()
+    if b is not None and b.dtype is not torch.float32:
+        b = b.float()
+    return x, w, b
 
 
 def bias_gradient(
-    g: Tensor,
-    quantizer: Ints,
-    acc: Accumulator,
-    seed: Tensor | None,
-    backend: str,
-    scales: Pair | None = None,
+    call: Call, g: Tensor, quantizer: Ints = (), scales: Pair | None = None
 ) -> Tensor:
-    """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
+    """Column sums (C,) of g (T, C), each term g * 1 exact, in wgrad's accumulator over T in
+    order."""
+    acc = call.recipe.wgrad
     if acc.is_native:
         return g.sum(0)
     if scales is not None and acc.group is not None:
         # A sum without scales is none of the unit's: it has its format and rounding.
         acc = Accumulator(acc.fmt, acc.rounding)
-    ones = g.new_ones(1, g.shape[0])
     # g, the left factor of wgrad, stands on the right.
-    how = Sum(acc.exchanged(), seed, Role.GRAD_BIAS, backend, Fused(right=quantizer), scales)
-    return how.of(matmul_of(ones, g)).reshape(-1)
+    acc, fused = acc.exchanged(), Fused(right=quantizer)
+    how = Sum(acc, call.seed, Role.GRAD_BIAS, call.backend, fused, scales, True, call.run)
+    return how.of(matmul_of(g.new_ones(1, g.shape[0]), g)).reshape(-1)
 
 
-class _Kept(NamedTuple):
-    """fprop's operands, kept for the other products, each with the quantizer that it still
+class Operands(NamedTuple):
+    """fprop's operands as the other products read them too, each with the quantizer that it still
     needs."""
 
     x: Tensor
-    x_ints: Ints
+    x_quantizer: Ints
     w: Tensor
-    w_ints: Ints
+    w_quantizer: Ints
 
 
 def _forward(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None,
-    recipe: Recipe,
-    geometry: Geometry,
-    seed: Tensor | None,
-    backend: str,
-) -> tuple[Tensor, _Kept]:
-    kept = _Kept(
-        *_operand(x, recipe, "input", seed, Role.INPUT, backend),
-        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend),
-    )
-    if b is not None and recipe.bias is not None:
-        b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
-
-    operands, ints = (kept.x, kept.w, b), (kept.x_ints, kept.w_ints)
-    how = sum_of(recipe, "fprop", seed, backend)
-    last = _Last(recipe.output, recipe.fused.output, Role.OUTPUT, SITE_OUTPUT)
-    last = last if geometry.final else _UNROUNDED
-    return _made(geometry, geometry.fprop, operands, ints, how, last), kept
+    x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry, call: Call
+) -> tuple[Tensor, Operands]:
+    operands = Operands(*call.operand(x, "input"), *call.operand(w, "weight"))
+    if b is not None and call.recipe.bias is not None:
+        b = call.rounded(b, "bias")
+    quantizers = (operands.x_quantizer, operands.w_quantizer)
+    result = "output" if geometry.final else ""
+    y = call.product("fprop", geometry, (operands.x, operands.w, b), quantizers, result)
+    return y, operands
 
 
 def emulated_layer(
@@ -269,21 +289,25 @@ def emulated_layer(
     seed: Tensor | None,
     backend: str,
     scales: Scales | None = None,
+    direct: bool | None = None,
 ) -> Tensor:
     """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients.
 
-    scales: of a recipe with delayed scaling.
+    scales: of a recipe with delayed scaling. direct: what `ops.is_direct` says of the tensors and
+    the seed, where the caller has asked.
     """
-    _checks.scaling("lpkernels", recipe.scaling, scales)
-    call = (x, w, b, recipe, geometry, seed, backend)
+    if direct is None:
+        direct = is_direct(x, w, b, seed)
+    if recipe.scaling is not None or scales is not None:
+        _checks.scaling("lpkernels", recipe.scaling, scales)
     if recipe.by_product is not None:
         from lpkernels.functional.scaled.layer import layer_by_product
 
-        return layer_by_product(*call, scales)
+        return layer_by_product(x, w, b, recipe, geometry, seed, backend, scales, direct)
     if is_recorded(x, w, b):
-        return EmulatedLayer.apply(*call)
-    new_product()
-    return _forward(*call)[0]
+        return EmulatedLayer.apply(x, w, b, recipe, geometry, seed, backend, direct)
+    call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, new_product())
+    return _forward(x, w, b, geometry, call)[0]
 
 
 class EmulatedLayer(torch.autograd.Function):
@@ -297,77 +321,72 @@ class EmulatedLayer(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
+        direct: bool,
     ) -> Tensor:
-        ctx.sees = new_product()
-        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
-        needs_x, needs_w = ctx.needs_input_grad[:2]
+        ctx.sees = sees = new_product()
+        call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, sees)
+        y, operands = _forward(x, w, b, geometry, call)
+        needs_x, needs_w, *_ = ctx.needs_input_grad
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
         left = right = None
         if needs_w:
-            left = saved(kept.x, kept.x_ints, recipe.input, x, backend)
+            left = saved(call, operands.x, operands.x_quantizer, recipe.input, x)
         if needs_x:
-            right = Saved(kept.w, kept.w_ints)
+            right = Saved(operands.w, operands.w_quantizer)
             # A weight that is used as it is has no copy.
-            if geometry.two_activations or kept.w is not w:
-                right = saved(kept.w, kept.w_ints, recipe.weight, w, backend)
+            if geometry.two_activations or operands.w is not w:
+                right = saved(call, *right[:2], recipe.weight, w)
         ctx.save_for_backward(left and left.tensor, right and right.tensor, seed)
         ctx.left, ctx.right = left and left[1:], right and right[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
-        ctx.x_shape, ctx.w_shape = x.shape, w.shape
-        ctx.b_shape = None if b is None else b.shape
+        ctx.shapes = x.shape, w.shape, None if b is None else b.shape
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
+        geometry, (x_shape, w_shape, b_shape) = ctx.geometry, ctx.shapes
         left, right, seed = ctx.saved_tensors
+        run = operators_for(grad_output, left, right, seed)
+        call = Call(ctx.recipe, seed, ctx.backend, run, seeing())
+        needs_x, needs_w, needs_b, *_ = ctx.needs_input_grad
         dx = dw = db = None
-        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend)
-        g, g_ints = _operand(grad_output, *its)
-
-        if ctx.needs_input_grad[0]:
-            wq, w_ints = Saved(right, *ctx.right).restored(ctx.w_shape)
-            operands, ints = (g, wq, ctx.x_shape), (g_ints, w_ints)
-            how = sum_of(recipe, "dgrad", seed, backend)
-            last = _Last(recipe.grad_input, recipe.fused.grad_input, Role.GRAD_INPUT)
-            dx = _made(geometry, geometry.dgrad, operands, ints, how, last)
-        if ctx.needs_input_grad[1]:
-            xq, x_ints = Saved(left, *ctx.left).restored(ctx.x_shape)
-            operands, ints = (xq, g, ctx.w_shape), (x_ints, g_ints)
-            how = sum_of(recipe, "wgrad", seed, backend)
-            last = _Last(recipe.grad_weight, recipe.fused.grad_weight, Role.GRAD_WEIGHT)
-            dw = _made(geometry, geometry.wgrad, operands, ints, how, last)
-        if ctx.needs_input_grad[2]:
-            rows = geometry.rows(g, ctx.b_shape)
-            db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
-        return dx, dw, db, None, None, None, None
+        g, g_quantizer = call.operand(grad_output, "grad_output")
+        if needs_x:
+            w, w_quantizer = Saved(right, *ctx.right).restored(call, w_shape)
+            quantizers = (g_quantizer, w_quantizer)
+            dx = call.product("dgrad", geometry, (g, w, x_shape), quantizers, "grad_input")
+        if needs_w:
+            x, x_quantizer = Saved(left, *ctx.left).restored(call, x_shape)
+            quantizers = (x_quantizer, g_quantizer)
+            dw = call.product("wgrad", geometry, (x, g, w_shape), quantizers, "grad_weight")
+        if needs_b:
+            db = bias_gradient(call, geometry.rows(g, b_shape), g_quantizer).reshape(b_shape)
+        return dx, dw, db, None, None, None, None, None
 
 
 class RoundedBothWays(torch.autograd.Function):
-    """x through one quantizer, its gradient through another; either may be None."""
+    """x by the quantizer of one field of a recipe, its gradient by that of another."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        forward: Quantizer | None,
-        role: Role,
-        site: int,
-        backward: Quantizer | None,
-        backward_role: Role,
+        field: str,
+        gradient_field: str,
+        recipe: Recipe,
         seed: Tensor | None,
         backend: str,
     ) -> Tensor:
         ctx.save_for_backward(seed)
-        ctx.sees = seeing()
-        ctx.backward_call = (backward, backward_role, backend)
-        return x.clone() if forward is None else quantized(x, forward, seed, role, site, backend)
+        ctx.sees, ctx.field = seeing(), gradient_field
+        ctx.recipe, ctx.backend = recipe, backend
+        y = Call(recipe, seed, backend, operators_for(x, seed), seeing()).rounded(x, field)
+        return x.clone() if y is x else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (seed,) = ctx.saved_tensors
-        quantizer, role, backend = ctx.backward_call
-        grad = quantized(grad, quantizer, seed, role, SITE_QUANTIZE, backend)
-        return grad, None, None, None, None, None, None, None
+        call = Call(ctx.recipe, seed, ctx.backend, operators_for(grad, seed), seeing())
+        return call.rounded(grad, ctx.field), None, None, None, None, None

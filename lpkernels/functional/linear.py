@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.layer import Sum, emulated_layer, widened_all
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import matmul_of
+from lpkernels.ops import is_direct, matmul_of
 from lpkernels.recipes import as_recipe
 
 
@@ -32,8 +32,12 @@ class LinearGeometry:
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
         if how.acc.is_native:
-            with how.by_torch(x):
-                y = own(F.linear, _rows(x), w, b)
+            rows = x.flatten(0, -2)
+            if how.run.direct and not torch.is_autocast_enabled("cpu"):
+                y = F.linear(rows, w, b)
+            else:
+                with how.by_torch(x):
+                    y = own(F.linear, rows, w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
         return how.of(matmul_of(x, w.t(), b))
@@ -43,27 +47,26 @@ class LinearGeometry:
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         # The product's first operand is g.
-        return how.swapped().of(matmul_of(_rows(g).t(), _rows(x)))
+        return how.swapped().of(matmul_of(g.flatten(0, -2).t(), x.flatten(0, -2)))
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        return _rows(g)
+        return g.flatten(0, -2)
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
-        return _rows(left), _rows(right) if product == "wgrad" else right
+        return left.flatten(0, -2), right.flatten(0, -2) if product == "wgrad" else right
 
     def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
         return y.reshape(shape)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(..., C) as (rows, C), the leading dimensions in row-major order."""
-    return x.flatten(0, -2)
+_GEOMETRY = LinearGeometry()
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    _checks.operands("linear", x=x, weight=weight, bias=bias)
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Returns whether operators may run directly."""
+    direct = _checks.operands("linear", x=x, weight=weight, bias=bias)
     if weight.dim() != 2:
         raise ValueError(
             f"linear: weight has shape {tuple(weight.shape)}; expected (out_features, in_features)"
@@ -78,6 +81,7 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
             f"linear: bias has shape {tuple(bias.shape)}, weight out_features={weight.shape[0]}; "
             f"bias must be ({weight.shape[0]},)"
         )
+    return direct
 
 
 def linear(
@@ -127,13 +131,15 @@ def linear(
     recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(F.linear, x, weight, bias)
-    _check_linear(x, weight, bias)
-    _checks.call("linear", backend, generator)
+    direct = _check_linear(x, weight, bias)
+    if backend != "auto" or generator is not None:
+        _checks.call("linear", backend, generator)
     if recipe.axes:
         rank = max(x.dim(), 2)
         check_axes(recipe, Ranks("linear", rank, 2, None if bias is None else 1, rank))
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
-    operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
-    b = None if bias is None else widened(bias)
-    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend, scales)
-    return y if x.dim() > 1 else y.squeeze(0)
+    seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
+    rows = x if x.dim() > 1 else x.unsqueeze(0)
+    operands = (rows, weight, bias) if direct else widened_all(rows, weight, bias)
+    direct = direct and (seed is None or is_direct(seed))
+    y = emulated_layer(*operands, recipe, _GEOMETRY, seed, backend, scales, direct)
+    return y if rows is x else y.squeeze(0)

@@ -19,7 +19,7 @@ from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import one_sum, result_shape
-from lpkernels.functional.layer import widened
+from lpkernels.functional.layer import widened_all
 from lpkernels.functional.products import product
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
@@ -102,7 +102,8 @@ def matmul(
     >>> lp.matmul(a, b, "e6m9_chunk64")
     tensor([[4096.]])
     """
-    left, right = (x.values if isinstance(x, Scaled) else x for x in (a, b))
+    left = a.values if isinstance(a, Scaled) else a
+    right = b.values if isinstance(b, Scaled) else b
     scaled = left is not a or right is not b
     if recipe is not None:
         if scaled:
@@ -111,12 +112,13 @@ def matmul(
         return _matmul_by_recipe(left, right, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
-    _checks.call("matmul", backend, generator)
+    if backend != "auto" or generator is not None:
+        _checks.call("matmul", backend, generator)
     if initial is not None:
         _check_starts(sums)
     if sums.is_native and quantizer is None and not scaled:
         return own(torch.matmul, left, right, out=out)
-    _checks.operands("matmul", a=left, b=right)
+    direct = _checks.operands("matmul", a=left, b=right)
     shape = result_shape(left, right)
     if sums.ints[InAccumulator.CHUNK] < 0 and not scaled:
         raise ValueError(
@@ -129,7 +131,7 @@ def matmul(
         _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=left, b=right)
-    seed = seed_for(stochastic or sums.is_stochastic, generator)
+    seed = seed_for(True, generator) if stochastic or sums.is_stochastic else None
     fused = ops.NOT_FUSED
     own_pass = scaled or sums.is_native or stochastic
     if quantizer is not None and not (own_pass or takes_scales(quantizer)):
@@ -139,7 +141,8 @@ def matmul(
 
         result = scaled_matmul(a, b, as_accumulator(acc), initial, seed, backend)
     else:
-        result = _product(left, right, initial, sums, seed, backend, fused)
+        direct = direct and initial is None and seed is None
+        result = _product(left, right, initial, sums, seed, backend, fused, direct)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:
@@ -202,8 +205,22 @@ class _Sums(NamedTuple):
     starts: bool
 
 
+# The sums of accumulators and names that came before.
+_KNOWN: dict[Accumulator | str, _Sums] = {}
+_MOST = 1024
+
+
 def _lowered(acc: Accumulator | str) -> _Sums:
-    return _checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)
+    if torch.compiler.is_compiling():
+        return _checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)
+    if not isinstance(acc, str):
+        return _lower(acc)
+    if acc not in _KNOWN:
+        sums = _lower(acc)
+        if len(_KNOWN) >= _MOST:
+            _KNOWN.clear()
+        _KNOWN[acc] = sums
+    return _KNOWN[acc]
 
 
 def _lower(acc: Accumulator | str) -> _Sums:
@@ -220,6 +237,7 @@ def _product(
     seed: Tensor | None,
     backend: str,
     fused: ops.Fused,
+    direct: bool,
 ) -> Tensor:
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
@@ -229,7 +247,11 @@ def _product(
     start = None if initial is None else _expanded(initial, a, b)
     if is_recorded(a, b, initial):
         return _Matmul.apply(left, right, start, sums.ints, seed, backend, fused)
-    return _sums(widened(left), widened(right), start, sums.ints, seed, backend, fused)
+    how = ops.How(sums.ints, seed, Role.DIRECT, fused)
+    if direct:
+        return ops.DIRECT.multiply(ops.matmul_of(left, right), how, backend)
+    left, right, _ = widened_all(left, right, None)
+    return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)
 
 
 def _expanded(initial: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -237,19 +259,6 @@ def _expanded(initial: Tensor, a: Tensor, b: Tensor) -> Tensor:
     start = initial.float().expand(result_shape(a, b))
     start = start.unsqueeze(-1) if b.dim() == 1 else start
     return start.unsqueeze(-2) if a.dim() == 1 else start
-
-
-def _sums(
-    left: Tensor,
-    right: Tensor,
-    start: Tensor | None,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    backend: str,
-    fused: ops.Fused,
-) -> Tensor:
-    product = ops.matmul_of(left, right, initial=start)
-    return ops.multiply(product, ops.How(acc, seed, Role.DIRECT, fused), backend)
 
 
 class _Matmul(torch.autograd.Function):
@@ -271,7 +280,9 @@ class _Matmul(torch.autograd.Function):
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, seed)
         ctx.shapes, ctx.dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
         ctx.acc, ctx.backend = acc, backend
-        return _sums(widened(a), widened(b), start, acc, seed, backend, fused)
+        left, right, _ = widened_all(a, b, None)
+        product = ops.matmul_of(left, right, initial=start)
+        return ops.multiply(product, ops.How(acc, seed, Role.DIRECT, fused), backend)
 
     @staticmethod
     @first_order

@@ -16,9 +16,10 @@ from lpkernels.formats import (
     as_format,
 )
 from lpkernels.formats.elsewhere import of_another_kind, unless_dtype
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, amax_of, limits_of
-from lpkernels.functional.recording import apply
+from lpkernels.functional.recording import apply, is_recorded
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
@@ -102,10 +103,13 @@ def quantize(
     >>> lp.quantize(x, lp.FixedFormat(8, 4), "toward_zero")
     tensor([ 0.2500, -1.6875,  7.9375,     nan])
     """
-    _checks.floating("quantize", x=x)
+    direct = _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)
-    _checks.axis("quantize", "x", x.shape, quantizer[InQuantizer.FORMAT])
-    _checks.call("quantize", backend, generator)
+    scales = quantizer[KIND] == AFFINE or quantizer[KIND] == BLOCK
+    if scales:
+        _checks.axis("quantize", "x", x.shape, quantizer[InQuantizer.FORMAT])
+    if backend != "auto" or generator is not None:
+        _checks.call("quantize", backend, generator)
     if out is not None:
         dtype = ops.result_dtype(x.dtype, quantizer)
         dtypes = (dtype,) if dtype == torch.float32 else (torch.float32, dtype)
@@ -113,14 +117,16 @@ def quantize(
     if counts is not None:
         _checks.countable("quantize", quantizer[InQuantizer.FORMAT])
         _checks.counts("quantize", counts, x)
-    limits = limits_of("quantize", x, quantizer, range)
-    if limits is None:
-        limits = amax_of("quantize", x, quantizer, amax)
+    limits = None
+    if range is not None:
+        limits = limits_of("quantize", x, quantizer, range)
+        if amax is not None:
+            raise ValueError(
+                "quantize: range= is for an AffineFormat, which has no amax=; leave it away"
+            )
     elif amax is not None:
-        raise ValueError(
-            "quantize: range= is for an AffineFormat, which has no amax=; leave it away"
-        )
-    seed = seed_for(stochastic, generator)
+        limits = amax_of("quantize", x, quantizer, amax)
+    seed = seed_for(True, generator) if stochastic else None
     if counts is not None or limits is not None:
         call = (quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
         if out is None:
@@ -130,6 +136,8 @@ def quantize(
     if out is not None:
         ops.quantize_out(x, out, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
         return out
+    if direct and seed is None and not is_recorded(x):
+        return ops.DIRECT.quantize(x, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     return straight_through(x, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
 
 
@@ -137,7 +145,9 @@ def straight_through(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, backend: str
 ) -> Tensor:
     """`ops.quantize` with the identity as its gradient."""
-    return apply(_StraightThrough, (x,), quantizer, seed, role, site, backend)
+    if is_recorded(x):
+        return _StraightThrough.apply(x, quantizer, seed, role, site, backend)
+    return ops.quantize(x, quantizer, seed, role, site, backend)
 
 
 def straight_through_in(
@@ -192,6 +202,24 @@ def lowered(
 
     torch.compile can hold integers as constants, but no Quantizer that is made while it traces.
     """
+    if type(fmt) is str and random_bits is None and not torch.compiler.is_compiling():
+        if (fmt, rounding) not in _KNOWN:
+            quantizer = _lowered(function, fmt, rounding, None)
+            if len(_KNOWN) >= _MOST:
+                _KNOWN.clear()
+            _KNOWN[fmt, rounding] = quantizer
+        return _KNOWN[fmt, rounding]
+    return _lowered(function, fmt, rounding, random_bits)
+
+
+# The integers of names and roundings that came before.
+_KNOWN: dict[tuple[str, str], tuple[tuple[int, ...], bool]] = {}
+_MOST = 1024
+
+
+def _lowered(
+    function: str, fmt: FormatLike, rounding: str, random_bits: int | None
+) -> tuple[tuple[int, ...], bool]:
     if isinstance(fmt, Quantizer) or (isinstance(fmt, str) and ":" in fmt):
         quantizer, stochastic = lowered_quantizer(fmt)
         _check_no_mode(function, fmt, quantizer, rounding, random_bits)

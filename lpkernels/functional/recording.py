@@ -47,15 +47,20 @@ def is_recorded(*tensors: Tensor | None) -> bool:
         NotImplementedError: a gradient inside torch.func's transforms, or in forward mode: neither
             knows the Functions here, and operators alone would give zeros.
     """
+    recorded = False
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                recorded = True
+    if not recorded and forward_ad._current_level < 0:
+        return False
     tracing = torch.compiler.is_compiling()
     if not tracing and forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):
         raise NotImplementedError(
             "lpkernels: emulated arithmetic has no derivative in forward mode (jvp, jacfwd); take "
             "gradients with torch.autograd.grad or backward()"
         )
-    if not torch.is_grad_enabled() or is_exporting():
-        return False
-    if not any([t is not None and t.requires_grad for t in tensors]):
+    if not recorded or (tracing and is_exporting()):
         return False
     if not tracing and torch._C._functorch.maybe_current_level() is not None:
         raise NotImplementedError(

@@ -23,6 +23,7 @@ from lpkernels.backends import (
     fprop_of,
     matmul_of,
 )
+from lpkernels.ops._checks import Codes, Rounds, Sums, has_every_code, rounds, sums
 from lpkernels.ops._counting import (
     Counting,
     count,
@@ -30,9 +31,9 @@ from lpkernels.ops._counting import (
     quantize_counting_out,
 )
 from lpkernels.ops._hadamard import hadamard
-from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
+from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_direct, is_plain
 from lpkernels.ops._packing import (
-    has_every_code,
+    encode,
     pack,
     pack_scaled,
     packed_bytes,
@@ -44,6 +45,7 @@ from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import delayed, finite_range, largest, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
+from lpkernels.ops._running import DIRECT, DISPATCHED, Operators, operators_for
 from lpkernels.ops._scaled import Parts, dequantize, multiply_scaled, scaled
 from lpkernels.ops._update import update
 
@@ -54,18 +56,24 @@ __all__ = [
     "BACKENDS",
     "BINS",
     "COUNTS",
+    "DIRECT",
+    "DISPATCHED",
     "NOT_FUSED",
     "ROW",
+    "Codes",
     "Convolution",
     "Counting",
     "Fused",
     "How",
     "Ints",
+    "Operators",
     "Packable",
     "Parts",
     "Product",
+    "Rounds",
     "Row",
     "Scales",
+    "Sums",
     "UpdateTensors",
     "add_bias",
     "assume_constant_result",
@@ -74,15 +82,18 @@ __all__ = [
     "delayed",
     "dequantize",
     "draw_seed",
+    "encode",
     "finite_range",
     "fprop_of",
     "hadamard",
     "has_every_code",
+    "is_direct",
     "is_plain",
     "largest",
     "matmul_of",
     "multiply",
     "multiply_scaled",
+    "operators_for",
     "pack",
     "pack_scaled",
     "packed_bytes",
@@ -93,7 +104,9 @@ __all__ = [
     "quantize_out",
     "records",
     "result_dtype",
+    "rounds",
     "scaled",
+    "sums",
     "unpack",
     "unpack_powers",
     "update",

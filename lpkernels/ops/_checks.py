@@ -17,7 +17,13 @@ from lpkernels.arithmetic import (
     accumulator_from_ints,
     quantizer_from_ints,
 )
-from lpkernels.arithmetic.integers import NATIVE, InAccumulator, group_of, has_running_sum
+from lpkernels.arithmetic.integers import (
+    NATIVE,
+    InAccumulator,
+    InQuantizer,
+    group_of,
+    has_running_sum,
+)
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
     BINS,
@@ -30,7 +36,20 @@ from lpkernels.backends import (
 )
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape, misfit
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, for_table, takes_amax
+from lpkernels.formats.integers import (
+    AFFINE,
+    BLOCK,
+    FLOAT,
+    KIND,
+    TABLE,
+    InTable,
+    code_bits,
+    follows_from_values,
+    for_table,
+    has_every_float_code,
+    takes_amax,
+    without_zero,
+)
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
 
@@ -60,13 +79,36 @@ class Sums(NamedTuple):
     accumulate: str
 
 
+class Codes(NamedTuple):
+    """A format as the operators that pack need it.
+
+    pack: what `Backend.unsupported` calls packing. every_code: whether every
+    tensor of values that quantize makes has codes, with infinities and NaN. from_values: whether
+    the values tell the codes and, of blocks, the scales.
+    """
+
+    ints: Ints
+    axis: int | None
+    bits: int
+    pack: str
+    every_code: bool
+    from_values: bool
+    without_zero: bool
+
+
 class Rounds(NamedTuple):
-    """A quantizer as the operators need it; fuses: whether a product may apply it itself."""
+    """A quantizer as the operators need it.
+
+    op: what `Backend.unsupported` calls rounding. fuses: whether a product may apply it itself.
+    codes: its format, None of an affine one.
+    """
 
     ints: Ints
     axis: int | None
     draws: bool
     fuses: bool
+    op: str
+    codes: Codes | None
 
 
 K = TypeVar("K")
@@ -120,14 +162,31 @@ def sums(acc: Ints) -> Sums:
 def rounds(ints: Ints) -> Rounds:
     made = described("Quantizer", quantizer_from_ints, ints)
     require(made.hadamard is None, "quantize", "a quantizer without a Hadamard transform", ints)
-    return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses)
+    codes = None if ints[KIND] == AFFINE else packs(ints[InQuantizer.FORMAT])
+    op = for_table(_ROUNDING_OPS.get(ints[KIND], "quantize"), ints)
+    return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses, op, codes)
+
+
+_ROUNDING_OPS = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}
 
 
 @_by_identity
-def packs(ints: Ints) -> Ints:
+def packs(ints: Ints) -> Codes:
     described("format", format_from_ints, ints)
     require(ints[KIND] != AFFINE, "pack", "a format that has codes", ints)
-    return ints
+    from_values = ints[KIND] != BLOCK or follows_from_values(ints)
+    name = for_table("pack", ints)
+    codes = has_every_code(ints)
+    return Codes(ints, axis_of(ints), code_bits(ints), name, codes, from_values, without_zero(ints))
+
+
+def has_every_code(fmt: Ints) -> bool:
+    """Whether every tensor of values that quantize makes has codes, with infinities and NaN."""
+    if fmt[KIND] == BLOCK:
+        return follows_from_values(fmt)
+    if fmt[KIND] == TABLE:
+        return fmt[InTable.NAN_CODE] >= 0
+    return fmt[KIND] == FLOAT and has_every_float_code(fmt)
 
 
 def quantizer(
@@ -154,9 +213,9 @@ def _fits(op: str, fmt: Sequence[int], dims: int) -> None:
 def packable(ints: Sequence[int], dims: int) -> Ints:
     """The format of codes of a tensor of so many dimensions."""
     known = packs(ints)
-    if axis_of(known) is not None:
-        _fits("pack", known, dims)
-    return known
+    if known.axis is not None:
+        _fits("pack", known.ints, dims)
+    return known.ints
 
 
 def fused(op: str, ints: Sequence[int]) -> None:

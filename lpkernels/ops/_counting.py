@@ -12,9 +12,17 @@ from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
-from lpkernels.ops._quantize import guard, guard_out, method, quantized_like, write_into
+from lpkernels.ops._quantize import guard, guard_out, quantized_like, write_into
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
+
+
+def _operation(quantizer: Ints) -> str:
+    """What `Backend.unsupported` calls counting roundings to a format; to one with scales it has
+    the name of rounding."""
+    known = _checks.rounds(quantizer)
+    plain = known.op.removesuffix("_table") == "quantize"
+    return known.op.replace("quantize", "quantize_counting") if plain else known.op
 
 
 def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
@@ -48,7 +56,7 @@ def _run(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, method(quantizer, "quantize_counting"), x.device)
+    chosen = backends.select(backend, _operation(quantizer), x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -167,6 +175,5 @@ class Counting:
             return count(x, self._ints, counts, None, None, 0)
         chosen = self._backend
         if chosen is None:
-            how = method(self._ints, "quantize_counting")
-            chosen = self._backend = backends.select("auto", how, x.device)
+            chosen = self._backend = backends.select("auto", _operation(self._ints), x.device)
         chosen.quantize_counting(x, self._ints, None, 0, SITE_QUANTIZE, None, counts, None)

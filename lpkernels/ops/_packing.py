@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -15,27 +16,23 @@ from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import (
     BLOCK,
-    FLOAT,
     KIND,
-    TABLE,
     TENSOR_SCALE,
     InBlock,
-    InTable,
     block_by_block,
     code_bits,
     element,
     follows_from_values,
     for_table,
-    has_every_float_code,
     scale_bits,
     scale_format,
-    without_zero,
 )
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
+from lpkernels.ops._quantize import quantize, rounded
 from lpkernels.ops._rows import Ints, Row, row_ints
 from lpkernels.ops._scaled import multiplied, scaled
-from lpkernels.rng import SITE_QUANTIZE
+from lpkernels.rng import SITE_QUANTIZE, Role
 
 # What follows the format in the integers of a Quantizer that rounds to nearest even.
 _NEAREST = Quantizer("fp32").to_ints()[InQuantizer.MODE]
@@ -74,36 +71,49 @@ def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) 
     return (numel * bits + 8 * blocks + 7) // 8
 
 
-def has_every_code(fmt: Ints) -> bool:
-    """Whether every tensor of values that quantize makes has codes, with infinities and NaN."""
-    if fmt[KIND] == BLOCK:
-        return follows_from_values(fmt)
-    if fmt[KIND] == TABLE:
-        return fmt[InTable.NAN_CODE] >= 0
-    return fmt[KIND] == FLOAT and has_every_float_code(fmt)
-
-
 def packs_at_once(device_type: str) -> bool:
     """Whether codes of tensors there are made by a kernel, not by the reference on the host."""
+    if device_type == "cpu":
+        return True
     device = torch.device(device_type)
     try:
         chosen = [backends.select("auto", op, device) for op in ("pack", "unpack")]
     except (NotImplementedError, RuntimeError):
         return False
-    return device.type == "cpu" or all(backend.name != "reference" for backend in chosen)
+    return all(backend.name != "reference" for backend in chosen)
 
 
 def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
     return x.new_empty(packed_bytes(tuple(fmt), x.shape), dtype=torch.uint8)
 
 
-def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    fmt = tuple(fmt)
+def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tensor | None:
+    """`encode` of a plain float32 tensor on the CPU, rounded and packed in one pass."""
+    known = _checks.packs(fmt)
+    chosen = backends.select("auto", known.pack, x.device)
+    if quantizer and not chosen.packs_rounding:
+        x = rounded(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend)
+        quantizer = ()
+    if x.requires_grad:
+        x = x.detach()
+    try:
+        if known.without_zero:
+            return pack_directly(x, fmt)
+        return chosen.pack(x, fmt, quantizer)
+    except ValueError:
+        if known.every_code:
+            raise
+        return None
+
+
+def pack_directly(x: Tensor, fmt: Sequence[int]) -> Tensor:
+    known = _checks.packs(fmt)
+    fmt = known.ints
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         _refuse(fmt, x, (values.double() != x) & ~x.isnan())
-    if not without_zero(fmt):
-        return backends.select("auto", for_table("pack", fmt), x.device).pack(values, fmt)
+    if not known.without_zero:
+        return backends.select("auto", known.pack, x.device).pack(values, fmt)
     # The scale of a block is its largest value, and values of the format are rounded to themselves.
     parts = scaled(values, fmt + _NEAREST, None, None, 0, SITE_QUANTIZE)
     kept = multiplied(*parts, fmt, "auto")
@@ -118,12 +128,17 @@ def _refuse(fmt: Ints, x: Tensor, lost: Tensor) -> None:
         raise ValueError(f"pack: {name} has no code for {value!r}; round x with lp.quantize first")
 
 
+@lru_cache(maxsize=1024)
+def _unpack_operation(fmt: Ints) -> str:
+    return for_table("unpack", fmt)
+
+
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
     fmt = tuple(fmt)
-    chosen = backends.select("auto", for_table("unpack", fmt), codes.device)
+    chosen = backends.select("auto", _unpack_operation(fmt), codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
-    return chosen.unpack(codes, fmt, list(shape))
+    return chosen.unpack(codes, fmt, shape)
 
 
 def _pack_scaled_impl(
@@ -226,7 +241,7 @@ def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
     """The codes in the quantizer's format, then zeros up to the length of the room."""
     fmt = row_ints(rows, index)[InQuantizer.FORMAT]
     _guard_pack(x, fmt)
-    codes = _pack_impl(x, fmt)
+    codes = pack_directly(x, fmt)
     kept = codes.new_zeros(_bytes(x.shape, *room))
     kept[: codes.numel()] = codes
     return kept
@@ -246,7 +261,7 @@ _pack_scaled = define(
     _pack_scaled_impl,
     _checks.parts,
 )
-_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl, _guard_pack)
+_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, pack_directly, _guard_pack)
 _unpack = define(
     "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
     lambda codes, fmt, shape: codes.new_empty(shape, dtype=torch.float32),
@@ -265,6 +280,23 @@ _unpack_row = define(
     lambda codes, rows, index, shape: codes.new_empty(shape, dtype=torch.float32),
     _unpack_row_impl,
 )
+
+
+def encode(x: Tensor, quantizer: Ints, fmt: Ints | Row, backend: str) -> Tensor | None:
+    """The codes of float32 x once it is rounded by a quantizer without scales and draws; () rounds
+    nothing. None where a value has no code."""
+    values = quantize(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend) if quantizer else x
+    if isinstance(fmt, Row) or _checks.has_every_code(fmt):
+        return pack(values, fmt)
+    try:
+        return pack(values, fmt)
+    except ValueError:
+        return None
+
+
+def decode_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    """The work of the operator `unpack`, of a tensor of any shape."""
+    return _unpack_impl(codes, fmt, shape) if shape else _unpack_impl(codes, fmt, (1,)).view(())
 
 
 def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:

@@ -24,13 +24,10 @@ from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 _NO_CONVOLUTION = (1,)
 
 
-def _by_backend(product: Product, how: How, backend: str) -> Tensor:
-    """The result by the backend that makes such sums; quantizers that it does not apply get passes
-    of their own."""
+def multiply_directly(product: Product, how: How, backend: str) -> Tensor:
+    """The work of the operator, on tensors of which no gradient is recorded: the result by the
+    backend that makes such sums. Quantizers that it does not apply get passes of their own."""
     known = _checks.sums(how.acc)
-    tensors = (product.left, product.right, product.bias, product.initial)
-    if torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in tensors]):
-        product = Product(*map(without_grad, product))
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
     needed = known.accumulate if known.native else product.kind + known.suffix
@@ -60,7 +57,8 @@ def _convolution(numbers: Sequence[int]) -> Convolution | None:
     dims = len(parts) // 3
     if not dims:
         return None
-    return Convolution(parts[:dims], parts[dims : 2 * dims], parts[2 * dims :], groups)
+    stride, padding, dilation = (tuple(parts[i * dims : (i + 1) * dims]) for i in range(3))
+    return Convolution(stride, padding, dilation, groups)
 
 
 def crossing(product: Product, how: How, backend: str) -> tuple[Any, ...]:
@@ -107,7 +105,7 @@ _multiply = define(
     " int[] numbers, int[] acc, Tensor? seed, int role, str backend, int[] left_quantizer,"
     " int[] right_quantizer, int[] result_quantizer) -> Tensor",
     lambda kind, left, right, bias, initial, shape, *rest: left.new_empty(shape),
-    lambda *args: _by_backend(*records(*args)),
+    lambda *args: multiply_directly(*records(*map(without_grad, args))),
     _guard,
 )
 
@@ -118,7 +116,7 @@ def multiply(product: Product, how: How, backend: str = "auto") -> Tensor:
     An `initial` goes with any order but "native", and with no tree without chunks.
     """
     if is_direct(product.left, product.right, product.bias, product.initial, how.seed):
-        return _by_backend(product, how, backend)
+        return multiply_directly(Product(*map(without_grad, product)), how, backend)
     return _multiply(*crossing(product, how, backend))
 
 
@@ -126,7 +124,7 @@ def _like_total(total: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(total, memory_format=torch.contiguous_format)
 
 
-def _add_bias_impl(
+def add_bias_directly(
     total: Tensor,
     bias: Tensor,
     channels: int,
@@ -134,8 +132,9 @@ def _add_bias_impl(
     seed: Tensor | None,
     role: int,
     backend: str,
-    result: Ints,
+    result: Ints = (),
 ) -> Tensor:
+    """The work of the operator."""
     made = _checks.sums(acc)
     chosen = backends.select(backend, made.accumulate, total.device)
     out = _like_total(total)
@@ -158,7 +157,7 @@ _add_bias = define(
     "_add_bias(Tensor total, Tensor bias, int channels, int[] acc, Tensor? seed, int role,"
     " str backend, int[] result_quantizer) -> Tensor",
     _like_total,
-    _add_bias_impl,
+    add_bias_directly,
     _checks.add_bias,
 )
 

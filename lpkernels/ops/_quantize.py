@@ -11,14 +11,8 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
 from lpkernels.formats import FloatFormat, TableFormat
-from lpkernels.formats.integers import (
-    AFFINE,
-    BLOCK,
-    KIND,
-    for_table,
-)
 from lpkernels.ops import _checks
-from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._operator import as_ints, define
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -27,7 +21,7 @@ _WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
 
 def result_dtype(dtype: torch.dtype, quantizer: Ints) -> torch.dtype:
     """The dtype of quantize's result: x's where it holds every value of the format, or float32."""
-    if dtype == torch.float32:
+    if dtype is torch.float32:
         return dtype
     fmt = quantizer_from_ints(tuple(quantizer)).fmt
     if dtype == torch.float64:
@@ -39,17 +33,20 @@ def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
     return torch.empty_like(x, dtype=result_dtype(x.dtype, quantizer))
 
 
-def method(quantizer: Ints, plain: str) -> str:
-    """What `Backend.unsupported` calls rounding to the format; plain: its name for floats and
-    integers."""
-    named = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}.get(quantizer[KIND], plain)
-    return for_table(named, quantizer)
-
-
-def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
+def rounded(
+    x: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> Tensor:
     """The work of the operator: a new tensor, written by a backend."""
-    out = quantized_like(x, quantizer)
-    round_into(out, x, quantizer, *call)
+    if x.dtype is torch.float32:
+        out = torch.empty_like(x)
+    else:
+        out = quantized_like(x, quantizer)
+    round_into(out, x, quantizer, seed, role, site, backend)
     return out
 
 
@@ -83,14 +80,16 @@ def round_into(
     backend: str,
 ) -> None:
     """Writes x, rounded, to out, which may be x itself where no scale follows from the values."""
-    chosen = backends.select(backend, method(quantizer, "quantize"), x.device)
+    known = _checks.rounds(quantizer)
+    chosen = backends.select(backend, known.op, x.device)
     if x.numel() == 0:
         return
-    x, out = without_grad(x), without_grad(out)
+    if x.requires_grad or out.requires_grad:
+        x, out = x.detach(), out.detach()
     if x.dim() == 0:
         # A scalar is a vector of one element, which has an axis for formats that need one.
         x, out = x.view(1), out.view(1)
-    chosen.quantize(x, tuple(quantizer), seed, role, site, out)
+    chosen.quantize(x, known.ints, seed, role, site, out)
 
 
 def guard(x: Tensor, quantizer: Ints, *call: Any) -> None:

@@ -16,8 +16,8 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import BlockFormat, FixedFormat, TableFormat
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
+from lpkernels.ops._checks import has_every_code
 from lpkernels.ops._operator import define, without_grad
-from lpkernels.ops._packing import has_every_code
 from lpkernels.ops._quantize import round_into
 from lpkernels.ops._rows import Ints
 from lpkernels.ops._scaled import Parts

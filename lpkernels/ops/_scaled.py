@@ -19,7 +19,7 @@ from lpkernels.arithmetic.integers import (
 from lpkernels.backends import How, Product, Scales, matmul_of
 from lpkernels.formats import table_of_handle
 from lpkernels.formats.grids import grid_shape
-from lpkernels.formats.integers import InTable, element, for_table, without_zero
+from lpkernels.formats.integers import InTable, element, for_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._rows import Ints
@@ -39,7 +39,7 @@ def _scaled_fake(x: Tensor, quantizer: Sequence[int], *call: object) -> Parts:
     return _empty(x, tuple(quantizer))
 
 
-def _scaled_impl(
+def scaled_directly(
     x: Tensor,
     quantizer: Ints,
     amax: Tensor | None,
@@ -48,20 +48,23 @@ def _scaled_impl(
     site: int,
     backend: str,
 ) -> Parts:
-    chosen = backends.select(backend, for_table("scaled", quantizer), x.device)
+    """The work of the operator."""
+    known = _checks.rounds(quantizer)
+    op = "scaled_table" if known.op.endswith("_table") else "scaled"
+    chosen = backends.select(backend, op, x.device)
     if x.numel() == 0:
-        return _empty(x, quantizer)
+        return _empty(x, known.ints)
+    if x.requires_grad:
+        x = x.detach()
     # A scalar is a vector of one element, which has an axis.
-    given = without_grad(x).view(1) if x.dim() == 0 else without_grad(x)
-    values, scale, tensor_scale = chosen.scaled(given, tuple(quantizer), seed, role, site, amax)
-    if without_zero(tuple(quantizer)):
+    vector = x if x.dim() else x.view(1)
+    values, scale, tensor_scale = chosen.scaled(vector, known.ints, seed, role, site, amax)
+    if known.codes is not None and known.codes.without_zero:
         # The codes of a block that is NaN are 0, or the least value where 0 is none.
-        values.clamp_(min=table_of_handle(element(tuple(quantizer))[InTable.HANDLE]).min)
-    return (
-        (values, scale, tensor_scale)
-        if x.dim()
-        else (values.view(()), scale.view(()), tensor_scale)
-    )
+        values.clamp_(min=table_of_handle(element(known.ints)[InTable.HANDLE]).min)
+    if x.dim():
+        return values, scale, tensor_scale
+    return values.view(()), scale.view(()), tensor_scale
 
 
 def _guard_scaled(
@@ -73,7 +76,7 @@ def _guard_scaled(
 
 
 def multiplied(
-    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int], backend: str
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int], backend: str = "auto"
 ) -> Tensor:
     """The work of the operator: a new tensor."""
     chosen = backends.select(backend, "dequantize", values.device)
@@ -90,7 +93,7 @@ _scaled = define(
     "_scaled(Tensor x, int[] quantizer, Tensor? amax, Tensor? seed, int role, int site,"
     " str backend) -> (Tensor, Tensor, Tensor)",
     _scaled_fake,
-    _scaled_impl,
+    scaled_directly,
     _guard_scaled,
 )
 _dequantize = define(
@@ -116,14 +119,14 @@ def scaled(
 
     amax: one float64 element on x's device, in place of the tensor's largest finite magnitude.
     """
-    return _scaled(x.detach(), quantizer, amax, seed, int(role), site, backend)
+    return _scaled(without_grad(x), quantizer, amax, seed, int(role), site, backend)
 
 
 def dequantize(
     values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints, backend: str = "auto"
 ) -> Tensor:
     """The product of the three parts of `scaled`, rounded once to float32."""
-    parts = (each.detach() for each in (values, scale, tensor_scale))
+    parts = map(without_grad, (values, scale, tensor_scale))
     return _dequantize(*parts, fmt, backend)
 
 
@@ -147,8 +150,8 @@ def _records(
     return product, scales, How(acc, seed, role), backend
 
 
-def _by_segments(*args: Any) -> Tensor:
-    product, scales, how, backend = _records(*map(without_grad, args))
+def multiply_scaled_directly(product: Product, scales: Scales, how: How, backend: str) -> Tensor:
+    """The work of the operator, on tensors without gradients."""
     acc, order = tuple(how.acc), InAccumulator.ORDER
     if group_of(acc):
         chosen = backends.select(backend, "matmul_grouped", product.left.device)
@@ -179,7 +182,7 @@ _matmul_scaled = define(
     "_matmul_scaled(Tensor left, Tensor right, Tensor left_scale, Tensor right_scale, int[] sizes,"
     " bool float32, Tensor? initial, int[] acc, Tensor? seed, int role, str backend) -> Tensor",
     lambda left, right, *rest: left.new_empty(tuple(matmul_of(left, right).shape)),
-    _by_segments,
+    lambda *args: multiply_scaled_directly(*_records(*map(without_grad, args))),
     _guard_matmul,
 )
 

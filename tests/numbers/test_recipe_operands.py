@@ -45,8 +45,8 @@ def test_which_codes_a_product_reads() -> None:
     taken = lp.Recipe(**PRETRAINING).by_product
     assert taken is not None and taken.plain_bias
     # Square tiles are made once.
-    made = {name: getattr(taken, name).made for name in taken._fields[:-1]}
-    assert made == {
+    own = {name: getattr(taken, name).own for name in taken._fields[:6]}
+    assert own == {
         "input": False, "weight": False, "grad_output": False,
         "dgrad_weight": False, "wgrad_input": True, "wgrad_grad_output": True,
     }  # fmt: skip
@@ -55,7 +55,7 @@ def test_which_codes_a_product_reads() -> None:
     assert taken.wgrad_grad_output.role == Role.WGRAD_GRAD_OUTPUT
     assert taken.wgrad_input.transform == (16, "te") and taken.wgrad_input.along == -2
     rectangle = lp.Recipe(weight="tile4x2_k_e4m3_up").by_product
-    assert rectangle is not None and rectangle.dgrad_weight.made
+    assert rectangle is not None and rectangle.dgrad_weight.own
     lying = lp.Quantizer("tile2x4_e4m3_up").to_ints()
     assert rectangle.dgrad_weight.ints == lying
     assert rectangle.dgrad_weight.role == Role.DGRAD_WEIGHT
@@ -68,5 +68,5 @@ def test_which_codes_a_product_reads() -> None:
 def test_only_weight_and_input_are_made_from_codes() -> None:
     taken = lp.Recipe(input=K, weight=K, grad_output=K, requantize="codes").by_product
     assert taken is not None
-    from_codes = [name for name in taken._fields[:-1] if getattr(taken, name).from_codes]
+    from_codes = [name for name in taken._fields[:6] if getattr(taken, name).from_codes]
     assert from_codes == ["dgrad_weight", "wgrad_input"]

@@ -56,7 +56,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
     rounds, seed = Quantizer("e5m2").to_ints(), torch.tensor(7)
     image, kernel, bias = torch.randn(2, 4, 5, 5), torch.randn(6, 2, 3, 3), torch.randn(6)
     grad = torch.randn(2, 6, 5, 5)
-    conv = Convolution([1, 1], [1, 1], [1, 1], 2)
+    conv = Convolution((1, 1), (1, 1), (1, 1), 2)
     how = How(acc, fused=Fused(rounds, (), rounds))
     a, b = torch.randn(5, 7), torch.randn(7, 3)
     batches = torch.randn(2, 1, 5, 7), torch.randn(3, 7, 3)

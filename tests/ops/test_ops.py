@@ -341,7 +341,7 @@ def test_wrappers_take_objects_and_integers():
 
 
 def test_a_kernel_longer_than_the_image_is_refused():
-    how, conv = How(Accumulator("e6m9").to_ints()), ops.Convolution([1], [0], [1], 1)
+    how, conv = How(Accumulator("e6m9").to_ints()), ops.Convolution((1,), (0,), (1,), 1)
     for length in (4, 5):
         with pytest.raises(ValueError, match="expected a kernel that fits into the padded image"):
             product = ops.fprop_of(torch.ones(1, 1, 2), torch.ones(1, 1, length), None, conv)

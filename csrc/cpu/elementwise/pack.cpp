@@ -7,6 +7,7 @@
 #include "codes.h"
 #include "cpu/drivers/parallel.h"
 #include "cpu/drivers/tile.h"
+#include "quantize.h"
 
 namespace lpk {
 namespace {
@@ -31,15 +32,16 @@ int64_t packed_bytes(const PackArgs& args) {
 
 namespace {
 
-// Codes of a span of values, which `codes` has room for rounded up to kCodeLanes; whether every
-// value has one.
+// Codes of a span of values, rounded first where args say so. `codes` has room for the count rounded
+// up to kCodeLanes. The result is whether every value has a code.
 bool encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel, const float* x,
                  int64_t count, uint32_t* codes) {
   const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
   float values[kSpan];
-  if (padded > count) {
+  if (padded > count || args.quantizer != nullptr) {
     std::copy(x, x + count, values);
     std::fill(values + count, values + padded, 0.0f);
+    round_in_place(kernel, args.quantizer, values, count);
     x = values;
   }
   const Coding found = kernel.encode({args.format, padded}, x, codes);

@@ -12,6 +12,9 @@ struct PackArgs {
   int64_t count;
   Grid grid;  // of a block format
   int threads;
+  // Of float and fixed formats and tables: values are rounded by these integers first, without
+  // draws. Null: they are values of the format.
+  const int64_t* quantizer = nullptr;
 };
 
 // Index of the first value that has no code (infinity, or NaN where the format has none), -1 if all

@@ -1,10 +1,10 @@
-"""A layer whose products read codes that are made for them (`Recipe.by_product`).
+"""A layer whose products read codes of their own (`Recipe.by_product`).
 
     forward     y = output(fprop(x, w) + bias(b))
     backward    dx = grad_input(dgrad(g, w));  dw = grad_weight(wgrad(g, x))
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
-`operands` says how a product takes x, w and g. For backward a layer keeps the codes of x that wgrad
+`operands` says how a product reads x, w and g. For backward a layer keeps the codes of x that wgrad
 reads, and of a second activation those that dgrad reads; a weight is kept itself.
 """
 
@@ -16,54 +16,41 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
-from lpkernels.arithmetic.by_product import Taken
 from lpkernels.functional._saved import Saved, packs
-from lpkernels.functional.layer import Geometry, bias_gradient, quantized
+from lpkernels.functional.layer import Call, Geometry, bias_gradient
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.running import Scales
 from lpkernels.functional.scaled.operands import (
-    KEEPS,
-    Call,
     Kept,
-    Made,
-    Side,
+    Products,
+    Source,
     check,
     kept,
-    lies_on_matrix,
     output_shape,
 )
 from lpkernels.functional.scaled.products import Operand
-from lpkernels.functional.storing import new_product
-from lpkernels.ops import matmul_of
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+from lpkernels.functional.storing import new_product, seeing
+from lpkernels.ops import DIRECT, DISPATCHED, matmul_of, operators_for
 
 
-def _forward(
-    layer: Call, x: Tensor, w: Tensor, b: Tensor | None, made: tuple[Made, Made]
-) -> Tensor:
-    recipe, geometry = layer.recipe, layer.geometry
-    if b is not None and recipe.bias is not None:
-        b = quantized(b, recipe.bias, layer.seed, Role.BIAS, SITE_QUANTIZE, layer.backend)
-    sides = [
-        Side(t, layer.taken(field), known)
-        for t, field, known in zip((x, w), ("input", "weight"), made, strict=True)
-    ]
-    pair = layer.pair("fprop", sides[0], sides[1], output_shape(x, w))
-    how = layer.sum("fprop", pair)
-    left, right = (each.values for each in pair)
-    if left.dim() == x.dim():
-        y = geometry.fprop(left, right, b, how)
+def _forward(layer: Products, x: Source, w: Source, b: Tensor | None) -> Tensor:
+    call, geometry = layer.call, layer.geometry
+    if b is not None and call.recipe.bias is not None:
+        b = call.rounded(b, "bias")
+    shape = output_shape(x.tensor, w.tensor)
+    left, right = layer.pair("fprop", x, w, shape)
+    how = call.sum("fprop", (left, right))
+    if left.values.dim() == x.tensor.dim():
+        y = geometry.fprop(left.values, right.values, b, how)
     else:
         # The product is one of rows; a bias of more dimensions joins the sums in their shape.
-        late = geometry.two_activations and b is not None
-        y = geometry.fprop(left, right, None if late else b, how)
+        late = b if geometry.two_activations else None
+        y = geometry.fprop(left.values, right.values, b if late is None else None, how)
         # A view made inside a Function could not be changed in place by the layer that follows.
-        y = torch.ops.aten._unsafe_view(y, list(output_shape(x, w)))
-        if late and b is not None:
-            y = y + b if how.acc.is_native else how.add_bias(y, b, -1)
-    if not geometry.final:
-        return y
-    return quantized(y, recipe.output, layer.seed, Role.OUTPUT, SITE_OUTPUT, layer.backend)
+        y = torch.ops.aten._unsafe_view(y, list(shape))
+        if late is not None:
+            y = y + late if how.acc.is_native else how.add_bias(y, late, -1)
+    return call.rounded(y, "output") if geometry.final and call.recipe.output is not None else y
 
 
 def layer_by_product(
@@ -74,15 +61,16 @@ def layer_by_product(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
-    scales: Scales | None = None,
+    scales: Scales | None,
+    direct: bool,
 ) -> Tensor:
     """`functional.layer.emulated_layer` of a recipe with operands by product."""
-    layer = Call(recipe, geometry, seed, backend, scales)
-    check(layer, x, w)
+    if recipe.by_product is not None and recipe.by_product.depends_on_shapes:
+        check(Products(geometry, Call(recipe, seed, backend)), x, w)
     if is_recorded(x, w, b):
-        return _LayerByProduct.apply(x, w, b, *layer)
-    new_product()
-    return _forward(layer, x, w, b, ({}, {}))
+        return _LayerByProduct.apply(x, w, b, recipe, geometry, seed, backend, scales, direct)
+    call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, new_product(), scales)
+    return _forward(Products(geometry, call), Source(x), Source(w), b)
 
 
 class _LayerByProduct(torch.autograd.Function):
@@ -97,29 +85,30 @@ class _LayerByProduct(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
         scales: Scales | None,
+        direct: bool,
     ) -> Tensor:
-        ctx.sees = new_product()
-        layer = Call(recipe, geometry, seed, backend, scales)
-        needs_x, needs_w = ctx.needs_input_grad[:2]
+        ctx.sees = sees = new_product()
+        call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, sees, scales)
+        layer = Products(geometry, call)
+        needs_x, needs_w, *_ = ctx.needs_input_grad
         keeps_w = needs_x and geometry.two_activations
-        made_x: Made = {}
-        made_w: Made = {}
+        of_wgrad, of_dgrad = layer.reading("wgrad_input"), layer.reading("dgrad_weight")
         # Codes that backward keeps too are made once.
-        made_x[KEEPS] = needs_w and not layer.taken("wgrad_input").made and packs(x)
-        made_w[KEEPS] = keeps_w and not layer.taken("dgrad_weight").made and packs(w)
-        y = _forward(layer, x, w, b, (made_x, made_w))
-        _release(made_x, layer.taken("wgrad_input"))
-        _release(made_w, layer.taken("dgrad_weight"))
-        left = right = None
+        left = Source(x, keeps=needs_w and not of_wgrad.own and packs(x))
+        right = Source(w, keeps=keeps_w and not of_dgrad.own and packs(w))
+        y = _forward(layer, left, right, b)
+        left.release(of_wgrad)
+        right.release(of_dgrad)
+        kept_x = kept_w = None
         if needs_w:
-            left = kept(layer, "wgrad", "wgrad_input", x, (y.shape, w.shape), made_x)
+            kept_x = kept(layer, "wgrad", "wgrad_input", left, (y.shape, w.shape))
         if keeps_w:
-            right = kept(layer, "dgrad", "dgrad_weight", w, (y.shape, x.shape), made_w)
+            kept_w = kept(layer, "dgrad", "dgrad_weight", right, (y.shape, x.shape))
         elif needs_x:
-            right = Kept(Saved(w))
-        ctx.save_for_backward(left and left.saved.tensor, right and right.saved.tensor, seed)
-        ctx.left = left and (left.saved[1:], *left[1:])
-        ctx.right = right and (right.saved[1:], *right[1:])
+            kept_w = Kept(Saved(w))
+        ctx.save_for_backward(kept_x and kept_x.saved.tensor, kept_w and kept_w.saved.tensor, seed)
+        ctx.left = kept_x and (kept_x.saved[1:], *kept_x[1:])
+        ctx.right = kept_w and (kept_w.saved[1:], *kept_w[1:])
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
@@ -129,73 +118,66 @@ class _LayerByProduct(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         left, right, seed = ctx.saved_tensors
-        layer = Call(ctx.recipe, ctx.geometry, seed, ctx.backend, ctx.scales)
-        if layer.scales is not None and layer.scales.after_backward is not None:
-            layer.scales.after_backward()
-        made: Made = {}
-        shapes = ctx.shapes
+        run = operators_for(grad_output, left, right, seed)
+        call = Call(ctx.recipe, seed, ctx.backend, run, seeing(), ctx.scales)
+        layer = Products(ctx.geometry, call)
+        if ctx.scales is not None and ctx.scales.after_backward is not None:
+            ctx.scales.after_backward()
+        x_shape, w_shape, b_shape = ctx.shapes
+        needs_x, needs_w, needs_b, *_ = ctx.needs_input_grad
+        g = Source(grad_output)
         dx = dw = db = None
-        if ctx.needs_input_grad[0]:
-            kept = Kept(Saved(right, *ctx.right[0]), *ctx.right[1:])
-            dx = _dgrad(layer, grad_output, made, kept, shapes)
-            _release(made, layer.taken("wgrad_grad_output"))
-        if ctx.needs_input_grad[1]:
-            kept = Kept(Saved(left, *ctx.left[0]), *ctx.left[1:])
-            dw = _wgrad(layer, grad_output, made, kept, shapes)
-        if ctx.needs_input_grad[2]:
-            db = _bias_gradient(layer, grad_output, made, shapes[2])
-        return dx, dw, db, None, None, None, None, None
+        if needs_x:
+            kept_w = Kept(Saved(right, *ctx.right[0]), *ctx.right[1:])
+            dx = _dgrad(layer, g, kept_w, x_shape, w_shape)
+            g.release(layer.reading("wgrad_grad_output"))
+        if needs_w:
+            kept_x = Kept(Saved(left, *ctx.left[0]), *ctx.left[1:])
+            dw = _wgrad(layer, g, kept_x, x_shape, w_shape)
+        if needs_b:
+            db = _bias_gradient(layer, g, b_shape)
+        return dx, dw, db, None, None, None, None, None, None
 
 
-def _release(made: Made, taken: Taken) -> None:
-    """Frees what was made of a tensor for one product where the next has codes of its own, so that
-    they lie in the same memory: pages that are new to the process cost more than their rounding."""
-    if taken.made and not taken.from_codes:
-        made.clear()
-
-
-_Shapes = tuple[torch.Size, torch.Size, torch.Size | None]
-
-
-def _dgrad(layer: Call, g: Tensor, made: Made, kept: Kept, shapes: _Shapes) -> Tensor:
-    x_shape, w_shape, _ = shapes
-    left = Side(g, layer.taken("grad_output"), made)
-    right = kept.side(layer, "dgrad_weight", w_shape, layer.acc("dgrad"))
-    pair = layer.pair("dgrad", left, right, x_shape)
-    how, (left_values, right_values) = layer.sum("dgrad", pair), (each.values for each in pair)
-    if layer.geometry.matmuls:
-        dx = layer.geometry.shaped(how.of(matmul_of(left_values, right_values)), x_shape)
+def _dgrad(
+    layer: Products, g: Source, kept_w: Kept, x_shape: torch.Size, w_shape: torch.Size
+) -> Tensor:
+    right = kept_w.source(layer, "dgrad_weight", w_shape)
+    pair = layer.pair("dgrad", g, right, x_shape)
+    how, geometry = layer.call.sum("dgrad", pair), layer.geometry
+    if geometry.matmuls:
+        product = matmul_of(pair[0].values, pair[1].values)
+        dx = geometry.shaped(how.of(product), x_shape)
     else:
-        dx = layer.geometry.dgrad(left_values, right_values, x_shape, how)
-    last = (layer.seed, Role.GRAD_INPUT, SITE_QUANTIZE, layer.backend)
-    return quantized(dx, layer.recipe.grad_input, *last)
+        dx = geometry.dgrad(pair[0].values, pair[1].values, x_shape, how)
+    return layer.call.rounded(dx, "grad_input")
 
 
-def _wgrad(layer: Call, g: Tensor, made: Made, kept: Kept, shapes: _Shapes) -> Tensor:
-    x_shape, w_shape, _ = shapes
-    left = Side(g, layer.taken("wgrad_grad_output"), made)
-    right = kept.side(layer, "wgrad_input", x_shape, layer.acc("wgrad"))
-    pair = layer.pair("wgrad", left, right, w_shape)
-    how, (left_values, right_values) = layer.sum("wgrad", pair), (each.values for each in pair)
-    if layer.geometry.matmuls:
-        dw = layer.geometry.shaped(how.of(matmul_of(left_values.mT, right_values)), w_shape)
+def _wgrad(
+    layer: Products, g: Source, kept_x: Kept, x_shape: torch.Size, w_shape: torch.Size
+) -> Tensor:
+    right = kept_x.source(layer, "wgrad_input", x_shape)
+    pair = layer.pair("wgrad", g, right, w_shape)
+    how, geometry = layer.call.sum("wgrad", pair), layer.geometry
+    if geometry.matmuls:
+        product = matmul_of(pair[0].values.mT, pair[1].values)
+        dw = geometry.shaped(how.of(product), w_shape)
     else:
         # A geometry's wgrad takes x first.
-        dw = layer.geometry.wgrad(right_values, left_values, w_shape, how.swapped())
-    last = (layer.seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, layer.backend)
-    return quantized(dw, layer.recipe.grad_weight, *last)
+        dw = geometry.wgrad(pair[1].values, pair[0].values, w_shape, how.swapped())
+    return layer.call.rounded(dw, "grad_weight")
 
 
-def _bias_gradient(layer: Call, g: Tensor, made: Made, shape: torch.Size) -> Tensor:
+def _bias_gradient(layer: Products, g: Source, shape: torch.Size) -> Tensor:
     """The sum of the output gradient: of g itself where products have codes of their own."""
-    taken, acc = layer.taken("wgrad_grad_output"), layer.acc("wgrad")
-    known = Operand(g)
+    reading = layer.reading("wgrad_grad_output")
+    operand = Operand(g.tensor)
     if not layer.is_bias_plain:
-        if lies_on_matrix(taken, acc):
-            known = Operand(layer.values(g, taken, made))
+        if reading.on_matrix:
+            values = layer.values(g, reading, g.tensor, reading.key, reading.ints)
+            operand = Operand(values)
         else:
-            known = layer.made_of(Side(g, taken, made), acc)
-    rows = layer.geometry.rows(known.values, shape)
-    scales = None if acc.is_native else (Operand(rows), known._replace(values=rows))
-    last = (acc, layer.seed, layer.backend, scales)
-    return bias_gradient(rows, (), *last).reshape(shape)
+            operand = layer.operand(g, reading)
+    rows = layer.geometry.rows(operand.values, shape)
+    scales = (Operand(rows), operand._replace(values=rows))
+    return bias_gradient(layer.call, rows, (), scales).reshape(shape)

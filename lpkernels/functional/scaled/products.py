@@ -21,7 +21,8 @@ from lpkernels.formats.integers import (
     scale_format,
 )
 from lpkernels.functional import _checks
-from lpkernels.ops import How, Product
+from lpkernels.ops import DISPATCHED, How, Operators, Product
+from lpkernels.rng import SITE_QUANTIZE
 
 # A sum has at most 24 bits; the product of it and two scales must fit in float64.
 _BITS = 53 - 24
@@ -70,7 +71,9 @@ def operand(parts: ops.Parts, fmt: Ints, along: int) -> Operand:
     return Operand(values, by_row.contiguous(), size, total, fmt)
 
 
-def without_scales(parts: ops.Parts, fmt: Ints, along: int, backend: str) -> Operand:
+def without_scales(
+    parts: ops.Parts, fmt: Ints, along: int, backend: str, run: Operators = DISPATCHED
+) -> Operand:
     """The operand for sums that know no scales: the exact products of codes and scales of blocks,
     which float32 holds, and what multiplies the result."""
     made = operand(parts, fmt, along)
@@ -78,12 +81,7 @@ def without_scales(parts: ops.Parts, fmt: Ints, along: int, backend: str) -> Ope
         return made
     values, scale, tensor_scale = parts
     one = tensor_scale.new_ones(())
-    return Operand(ops.dequantize(values, scale, one, fmt, backend), total=made.total)
-
-
-def has_total(fmt: Ints) -> bool:
-    """Whether a scale of a block format multiplies the result of a product."""
-    return fmt[InBlock.LINES] in (ROW, TENSOR) or fmt[InBlock.SCALE] == TENSOR_SCALE
+    return Operand(run.dequantize(values, scale, one, fmt, backend), total=made.total)
 
 
 def check_bits(*formats: Ints) -> None:
@@ -105,7 +103,9 @@ def _scale_bits(formats: tuple[Ints, ...]) -> tuple[int, bool]:
     return bits, float32
 
 
-def multiply(product: Product, pair: Pair, how: How, backend: str) -> Tensor:
+def multiply(
+    product: Product, pair: Pair, how: How, backend: str, run: Operators = DISPATCHED
+) -> Tensor:
     """The product of the values of a pair, laid out as the product takes them, and their scales.
 
     With chunk="scale" or groups the scales of blocks multiply sums of their codes. Totals multiply
@@ -115,27 +115,29 @@ def multiply(product: Product, pair: Pair, how: How, backend: str) -> Tensor:
     by_scale = how.acc[InAccumulator.CHUNK] < 0
     after = left.total is not None or right.total is not None
     if not by_scale and not after:
-        return ops.multiply(product, how, backend)
+        return run.multiply(product, how, backend)
     alone = product._replace(bias=None)
     sums = How(how.acc, how.seed, how.role)
     if not by_scale:
-        y = ops.multiply(alone, sums, backend)
+        y = run.multiply(alone, sums, backend)
     elif product.conv is None:
-        y = ops.multiply_scaled(alone, _scales(pair, product, group_of(sums.acc)), sums, backend)
+        y = run.multiply_scaled(alone, _scales(pair, product, group_of(sums.acc)), sums, backend)
     else:
-        y = ops.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
-    y = _times(y, left.total, right.total, backend) if after else y
+        y = run.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
+    y = _times(y, left.total, right.total, backend, run) if after else y
     if product.bias is not None:
         channels = -1 if product.conv is None else 1
-        y = add_bias(y, product.bias, channels, sums, backend)
+        y = add_bias(y, product.bias, channels, sums, backend, run)
     result = how.fused.result
-    return ops.quantize(y, result, None, how.role, backend=backend) if result else y
+    return run.quantize(y, result, None, how.role, SITE_QUANTIZE, backend) if result else y
 
 
-def add_bias(y: Tensor, bias: Tensor, channels: int, how: How, backend: str) -> Tensor:
+def add_bias(
+    y: Tensor, bias: Tensor, channels: int, how: How, backend: str, run: Operators
+) -> Tensor:
     """`ops.add_bias` in any accumulator."""
     acc = one_chunk(how.acc) if how.acc[InAccumulator.CHUNK] < 0 else how.acc
-    return ops.add_bias(y, bias, channels, acc, how.seed, how.role, backend, how.fused.result)
+    return run.add_bias(y, bias, channels, acc, how.seed, how.role, backend, how.fused.result)
 
 
 def one_chunk(acc: Ints) -> Ints:
@@ -168,29 +170,32 @@ def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
     return ops.Scales(*both, left.size, right.size, float32, least)
 
 
-def _times(y: Tensor, left: Tensor | None, right: Tensor | None, backend: str) -> Tensor:
+def _times(
+    y: Tensor, left: Tensor | None, right: Tensor | None, backend: str, run: Operators
+) -> Tensor:
     """y (..., M, N) times the rounded product of both totals, rounded to float32."""
     one = y.new_ones(1)
     of_rows = (one if left is None else left).unsqueeze(-1)
     of_cols = (one if right is None else right).unsqueeze(-2)
     shape = torch.broadcast_shapes(of_rows.shape, of_cols.shape)
-    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", backend)
+    last = (backend, run)
+    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", *last)
     # One total for all of y, one for each row or column, or one for each value.
     if totals.numel() == 1:
-        return _product(y, totals.view((1,) * y.dim()), "tensor", backend)
+        return _product(y, totals.view((1,) * y.dim()), "tensor", *last)
     rows, cols = y.shape[-2:]
     if shape[-1] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend)
+        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", *last)
     if shape[-2] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend)
-    return _product(y, totals.expand(y.shape), "block1", backend)
+        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", *last)
+    return _product(y, totals.expand(y.shape), "block1", *last)
 
 
-def _product(x: Tensor, scales: Tensor, blocks: str, backend: str) -> Tensor:
+def _product(x: Tensor, scales: Tensor, blocks: str, backend: str, run: Operators) -> Tensor:
     """x times a float32 scale of every block, in float32: the same bits whether or not the process
     flushes denormals."""
     fmt = _checks.constant(_ints, f"{blocks}_e8m23ieee_sfp32")
-    return ops.dequantize(x.contiguous(), scales.contiguous(), x.new_ones(()), fmt, backend)
+    return run.dequantize(x.contiguous(), scales.contiguous(), x.new_ones(()), fmt, backend)
 
 
 def _ints(name: str) -> Ints:

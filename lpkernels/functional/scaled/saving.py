@@ -23,7 +23,7 @@ from lpkernels.formats.integers import (
     scale_bits,
     scale_format,
 )
-from lpkernels.functional._saved import codes_of
+from lpkernels.ops import Operators
 
 # The bits of float32 in front of the exponent's lowest, and the widest codes that are kept.
 _MAN_BITS = 23
@@ -45,7 +45,7 @@ def _may_lack_a_code(fmt: Ints) -> bool:
     return divides and not ops.has_every_code(elements)
 
 
-def packed(parts: ops.Parts, fmt: Ints) -> Tensor | None:
+def packed(run: Operators, parts: ops.Parts, fmt: Ints, backend: str) -> Tensor | None:
     """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
     scale if there is one, all scales, all elements. None where an element has no code."""
     values, scale, tensor_scale = parts
@@ -56,8 +56,12 @@ def packed(parts: ops.Parts, fmt: Ints) -> Tensor | None:
     elif code_bits(behind) == _WHOLE:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
-        scales = ops.pack(scale, behind)
-    elements = (codes_of if _may_lack_a_code(fmt) else ops.pack)(values, element(fmt))
+        scales = run.pack(scale, behind)
+    elements = (
+        run.encode(values, (), element(fmt), backend)
+        if _may_lack_a_code(fmt)
+        else run.pack(values, element(fmt))
+    )
     if elements is None:
         return None
     of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]
@@ -79,7 +83,7 @@ def apart(fmt: Ints, rank: int) -> Ints:
     return tuple([tiles.get(i, each) for i, each in enumerate(fmt)])
 
 
-def unpacked(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
+def unpacked(run: Operators, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
     """The three parts of a tensor of this shape."""
     grid, behind, first = grid_shape(shape, fmt), scale_format(fmt), _tensor_bytes(fmt)
     length = (math.prod(grid) * scale_bits(fmt) + 7) // 8
@@ -89,8 +93,8 @@ def unpacked(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
     elif code_bits(behind) == _WHOLE:
         scale = scales.view(torch.float32)
     else:
-        scale = ops.unpack(scales, behind, grid)
-    values = ops.unpack(codes[first + length :], element(fmt), shape)
+        scale = run.unpack(scales, behind, grid)
+    values = run.unpack(codes[first + length :], element(fmt), shape)
     one = scale.new_ones(())
     tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
     return values, scale.view(grid), tensor_scale

@@ -1,0 +1,59 @@
+"""The operators as a layer calls them: directly, or by torch's dispatcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from lpkernels.ops import _packing, _products, _quantize, _scaled
+from lpkernels.ops._operator import is_direct
+from lpkernels.ops._scaled import Parts
+
+
+class Operators(NamedTuple):
+    """The operators of a layer's products, by name; their arguments are positional."""
+
+    multiply: Callable[..., Tensor]
+    multiply_scaled: Callable[..., Tensor]
+    add_bias: Callable[..., Tensor]
+    quantize: Callable[..., Tensor]
+    scaled: Callable[..., Parts]
+    dequantize: Callable[..., Tensor]
+    pack: Callable[..., Tensor]
+    encode: Callable[..., Tensor | None]
+    unpack: Callable[..., Tensor]
+    direct: bool = False
+
+
+#: By torch's dispatcher wherever it has something to do.
+DISPATCHED = Operators(
+    _products.multiply,
+    _scaled.multiply_scaled,
+    _products.add_bias,
+    _quantize.quantize,
+    _scaled.scaled,
+    _scaled.dequantize,
+    _packing.pack,
+    _packing.encode,
+    _packing.unpack,
+)
+#: For tensors of which `is_direct` holds, and those that these operators make of them.
+DIRECT = Operators(
+    _products.multiply_directly,
+    _scaled.multiply_scaled_directly,
+    _products.add_bias_directly,
+    _quantize.rounded,
+    _scaled.scaled_directly,
+    _scaled.multiplied,
+    _packing.pack_directly,
+    _packing.encode_directly,
+    _packing.decode_directly,
+    direct=True,
+)
+
+
+def operators_for(*tensors: Tensor | None) -> Operators:
+    """The operators for a call of a layer with these tensors."""
+    return DIRECT if is_direct(*tensors) else DISPATCHED
