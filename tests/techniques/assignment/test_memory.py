@@ -74,21 +74,6 @@ def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> 
     assert packed.memory().bytes < 0.6 * whole.memory().bytes
 
 
-def test_the_chain_keeps_each_tensor_once_in_its_bits():
-    assigned, batch = chained()
-    made = assigned.assignment
-    assigned(*batch)
-    memory = assigned.memory()
-    # Convolutions keep input and weight, norms input and scale, ReLU its result, the pool its
-    # input, the linear layer input and weight, the loss the logarithms.
-    names = "input.Y 0.weight.P 0.Y 1.weight.P 2.Y 3.weight.P 3.Y 4.weight.P 5.Y 6.Y 8.weight.P"
-    keys = [*names.split(), "loss.log_softmax.Y"]
-    bits = sum(made.formats.bits(made.tensors[key], key in made.low) for key in keys)
-    assert memory.packed == bits // 8
-    # The mean and deviation of each channel and the number of examples are kept whole.
-    assert memory.whole == 2 * (4 + 8) * 4 + 4
-
-
 def test_the_memory_of_a_step_really_falls():
     torch.manual_seed(6)
     model, batch = built("resnet8", None, *IMAGES)[0], image_batch(16)
@@ -148,6 +133,11 @@ def test_the_chain_by_hand():
     # Group 1 holds conv1, relu1, the scale of the first norm and the second convolution's weight.
     first = 1024 + 1024 + 4 + 288
     assert kept(ops, demote(groups, 0.6)) == 2 * codes - first
+    # A step keeps these codes; of the norms also the mean and the deviation of each channel, and of
+    # the loss the number of examples.
+    assigned, batch = chained()
+    assigned(*batch)
+    assert assigned.memory() == (2 * codes - first, 2 * (4 + 8) * 4 + 4)
     full = demote(groups, 0.0, formats=Formats.same("fp32"))
     assert kept(ops, full) == 4 * results
     with pytest.raises(ValueError, match="it is of another batch"):

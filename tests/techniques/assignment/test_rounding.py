@@ -86,8 +86,7 @@ def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     assert not torch.equal(found["first.weight"], other["first.weight"])
 
 
-@PACKED
-def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
+def test_what_works_in_place_is_rounded_in_place() -> None:
     def inside(m: Any, x: Tensor) -> Tensor:
         y = m.linear(x)
         # The results are not used: y is changed.
@@ -99,20 +98,19 @@ def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
     layers = {"linear": nn.Linear(6, 5), "head": nn.Linear(5, 3)}
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     one, other = (
-        runs.gradients(runs.assigned_of(Computes(f, **layers), batch, 1.0, pack=pack), batch)
+        runs.gradients(runs.assigned_of(Computes(f, **layers), batch, 1.0), batch)
         for f in (inside, lambda m, x: m.head(torch.relu(m.linear(x) + 1)))
     )
     assert_bit_equal(one[0], other[0])
     runs.same(one[1], other[1])
 
 
-@PACKED
-def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -> None:
+def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient() -> None:
     torch.manual_seed(2)
     layer = nn.Linear(6, 6, bias=False)
     model = Computes(lambda m, x: m.layer(torch.relu(m.layer(x))) @ m.layer.weight.T, layer=layer)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
-    assigned = runs.assigned_of(model, batch, 1.0, pack=pack)
+    assigned = runs.assigned_of(model, batch, 1.0)
     told = runs.seen_by(assigned)
     gradient = runs.gradients(assigned, batch)[1]["layer.weight"]
     seen = [key for key, _, _ in told]
@@ -157,13 +155,12 @@ def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) ->
     torch.testing.assert_close(found[1]["weight"], expected[1]["weight"])
 
 
-@PACKED
-def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bool) -> None:
+def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to() -> None:
     torch.manual_seed(2)
     model = Computes(lambda m, x: m.linear(x).amax(0, keepdim=True), linear=nn.Linear(6, 5))
     batch = (torch.randn(7, 6), torch.zeros(1, dtype=torch.int64, device="cpu"))
     made = demoted(model, batch, pins=Pins(high="linear.Y"))
-    assigned = assign(model, F.cross_entropy, made, pack=pack)
+    assigned = assign(model, F.cross_entropy, made)
     assert made.is_low("amax.Y") and not made.is_low("linear.Y")
     gradient = runs.gradients(assigned, batch)[1]["linear.bias"]
     assert gradient.isfinite().all()
