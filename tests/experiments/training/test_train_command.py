@@ -44,19 +44,6 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
         assert f"{folder}: process {os.getpid()} on " in said and "is at work there" in said
 
 
-def test_stages_of_precision_are_an_option(tmp_path: Path) -> None:
-    schedule = ("--recipe", "cpt_fu2021", "--schedule", "pfq:3-8-32/8-8-32,eps=9")
-    # Two steps an epoch, and a period of one step.
-    run = ("train", "--out", tmp_path / "run", *TINY[:4], "--batch", 60, *schedule)
-    done(*run, "--epochs", 6)
-    epochs = read_run(tmp_path / "run").epochs
-    assert [epoch["bits"] for epoch in epochs] == [3, 3, 8, 8, 8, 32]
-    assert epochs[-1]["bitops"] == round((5 * 57 + 5 * 192 + 2 * 3072) / 12 / 3072, 6)
-    for wrong, said in (("pfq:3/8", "two or more"), ("pfq:3-8/8,period=99", "at most the 12")):
-        refused = call(*run[:1], *TINY[:4], "--batch", 60, *schedule[:3], wrong, "--epochs", 6)
-        assert refused.exit_code == 2 and said in refused.output
-
-
 def test_a_run_that_cannot_begin_leaves_no_folder_nor_one_in_a_files_place(tmp_path: Path) -> None:
     assert call("train", "--out", tmp_path / "a" / "b", "--data", "mnist").exit_code == 2
     assert list(tmp_path.iterdir()) == []
@@ -89,7 +76,7 @@ def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     assert "weights_only" not in said
 
 
-def test_a_damaged_checkpoint_is_told(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_checkpoint_is_told(trained: Path) -> None:
     call("train", "--resume", "--out", trained)
     (trained / "checkpoint.pt").rename(trained / "checkpoint.previous.pt")
     said = sentence(call("train", "--resume", "--out", trained), 0)

@@ -154,12 +154,3 @@ def test_the_usual_model_is_resnet8_and_fewer_classes_have_smaller_networks() ->
     # Fewer images are normalised alike.
     whole, part = (find(WorkloadConfig(train_size=n)).test for n in (0, 20))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, part, strict=True))
-
-
-def test_cifar_comes_from_its_folder(tmp_path: Path) -> None:
-    write_cifar(tmp_path, "cifar10")
-    work = find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), width=2))
-    images, _ = work.train.plan(0, 0).batch(0, 4)
-    assert work.model().eval()(images).shape == (4, 10)
-    with pytest.raises(ValueError, match=r"classes: expected 2 to 10, which is all.*got 11"):
-        find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), classes=11))

@@ -131,8 +131,6 @@ test_models_for_other_data_and_norms_that_they_lack_are_refused = rejects(
     [
         (("lstm1", IMAGES, ""),
          "lstm<depth> is for text, and the data are images; expected one of .*, got 'lstm1'"),
-        (("resnet8", TASKS["signals"], ""),
-         "resnet<depth> is for images, and the data are signals"),
         (("gpt1", TASKS["text"], "none"), "norm: gpt<depth> has layer, got 'none'"),
     ],
 )  # fmt: skip
