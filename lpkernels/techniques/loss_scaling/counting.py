@@ -38,13 +38,17 @@ class _Key(NamedTuple):
     rounded: Format | None
 
 
-@dataclass
 class _Sums:
-    """calls: the tensors of a row so far. counts: by device, (2, 260) int64, as seen and without
-    the loss scale."""
+    """calls: the tensors of a row so far. counts: by device, (260,) int64 twice, as seen and
+    without the loss scale."""
 
-    calls: int = 0
-    counts: dict[torch.device, Tensor] = field(default_factory=dict)
+    def __init__(self, key: _Key) -> None:
+        self.key, self.calls = key, 0
+        self.counts: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        # A format without a range of its own is not asked which elements over- and underflow.
+        self.has_range = isinstance(key.format, FloatFormat)
+        self.fmt = key.format if isinstance(key.format, FloatFormat) else FP32
+        self.count = counting_to_nearest(self.fmt)
 
 
 @dataclass(eq=False)
@@ -53,7 +57,7 @@ class _Layer:
 
     name: str
     recipe: Recipe = TORCH
-    gradients: dict[str, _Key] = field(default_factory=dict)
+    gradients: dict[str, _Sums] = field(default_factory=dict)
 
 
 class CountingVisitor(Visitor):
@@ -81,25 +85,23 @@ class CountingVisitor(Visitor):
 
     def rows(self) -> list[TensorRow]:
         """The rows so far, by layer; it waits for every device once."""
-        totals: dict[_Key, Any] = {key: 0 for key, sums in self._sums.items() if sums.calls}
-        for device in {device for sums in self._sums.values() for device in sums.counts}:
-            keys = [key for key, sums in self._sums.items() if device in sums.counts]
-            counts = torch.stack([self._sums[key].counts[device] for key in keys]).cpu().numpy()
-            for key, count in zip(keys, counts, strict=True):
-                totals[key] = totals[key] + count
-        order = sorted(totals, key=lambda key: self._order[key.layer])
-        return [self._row(key, totals[key]) for key in order]
+        totals: dict[_Sums, Any] = {sums: 0 for sums in self._sums.values() if sums.calls}
+        for device in {device for sums in totals for device in sums.counts}:
+            counted = [sums for sums in totals if device in sums.counts]
+            pairs = torch.stack([x for sums in counted for x in sums.counts[device]])
+            counts = pairs.cpu().numpy().reshape(-1, 2, _WIDTH)
+            for sums, count in zip(counted, counts, strict=True):
+                totals[sums] = totals[sums] + count
+        order = sorted(totals, key=lambda sums: self._order[sums.key.layer])
+        return [self._row(sums, totals[sums]) for sums in order]
 
-    def _row(self, key: _Key, counts: Counts) -> TensorRow:
-        seen, unscaled = counts
-        histogram = Histogram.of_counts(seen)
+    def _row(self, sums: _Sums, counts: Counts) -> TensorRow:
+        key, (seen, unscaled) = sums.key, counts
+        over, under = seen[:2].tolist() if sums.has_range else (0, 0)
         if self._scaled is None or key.kind not in GRADIENTS:
             unscaled = seen
-        # A format without a range of its own is not asked which elements over- and underflow.
-        over, under = seen[:2].tolist() if isinstance(key.format, FloatFormat) else (0, 0)
-        calls = self._sums[key].calls
-        own = Histogram.of_counts(unscaled)
-        return TensorRow(*key[:4], calls, histogram, own, over, under, key.rounded)
+        histograms = Histogram.of_counts(seen), Histogram.of_counts(unscaled)
+        return TensorRow(*key[:4], sums.calls, *histograms, over, under, key.rounded)
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         module = call.run.module
@@ -148,7 +150,7 @@ class CountingVisitor(Visitor):
         if self.formats is None:
             shown = str(product) if product > 1 else ""
             name = self._layers[call].name
-            self._count(_Key(name, kind, shown, quantizer.fmt, quantizer.fmt), x)
+            self._count(self._sums_of(_Key(name, kind, shown, quantizer.fmt, quantizer.fmt)), x)
 
     def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
         """Counts an argument or a result, and has its gradient counted."""
@@ -158,33 +160,36 @@ class CountingVisitor(Visitor):
                 continue
             quantizer = getattr(layer.recipe, tensor)
             rounded = None if quantizer is None else quantizer.fmt
-            key = _Key(layer.name, tensor, shown, self.formats[tensor], rounded)
+            # Rows keep the order of the arguments; their gradients come in another order.
+            sums = self._sums_of(_Key(layer.name, tensor, shown, self.formats[tensor], rounded))
             if tensor == kind:
-                self._count(key, x)
+                self._count(sums, x)
             else:
-                # Rows keep the order of the arguments; their gradients come in another order.
-                self._sums.setdefault(key, _Sums())
-                layer.gradients[name] = key
+                layer.gradients[name] = sums
 
-    def _count(self, key: _Key, x: Tensor) -> None:
-        """Adds the counts of x to its row."""
+    def _sums_of(self, key: _Key) -> _Sums:
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = _Sums(key)
+        return sums
+
+    def _count(self, sums: _Sums, x: Tensor) -> None:
+        """Adds the counts of x to a row."""
         local = local_values(x)
         if local.layout != torch.strided or local.is_meta:
             return
-        sums = self._sums.setdefault(key, _Sums())
         sums.calls += 1
-        fmt = key.format if isinstance(key.format, FloatFormat) else FP32
         by_format = self._counts_of(x)
-        counts = by_format.get(fmt)
+        counts = by_format.get(sums.fmt)
         if counts is None:
-            counts = by_format[fmt] = _zeros(local.device, _WIDTH)
-            _counting(fmt)(local, counts)
-        total = sums.counts.get(local.device)
-        if total is None:
-            total = sums.counts[local.device] = _zeros(local.device, 2, _WIDTH)
-        total[0].add_(counts)
-        if self._scaled is not None and key.kind in GRADIENTS:
-            total[1].index_add_(0, self._without_scale(self._scaled, local.device), counts)
+            counts = by_format[sums.fmt] = _zeros(local.device)
+            sums.count(local, counts)
+        totals = sums.counts.get(local.device)
+        if totals is None:
+            totals = sums.counts[local.device] = _zeros(local.device), _zeros(local.device)
+        totals[0].add_(counts)
+        if self._scaled is not None and sums.key.kind in GRADIENTS:
+            totals[1].index_add_(0, self._without_scale(self._scaled, local.device), counts)
 
     def _counts_of(self, x: Tensor) -> dict[FloatFormat, Tensor]:
         """The counts of x so far, by format. A weight has none: a write to its .data does not
@@ -227,13 +232,12 @@ class CountingVisitor(Visitor):
         return layer
 
 
-_counting = lru_cache(counting_to_nearest)
-
-
-def _zeros(device: torch.device, *shape: int) -> Tensor:
-    # Tensors made in inference mode could not be counted into outside of it.
-    with torch.inference_mode(False):
-        return torch.zeros(shape, dtype=torch.int64, device=device)
+def _zeros(device: torch.device) -> Tensor:
+    if torch.is_inference_mode_enabled():
+        # Counting goes on outside of it.
+        with torch.inference_mode(False):
+            return _zeros(device)
+    return torch.zeros(_WIDTH, dtype=torch.int64, device=device)
 
 
 def _recipe_of(run: Run) -> Recipe:

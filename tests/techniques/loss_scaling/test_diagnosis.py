@@ -194,12 +194,12 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
 
 
 def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, counted = counting._counting, []
+    real, counted = counting.counting_to_nearest, []
 
     def counting_shapes(fmt: lp.FloatFormat) -> Callable[[Tensor, Tensor], None]:
         return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
-    monkeypatch.setattr(counting, "_counting", counting_shapes)
+    monkeypatch.setattr(counting, "counting_to_nearest", counting_shapes)
     report = one_pass(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4))
     # Forward reads an input, two weights and two results; backward reads the gradients of all but
     # the input.
