@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.techniques.loss_scaling.masters.codec import (
@@ -118,7 +118,7 @@ def step_alone(
         parameter.grad = gradient
     groups, states, own = optimizer.param_groups, optimizer.state, _numbers(optimizer)
     options = {name: value for name, value in group.items() if name != "params"}
-    during = tree_map_only(Tensor, torch.clone, options) | {"params": alone}
+    during = _copy(options) | {"params": alone}
     optimizer.param_groups = [during]
     optimizer.state = defaultdict(
         dict, {p: dict(state) for p, (_, _, state) in zip(alone, parameters, strict=True) if state}
@@ -158,6 +158,15 @@ def _numbers(optimizer: Optimizer) -> dict[str, Any]:
         elif isinstance(value, Tensor):
             numbers[name] = id(value), value._version
     return numbers
+
+
+def _copy(value: Any) -> Any:
+    """Tensors, lists and dicts may be changed in place; everything else is replaced."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return {key: _copy(x) for key, x in value.items()} if type(value) is dict else value
 
 
 def _same(one: Any, other: Any) -> bool:
