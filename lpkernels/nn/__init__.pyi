@@ -11,13 +11,13 @@ from torch import Tensor
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import observing as observing
 from lpkernels.nn._refusals import NotEmulatedWarning as NotEmulatedWarning
-from lpkernels.nn._running import RunningInput
 from lpkernels.nn.convert import convert as convert
 from lpkernels.nn.convert import revert as revert
 from lpkernels.nn.convert import set_precision as set_precision
 from lpkernels.nn.convert import set_recipe as set_recipe
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.policies import Policy as Policy
+from lpkernels.nn.ranges_and_scales import OneInput
 from lpkernels.nn.scaling import calibrate as calibrate
 from lpkernels.nn.scaling import update_scales as update_scales
 from lpkernels.nn.selecting import FIRST as FIRST
@@ -35,7 +35,7 @@ _Sizes = int | list[int] | torch.Size
 _PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 # fmt: off
-class Linear(RunningInput, torch.nn.Linear):
+class Linear(OneInput, torch.nn.Linear):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, device: _Device = None,
         dtype: _DType = None, *, recipe: Recipe | str = "fp32",
@@ -53,7 +53,7 @@ class Bilinear(Emulated, torch.nn.Bilinear):
         device: _Device = None, dtype: _DType = None, *, recipe: Recipe | str = "fp32",
     ) -> None: ...
 
-class _Conv(RunningInput):
+class _Conv(OneInput):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: _Size, stride: _Size = 1,
         padding: _Size | str = 0, dilation: _Size = 1, groups: int = 1, bias: bool = True,
@@ -76,7 +76,7 @@ class LazyConv1d(_LazyConv, torch.nn.LazyConv1d, Conv1d): ...  # type: ignore[mi
 class LazyConv2d(_LazyConv, torch.nn.LazyConv2d, Conv2d): ...  # type: ignore[misc]
 class LazyConv3d(_LazyConv, torch.nn.LazyConv3d, Conv3d): ...  # type: ignore[misc]
 
-class _ConvTranspose(RunningInput):
+class _ConvTranspose(OneInput):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: _Size, stride: _Size = 1,
         padding: _Size = 0, output_padding: _Size = 0, groups: int = 1, bias: bool = True,

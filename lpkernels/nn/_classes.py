@@ -15,7 +15,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels.arithmetic import TORCH, Ranks
-from lpkernels.nn._called_products import show_to_compiler
+from lpkernels.nn._emulated_functions import show_to_compiler
 from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import LAYERS, TransposedLinear
@@ -68,8 +68,8 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
     cls = plain_class(module)
     emulating = cls if issubclass(cls, Emulated) else _emulating(cls)
-    known: tuple[Ranks, ...] = emulating._ranks(module)
-    return known
+    tensor_ranks: tuple[Ranks, ...] = emulating._ranks(module)
+    return tensor_ranks
 
 
 def is_layer(module: torch.nn.Module) -> bool:
@@ -109,14 +109,14 @@ def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
     forward."""
     modules = list(model.modules())
     lists = [m for m in modules if isinstance(m, parametrize.ParametrizationList)]
-    inside = {module for each in lists for module in each}
+    inside = {module for modules_of_one in lists for module in modules_of_one}
     return [m for m in modules if _is_shieldable(m) and (m in inside or _may_call(m))]
 
 
 def _is_shieldable(module: torch.nn.Module) -> bool:
     cls = _current_class(module)
-    known = issubclass(cls, Emulated | TRACED) or vars(cls).get("_shields")
-    return not known and not why_not_calls(module)
+    has_arithmetic = issubclass(cls, Emulated | TRACED) or vars(cls).get("_shields")
+    return not has_arithmetic and not why_not_calls(module)
 
 
 def _may_call(module: torch.nn.Module) -> bool:
@@ -164,7 +164,7 @@ def emulated_class(original: Any) -> Any:
     # The original comes first: its attributes win, and its forward is the inherited one unless it
     # is Conv1D's.
     bases = (TransposedLinear, original) if plain is None else (original, LAYERS[plain])
-    return _made("emulated_class", original, bases)
+    return _derived("emulated_class", original, bases)
 
 
 @functools.cache
@@ -172,15 +172,17 @@ def calling_class(original: Any) -> Any:
     """original with a forward that emulates, by the module's recipe, the products that it calls. If
     original has a set_precision of its own, that stays."""
     forward = wrapped_forward(original, lambda module: module._arithmetic)
-    kept = {name: getattr(original, name) for name in _SETTERS if hasattr(original, name)}
-    return _made("calling_class", original, (EmulatesCalls, original), forward=forward, **kept)
+    setters = {name: getattr(original, name) for name in _SETTERS if hasattr(original, name)}
+    return _derived(
+        "calling_class", original, (EmulatesCalls, original), forward=forward, **setters
+    )
 
 
 @functools.cache
 def shielded_class(original: Any) -> Any:
     """original with a forward whose products stay torch's own, whoever calls it."""
     forward = wrapped_forward(original, lambda module: TORCH)
-    return _made("shielded_class", original, (original,), forward=forward, _shields=True)
+    return _derived("shielded_class", original, (original,), forward=forward, _shields=True)
 
 
 def _plain_init(original: Any) -> Any:
@@ -194,7 +196,7 @@ def _plain_init(original: Any) -> Any:
     return __init__
 
 
-def _made(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any) -> Any:
+def _derived(maker: str, original: Any, bases: tuple[type, ...], **attributes: Any) -> Any:
     """A class with the name of the original; it remembers the original, and the function that made
     it."""
     namespace: dict[str, Any] = {
@@ -247,5 +249,5 @@ def _reduce(self: torch.nn.Module, protocol: int) -> tuple[Any, ...]:
     if parametrize.is_parametrized(self):
         # torch's own refusal, with its advice to save the state_dict.
         return object.__reduce_ex__(self, protocol)  # type: ignore[return-value]
-    made = vars(type(self))
-    return _blank, (made["_maker"], made["_original"]), self.__dict__
+    attributes = vars(type(self))
+    return _blank, (attributes["_maker"], attributes["_original"]), self.__dict__

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional.torch_calls import is_dense, own, own_instead
-from lpkernels.nn._called_products import EMULATIONS, Emulation, emulation_of
+from lpkernels.nn._emulated_functions import EMULATIONS, Emulation, emulation_of
 from lpkernels.nn.emulated import Emulated
 
 PRODUCTS = frozenset(str(function.__name__) for function in EMULATIONS)
@@ -131,10 +131,10 @@ def wrapped_forward(original: Any, recipe_of: Callable[[Any], Recipe]) -> Callab
         if not _has_backward_of_its_own(recipe):
             with Calls(recipe):
                 return original.forward(self, *args, **kwargs)
-        begin = _start(args, kwargs)
+        graph_start = _start(args, kwargs)
         with Calls(recipe):
             result = original.forward(self, *args, **kwargs)
-        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, begin)
+        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, graph_start)
         return result
 
     return forward
@@ -175,13 +175,13 @@ def _start(*arguments: Any) -> _Start:
     return _Start(torch.autograd._get_sequence_nr(), set(_nodes(arguments)))
 
 
-def _enter_in_backward(mode: Callable[[], Calls], result: Any, begin: _Start) -> None:
-    """Every user's Function between begin and result runs its backward inside mode(), unless a
-    module within has said in which."""
-    waiting, seen = list(_nodes(result)), set(begin.nodes)
+def _enter_in_backward(mode: Callable[[], Calls], result: Any, graph_start: _Start) -> None:
+    """Every user's Function between graph_start and result runs its backward inside mode(), unless
+    a module within has said in which."""
+    waiting, seen = list(_nodes(result)), set(graph_start.nodes)
     while waiting:
         node = waiting.pop()
-        if node in seen or node._sequence_nr() < begin.number:
+        if node in seen or node._sequence_nr() < graph_start.number:
             continue
         seen.add(node)
         if isinstance(node, BackwardCFunction) and "apply" not in vars(node):

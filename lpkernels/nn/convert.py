@@ -290,8 +290,8 @@ def _all_or_nothing(model: Module) -> Iterator[None]:
 
 def _attributes(module: Module) -> dict[str, Any]:
     """A copy of the attributes as they are now: buffers and modules may join their dicts."""
-    kept = {"_buffers": dict(module._buffers), "_modules": dict(module._modules)}
-    return {**vars(module), **kept}
+    dicts = {"_buffers": dict(module._buffers), "_modules": dict(module._modules)}
+    return {**vars(module), **dicts}
 
 
 def _reclass(module: Module, change: Callable[[Module], None]) -> None:

@@ -30,10 +30,10 @@ else:
     Module = object
 
 
-def recipe_name(its: Recipe) -> str:
+def recipe_name(wanted: Recipe) -> str:
     """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
-    named = (name for name in recipes() if recipe(name) == its)
-    return next(named, str(its))
+    named = (name for name in recipes() if recipe(name) == wanted)
+    return next(named, str(wanted))
 
 
 def changed(

@@ -27,9 +27,9 @@ from lpkernels.functional.multi_head import apart
 from lpkernels.functional.multi_head import ranks as attention_ranks
 from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._running import RunningInput
 from lpkernels.nn.calls import Calls
 from lpkernels.nn.emulated import Emulated, recipe_name
+from lpkernels.nn.ranges_and_scales import OneInput
 from lpkernels.recipes import as_recipe
 
 #: {torch.nn's class: the class that emulates it}; `_layer` adds to it.
@@ -104,7 +104,7 @@ def _with_recipe(bases: Any, plain: type, doc: str, attributes: dict[str, Any]) 
     return layer
 
 
-class _Linear(RunningInput):
+class _Linear(OneInput):
     """
     >>> layer = lp.nn.Linear(4, 2, recipe=lp.Recipe(input="e4m3fn", weight="e4m3fn", fprop="e5m10"))
     >>> layer(torch.ones(3, 4)).shape
@@ -126,7 +126,7 @@ class _Linear(RunningInput):
         return own(functional.linear, x, self.weight, self.bias, **options)
 
 
-class TransposedLinear(RunningInput):
+class TransposedLinear(OneInput):
     """transformers' Conv1D: a linear layer whose weight is (in_features, out_features)."""
 
     weight: Tensor
@@ -154,7 +154,7 @@ class _Bilinear(Emulated):
         return own(functional.bilinear, *operands, recipe=self._arithmetic)
 
 
-class _Convolution(RunningInput):
+class _Convolution(OneInput):
     """The common part of convolutions and transposed ones."""
 
     _function: ClassVar[Callable[..., Tensor]]

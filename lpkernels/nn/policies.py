@@ -105,7 +105,7 @@ class Policy(UserDict[Pattern, Recipe]):
                 Sequential.
         """
         kept: dict[Pattern, Recipe] = dict.fromkeys(_block_names(model, first, last), TORCH)
-        return Policy({**kept, **{key: its for key, its in self.items() if key not in kept}})
+        return Policy(kept | {key: recipe for key, recipe in self.items() if key not in kept})
 
     def __repr__(self) -> str:
         return str(self._table()) if self else "Policy()"
@@ -120,15 +120,15 @@ class Policy(UserDict[Pattern, Recipe]):
             or any(getattr(r, name) != getattr(TORCH, name) for r in self.values())
         ]
         lines = [("layers", *fields)]
-        lines += [(show([key]), *_cells(its, fields)) for key, its in self.items()]
+        lines += [(show([key]), *_cells(recipe, fields)) for key, recipe in self.items()]
         return TextTable(lines, range(len(lines[0])), rule=True)
 
     def _repr_html_(self) -> str:
         return self._table().html()
 
 
-def _cells(its: Recipe, fields: list[str]) -> list[str]:
-    values = [getattr(its, name) for name in fields]
+def _cells(recipe: Recipe, fields: list[str]) -> list[str]:
+    values = [getattr(recipe, name) for name in fields]
     return ["-" if value is None else _short(value) for value in values]
 
 
@@ -307,12 +307,12 @@ def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
     return Policy({LAST: last, FIRST: first, **apart, "*": body})
 
 
-def _all(classes: tuple[type, ...], its: Recipe) -> dict[Pattern, Recipe]:
-    return {cls: its for cls in classes}
+def _all(classes: tuple[type, ...], recipe: Recipe) -> dict[Pattern, Recipe]:
+    return {cls: recipe for cls in classes}
 
 
-def _with(its: Recipe, **formats: Any) -> Recipe:
-    return dataclasses.replace(its, **formats)
+def _with(recipe: Recipe, **formats: Any) -> Recipe:
+    return dataclasses.replace(recipe, **formats)
 
 
 _HEAD = " The last layer, a language model's head, stays torch's own too, as in the source."

@@ -183,11 +183,11 @@ def _pattern(layer: Any) -> Pattern:
         raise ValueError(f"expected a layer like {_LAYER}, got {layer!r}")
     if kind == "name":
         return text
-    found = _torch_class(text) if kind == "class" else Position.__members__.get(text)
-    if found is None:
-        known = "a class of torch.nn" if kind == "class" else " or ".join(Position.__members__)
-        raise ValueError(f"expected {known}, got {text!r}")
-    return found
+    pattern = _torch_class(text) if kind == "class" else Position.__members__.get(text)
+    if pattern is None:
+        of_kind = "a class of torch.nn" if kind == "class" else " or ".join(Position.__members__)
+        raise ValueError(f"expected {of_kind}, got {text!r}")
+    return pattern
 
 
 def _torch_class(name: str) -> type[Module] | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lpkernels.arithmetic import TORCH, DelayedScaling
 from lpkernels.functional.running import largest, next_scales, note
-from lpkernels.nn._running import KeptScales, RunningInput, kept_scales
+from lpkernels.nn.ranges_and_scales import KeptScales, OneInput, kept_scales
 from lpkernels.nn.selecting import check_model
 
 __all__ = ["KeptScales", "calibrate", "is_leaf", "update_scales"]
@@ -38,9 +38,9 @@ class _Row(NamedTuple):
     scale: Tensor
 
 
-def _layers(model: nn.Module) -> list[tuple[RunningInput, KeptScales]]:
-    found = [(m, kept_scales(m)) for m in model.modules() if isinstance(m, RunningInput)]
-    return [(module, kept) for module, kept in found if kept is not None]
+def _layers(model: nn.Module) -> list[tuple[OneInput, KeptScales]]:
+    pairs = [(m, kept_scales(m)) for m in model.modules() if isinstance(m, OneInput)]
+    return [(module, kept) for module, kept in pairs if kept is not None]
 
 
 def _rows(model: nn.Module) -> Iterator[_Row]:
@@ -84,17 +84,17 @@ def update_scales(model: nn.Module, group: Any = None) -> None:
     if shared and dist.is_available() and dist.is_initialized():
         if dist.get_world_size(group) > 1:
             _reduce(shared, group)
-    alike: dict[Any, list[_Row]] = {}
+    groups: dict[Any, list[_Row]] = {}
     for row in rows:
-        alike.setdefault((row.scaling, row.history.device), []).append(row)
-    for (scaling, device), its in alike.items():
-        histories, scales = [row.history for row in its], [row.scale for row in its]
+        groups.setdefault((row.scaling, row.history.device), []).append(row)
+    for (scaling, device), group_rows in groups.items():
+        histories, scales = [row.history for row in group_rows], [row.scale for row in group_rows]
         before = torch.stack(scales)
-        most = torch.tensor([row.most for row in its], dtype=torch.float32, device=device)
+        most = torch.tensor([row.most for row in group_rows], dtype=torch.float32, device=device)
         after, updated = next_scales(torch.stack(histories), before, most, scaling)
         torch._foreach_copy_(histories, list(after))
         torch._foreach_copy_(scales, list(updated))
-        for row, scale in zip(its, before, strict=True):
+        for row, scale in zip(group_rows, before, strict=True):
             row.kept.before.setdefault(row.role, scale)
     for _, kept in _layers(model):
         kept.waits, kept.is_updated = False, True
@@ -151,12 +151,12 @@ def calibrate(
             f"calibrate: {type(model).__name__} has no layer with delayed scales; convert it with "
             "a recipe that has scaling=lp.DelayedScaling()"
         )
-    found: dict[nn.Module, Tensor] = {}
+    inputs: dict[nn.Module, Tensor] = {}
 
     def notes(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: object) -> None:
         (x,) = args[:1] or list(kwargs.values())[:1]
-        seen = largest(x)
-        found[layer] = torch.maximum(found[layer], seen) if layer in found else seen
+        magnitude = largest(x)
+        inputs[layer] = torch.maximum(inputs.get(layer, magnitude), magnitude)
 
     with _as_torch(model, layers, notes):
         count = 0
@@ -169,8 +169,8 @@ def calibrate(
     if not count:
         raise ValueError("calibrate: expected at least one batch, got none")
     for layer, kept in layers:
-        if layer in found:
-            values = {"input": found[layer], "weight": largest(_local(layer.weight))}
+        if layer in inputs:
+            values = {"input": inputs[layer], "weight": largest(_local(layer.weight))}
             for role in values.keys() & kept.roles:
                 note(kept.of(role)[0], values[role])
     update_scales(model, group)
@@ -184,7 +184,7 @@ def _local(weight: Any) -> Tensor:
 
 @contextmanager
 def _as_torch(
-    model: nn.Module, layers: list[tuple[RunningInput, KeptScales]], hook: Callable[..., None]
+    model: nn.Module, layers: list[tuple[OneInput, KeptScales]], hook: Callable[..., None]
 ) -> Iterator[None]:
     """A context in which the model evaluates, the layers compute by torch, and the hook runs after
     each call of theirs."""

@@ -141,10 +141,9 @@ def selection(
                 f"recipe; give lp.Recipe.from_dict({dict(recipe)})"
             ) from error
         raise
-    kept = None if include is None else _listed(f"{function}: include", include)
-    return Selection(
-        rules, kept, [] if exclude is None else _listed(f"{function}: exclude", exclude)
-    )
+    included = None if include is None else _listed(f"{function}: include", include)
+    excluded = [] if exclude is None else _listed(f"{function}: exclude", exclude)
+    return Selection(rules, included, excluded)
 
 
 def check_model(function: str, model: object) -> None:

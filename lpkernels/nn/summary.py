@@ -209,23 +209,23 @@ def summary(
     from lpkernels.nn.observing.tracing import arguments, left_as_found
 
     _check_batch(model, inputs, kwargs)
-    given: Sequence[Any] = inputs
+    positional: Sequence[Any] = inputs
     if len(inputs) == 1 and kwargs is None:
-        given, kwargs = arguments(inputs[0])
+        positional, kwargs = arguments(inputs[0])
     named = kwargs or {}
     operators = Operators(Runs())
     # Nothing is compiled before the compiler was imported.
     compiles = "torch._dynamo" in sys.modules
     with (
         torch.compiler.set_stance("force_eager") if compiles else nullcontext(),
-        left_as_found(model, [*given, *named.values()]),
+        left_as_found(model, [*positional, *named.values()]),
         torch.set_grad_enabled(backward),
         operators.runs.watched(model.named_modules()),
         operators,
     ):
-        output = model(*given, **named)
+        output = model(*positional, **named)
         if backward:
-            _go_back(output, [*_tensors([given, named]), *model.parameters()])
+            _go_back(output, [*_tensors([positional, named]), *model.parameters()])
     return Summary(tuple(_rows(model, operators)))
 
 
@@ -269,20 +269,21 @@ def _rows(model: Module, operators: Operators) -> Iterator[Row]:
     calls: dict[Row, tuple[int, int]] = {}
     # For recurrent layers all their steps, which are the rows of their largest product.
     steps: dict[str, int] = {}
-    for found in operators.counts:
-        if isinstance(found.layer, RNNBase) and found.sizes.lengths is not None:
-            steps[found.module] = max(found.sizes.lengths[2], steps.get(found.module, 0))
-    for found, count in operators.counts.items():
-        layer = found.layer or model
-        product, macs, lengths = found.sizes
-        lengths = lengths if found.gemm == "fprop" else None
-        if lengths is not None and found.module in steps:
-            lengths = (*lengths[:2], steps[found.module])
-        its = recipe_name(layer.recipe) if isinstance(layer, Emulated) else ""
+    for operation in operators.counts:
+        if isinstance(operation.layer, RNNBase) and operation.sizes.lengths is not None:
+            rows = operation.sizes.lengths[2]
+            steps[operation.module] = max(rows, steps.get(operation.module, 0))
+    for operation, count in operators.counts.items():
+        layer = operation.layer or model
+        product, macs, lengths = operation.sizes
+        lengths = lengths if operation.gemm == "fprop" else None
+        if lengths is not None and operation.module in steps:
+            lengths = (*lengths[:2], steps[operation.module])
+        recipe = recipe_name(layer.recipe) if isinstance(layer, Emulated) else ""
         # The calls of equal rows are added up; the row itself has none yet.
         row = Row(
-            found.module, type(layer).__name__, product, its, lengths, 0,
-            None if macs is None else 0, found.emulated, found.gemm,
+            operation.module, type(layer).__name__, product, recipe, lengths, 0,
+            None if macs is None else 0, operation.emulated, operation.gemm,
         )  # fmt: skip
         before = calls.get(row, (0, 0))
         calls[row] = (before[0] + count, before[1] + count * (macs or 0))

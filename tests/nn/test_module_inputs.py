@@ -239,7 +239,15 @@ def test_converted_and_copied_layers_are_the_one_built(case: Case) -> None:
 
 
 # A layer has these attributes beside torch.nn's; only layers with one input have the last two.
-ATTRIBUTES = {"_recipe", "_assigned", "_tabled", "_formats", "_built", "_rest", "_tabled_rest"}
+ATTRIBUTES = {
+    "_recipe",
+    "_assigned",
+    "_tabled",
+    "_formats",
+    "_built",
+    "_rounded",
+    "_tabled_rounded",
+}
 
 
 @each("case", SOME)

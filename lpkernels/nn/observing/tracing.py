@@ -12,10 +12,10 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from lpkernels.nn._running import KeptScales
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.visiting import Visitor
+from lpkernels.nn.ranges_and_scales import KeptScales
 from lpkernels.nn.selecting import check_model
 
 

@@ -29,12 +29,12 @@ SCALING = "scaling"
 @lru_cache(maxsize=1024)
 def _without_input(recipe: Recipe) -> Recipe:
     """The part of the recipe that is left when the input is rounded."""
-    rest = replace(recipe, input=None, input_range=None)
+    others = replace(recipe, input=None, input_range=None)
     # Torch's own arithmetic would refuse a float32 input beside a weight of another dtype.
-    rest = replace(rest, input=Quantizer("fp32")) if rest.is_torch else rest
+    others = replace(others, input=Quantizer("fp32")) if others.is_torch else others
     # The products of a rounded input are not torch's own.
-    set_fields(rest, emulated=recipe.emulated)
-    return rest
+    set_fields(others, emulated=recipe.emulated)
+    return others
 
 
 class KeptScales(torch.nn.Module):
@@ -69,7 +69,7 @@ class KeptScales(torch.nn.Module):
         if training and not (again or compiled):
             self.before.clear()
             self._warn()
-        found: dict[str, Delayed] = {}
+        delayed: dict[str, Delayed] = {}
         for role in self.roles:
             history, scale = self.of(role)
             # A recomputation rounds as the call that it repeats, and notes nothing again.
@@ -77,9 +77,11 @@ class KeptScales(torch.nn.Module):
             notes = training and (role == "grad_output" or not again)
             # The backward pass may come after an update.
             scale = scale.clone() if role == "grad_output" else scale
-            found[role] = Delayed(scale, history if notes else None)
+            delayed[role] = Delayed(scale, history if notes else None)
         after = self._after_backward if training and not compiled else None
-        return Scales(found.get("input"), found.get("weight"), found.get("grad_output"), after)
+        return Scales(
+            delayed.get("input"), delayed.get("weight"), delayed.get("grad_output"), after
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeptScales:
         """The buffers move with the layer, and stay in float32 where its dtype changes."""
@@ -110,11 +112,11 @@ class KeptScales(torch.nn.Module):
         local_metadata: Any,
         strict: bool,
         missing_keys: list[str],
-        *rest: Any,
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, *rest
-        )
+        keys = (missing_keys, unexpected_keys)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *keys, error_msgs)
         lacking = [name for name in self._buffers if prefix + name in missing_keys]
         for name in lacking:
             missing_keys.remove(prefix + name)
@@ -134,7 +136,7 @@ def kept_scales(module: torch.nn.Module) -> KeptScales | None:
     return kept if isinstance(kept, KeptScales) else None
 
 
-class RunningInput(Emulated):
+class OneInput(Emulated):
     """Mixin of the layers with one input, which know the `input_range` and the `scaling` of a
     Recipe.
 
@@ -145,8 +147,9 @@ class RunningInput(Emulated):
     With a `scaling` they have a module ``scaling``, a `KeptScales`.
     """
 
-    _rest: Recipe | None
-    _tabled_rest: TabledRecipe | None
+    # The recipe for an input that is rounded already.
+    _rounded: Recipe | None
+    _tabled_rounded: TabledRecipe | None
     _takes_scaling = True
 
     def reset_range(self) -> None:
@@ -173,35 +176,35 @@ class RunningInput(Emulated):
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def _keep_scales(self, recipe: Recipe) -> None:
-        had = kept_scales(self)
+        present = kept_scales(self)
         if recipe.scaling is None:
-            if had is not None:
+            if present is not None:
                 delattr(self, SCALING)
             return
         roles = [role for role in SCALED_ROLES if getattr(recipe, role) is not None]
         length = recipe.scaling.history
-        if had is not None and list(had.roles) == roles:
-            if had.of(roles[0])[0].shape == (length,):
+        if present is not None and list(present.roles) == roles:
+            if present.of(roles[0])[0].shape == (length,):
                 return
-        if had is None and hasattr(self, SCALING):
+        if present is None and hasattr(self, SCALING):
             raise ValueError(
                 f"{type(self).__name__}: delayed scales are kept in the attribute {SCALING!r}, "
                 "which this layer uses for something else; exclude it"
             )
-        made = KeptScales(roles, length, self._device())
-        for role in made.roles:
-            if had is not None and role in had.roles:
-                made.of(role)[1].copy_(had.of(role)[1])
-        made.train(self.training)
-        setattr(self, SCALING, made)
+        scales = KeptScales(roles, length, self._device())
+        for role in scales.roles:
+            if present is not None and role in present.roles:
+                scales.of(role)[1].copy_(present.of(role)[1])
+        scales.train(self.training)
+        setattr(self, SCALING, scales)
 
     def _build(self, recipe: Recipe, formats: Formats) -> dict[str, Any]:
         attributes = super()._build(recipe, formats)
         if recipe.input_range is None:
-            return {**attributes, "_rest": None, "_tabled_rest": None}
-        rest = _without_input(recipe)
-        table = tabled(rest, [fmt for _, fmt in formats])
-        return {**attributes, "_rest": rest, "_tabled_rest": table}
+            return {**attributes, "_rounded": None, "_tabled_rounded": None}
+        others = _without_input(recipe)
+        table = tabled(others, [fmt for _, fmt in formats])
+        return {**attributes, "_rounded": others, "_tabled_rounded": table}
 
     def _drop_range(self) -> None:
         for name in (RANGE, WEIGHT):
@@ -213,7 +216,7 @@ class RunningInput(Emulated):
         self._drop_range()
         if kept_scales(self) is not None:
             delattr(self, SCALING)
-        for attribute in ("_rest", "_tabled_rest"):
+        for attribute in ("_rounded", "_tabled_rounded"):
             vars(self).pop(attribute, None)
 
     def _operand(self, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -223,12 +226,12 @@ class RunningInput(Emulated):
         # As in `_arithmetic`, without its call.
         traced = torch.compiler.is_compiling() and not is_exporting()
         recipe: Any = self._tabled if traced else self._recipe
-        if self._rest is None and SCALING not in self._modules:
+        if self._rounded is None and SCALING not in self._modules:
             return input, {"recipe": recipe}
-        rest = self._tabled_rest if traced else self._rest
+        others = self._tabled_rounded if traced else self._rounded
         kept = kept_scales(self)
         scales = {} if kept is None else {"scales": kept.of_call(self.training)}
-        if rest is None:
+        if others is None:
             return input, {"recipe": recipe, **scales}
         if recipe.axes:
             # Before the batch goes into the average.
@@ -238,7 +241,7 @@ class RunningInput(Emulated):
         average = Average(getattr(self, RANGE), getattr(self, WEIGHT))
         name = type(self).__name__
         x = rounded_input(name, input, recipe.input, recipe.input_range, average, self.training)
-        return x, {"recipe": rest, **scales}
+        return x, {"recipe": others, **scales}
 
     def _load_from_state_dict(
         self,
@@ -250,8 +253,8 @@ class RunningInput(Emulated):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        rest = (local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        keys = (missing_keys, unexpected_keys)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *keys, error_msgs)
         lacking = [prefix + name for name in (RANGE, WEIGHT) if prefix + name in missing_keys]
         for key in lacking:
             missing_keys.remove(key)

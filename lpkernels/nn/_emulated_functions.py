@@ -386,10 +386,10 @@ def show_to_compiler() -> None:
 
 def emulation_of(func: Any) -> Emulation | None:
     """How this function of torch is emulated; None if it is not."""
-    found = EMULATIONS.get(func)
-    if found is None and isinstance(func, torch._ops.OpOverloadPacket):
+    emulation = EMULATIONS.get(func)
+    if emulation is None and isinstance(func, torch._ops.OpOverloadPacket):
         # transformers has an operator of its own for experts where torch has no kernel for
         # grouped_mm: in older versions, and in graphs of torch.compile.
         name = func._qualified_op_name
-        found = _GROUPED if name == "transformers::grouped_mm_fallback" else None
-    return found
+        emulation = _GROUPED if name == "transformers::grouped_mm_fallback" else None
+    return emulation
