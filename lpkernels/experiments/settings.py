@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lpkernels.formats.elsewhere import nearest
@@ -29,11 +29,27 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    #: A field, then the fields that mean nothing, and are refused, while it has its default.
+    DEPENDENT: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise _one_sentence(error, type(self)) from None
+
+    @model_validator(mode="after")
+    def _check_dependent(self) -> "Self":
+        changed = {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }
+        idle = [name for name in self.DEPENDENT if name in changed]
+        if idle and idle[0] != self.DEPENDENT[0]:
+            owner = self.DEPENDENT[0]
+            raise ValueError(f"{', '.join(idle)}: belongs to {owner}; give {owner} too")
+        return self
 
     def replace(self, **changes: Any) -> "Self":
         """These settings with other values of some fields; errors as in the constructor."""

@@ -4,7 +4,7 @@ import dataclasses
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 from torch.nn import Module
 
 from lpkernels.arithmetic import (
@@ -39,6 +39,8 @@ class ArithmeticConfig(Settings):
     operands, grads, edge and acc change the layers with products that a method quantizes; a layer
     that it leaves to torch stays torch's.
     """
+
+    DEPENDENT = ("acc", "chunk", "acc_rounding")
 
     recipe: Annotated[str, checked(as_recipe)] = Field(
         "fp32",
@@ -76,14 +78,6 @@ class ArithmeticConfig(Settings):
         description="(layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by "
         "name.",
     )
-
-    @model_validator(mode="after")
-    def _check_acc(self) -> "ArithmeticConfig":
-        if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
-            raise ValueError(
-                "chunk and acc_rounding belong to acc; give acc a format such as 'e6m9'"
-            )
-        return self
 
 
 def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:

@@ -70,7 +70,7 @@ test_config_refuses = rejects(
         ({"loss_scale": 0.0}, "loss_scale: expected greater than 0, got 0.0"),
         ({"clip": -1.0}, "clip: expected greater than 0, got -1.0"),
         ({"threads": 10**5}, "threads: expected less .* 1024, got 100000"),
-        ({"chunk": 8}, "chunk and acc_rounding belong to acc"),
+        ({"chunk": 8}, "chunk: belongs to acc; give acc too"),
         ({"policy": "fp8_wang2018"}, "unknown field policy"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, "unknown field epoch; expected one of epochs"),

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
@@ -23,6 +23,8 @@ class DiagnosisConfig(CallbackConfig):
     Raises: ValueError: diagnose_every without diagnose.
     """
 
+    DEPENDENT = ("diagnose", "diagnose_every")
+
     diagnose: Annotated[str, checked(formats_by_kind)] = Field(
         "",
         description="Count what underflows and overflows in this format, or in those of the "
@@ -31,15 +33,6 @@ class DiagnosisConfig(CallbackConfig):
     diagnose_every: int = Field(
         1, ge=1, description="With --diagnose: count in every so many steps."
     )
-
-    @model_validator(mode="after")
-    def _check_every(self) -> "DiagnosisConfig":
-        if self.diagnose_every != 1 and not self.diagnose:
-            raise ValueError(
-                f"diagnose_every belongs to diagnose, got {self.diagnose_every} without; give "
-                "diagnose a format, or 'recipe'"
-            )
-        return self
 
     def build(self) -> Callback:
         return Diagnosing(self.diagnose, self.diagnose_every)

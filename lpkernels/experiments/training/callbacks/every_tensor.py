@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import checked
@@ -19,6 +19,8 @@ class EveryTensorConfig(CallbackConfig):
     Raises: ValueError: ends or tensor_sums without tensors.
     """
 
+    DEPENDENT = ("tensors", "ends", "tensor_sums")
+
     tensors: Annotated[str, checked(as_quantizer)] = Field(
         "",
         description="Rounding of every tensor, forward and backward, but of weights' gradients, "
@@ -32,16 +34,6 @@ class EveryTensorConfig(CallbackConfig):
     tensor_sums: Annotated[str, checked(as_accumulator)] = Field(
         "", description="With --tensors: accumulator of all products."
     )
-
-    @model_validator(mode="after")
-    def _check_others(self) -> "EveryTensorConfig":
-        others = [name for name in ("ends", "tensor_sums") if getattr(self, name)]
-        if others and not self.tensors:
-            raise ValueError(
-                f"{', '.join(others)}: belongs to tensors, got without; give tensors a format such "
-                "as 'e4m3_sat:stochastic'"
-            )
-        return self
 
     def build(self) -> Callback:
         low = as_quantizer(self.tensors)

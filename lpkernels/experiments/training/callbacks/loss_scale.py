@@ -19,6 +19,11 @@ class LossScaleConfig(CallbackConfig):
         floor and ceiling that are not in order; settings of a hysteresis or a floor without it.
     """
 
+    DEPENDENT = (
+        "dynamic_scale", "scale_start", "scale_interval", "scale_floor", "scale_ceiling",
+        "scale_hysteresis", "scale_consecutive", "scale_at_floor",
+    )  # fmt: skip
+
     loss_scale: float = Field(
         1.0,
         gt=0,
@@ -65,12 +70,6 @@ class LossScaleConfig(CallbackConfig):
             raise ValueError(
                 f"loss_scale is the constant scale, got {self.loss_scale} with "
                 "dynamic_scale; give scale_start, or leave dynamic_scale out"
-            )
-        others = {n: f.default for n, f in type(self).model_fields.items() if n[:6] == "scale_"}
-        given = [name for name, default in others.items() if getattr(self, name) != default]
-        if given and not self.dynamic_scale:
-            raise ValueError(
-                f"{', '.join(given)}: of a dynamic scale, got without; add dynamic_scale"
             )
         try:
             self.scaler()
