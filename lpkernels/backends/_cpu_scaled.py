@@ -126,7 +126,8 @@ class ScaledKernels(CpuModule):
         if x.numel():
             pointers = (x.data_ptr(), codes.data_ptr())
             place = module.pack(*pointers, sizes, fmt, quantizer, torch.get_num_threads())
-            _refuse(x, place)
+            if place >= 0:
+                raise _without_code(x, place)
         return codes
 
     def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
@@ -135,14 +136,15 @@ class ScaledKernels(CpuModule):
         codes = torch.empty(module.packed_bytes(sizes, fmt), **BYTES)
         if values.numel():
             pointers = (values.data_ptr(), scale.data_ptr(), codes.data_ptr())
-            _refuse(values, module.pack_scaled(*pointers, sizes, fmt, torch.get_num_threads()))
+            place = module.pack_scaled(*pointers, sizes, fmt, torch.get_num_threads())
+            if place >= 0:
+                raise _without_code(values, place)
         return codes
 
 
-def _refuse(x: Tensor, place: int) -> None:
-    """Raises: ValueError: the element at this place, if there is one, has no code."""
-    if place >= 0:
-        raise ValueError(
-            f"pack: element {place} (in row-major order) is {x.view(-1)[place].item()}, for which "
-            "the format has no code; quantize to the format first"
-        )
+def _without_code(x: Tensor, place: int) -> ValueError:
+    """The error for the element at this place."""
+    return ValueError(
+        f"pack: element {place} (in row-major order) is {x.view(-1)[place].item()}, for which the "
+        "format has no code; quantize to the format first"
+    )

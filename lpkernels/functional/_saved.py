@@ -19,8 +19,6 @@ from lpkernels.ops import Ints
 if TYPE_CHECKING:
     from lpkernels.functional.layer import Call
 
-_WHOLE = 32
-
 
 class _Switch(threading.local):
     packs = True
@@ -118,22 +116,20 @@ def _kept_format(x: Tensor, quantizer: Quantizer) -> Ints:
         kept = _checks.constant(_is_kept_in_a_graph, *ints)
         return ints[InQuantizer.FORMAT] if kept and packs(x) else ()
     codes = ops.rounds(ints).codes
-    return codes.ints if codes is not None and _is_kept(codes) and packs(x) else ()
-
-
-def _is_kept(codes: ops.Codes) -> bool:
-    return codes.bits < _WHOLE and codes.from_values
+    return codes.ints if codes is not None and codes.is_kept and packs(x) else ()
 
 
 def _is_kept_in_a_graph(*ints: int) -> bool:
     codes = ops.rounds(ints).codes
-    return codes is not None and _is_kept(codes) and codes.every_code
+    return codes is not None and codes.is_kept and codes.every_code
 
 
 def packs(x: Tensor) -> bool:
     """Whether codes of x are kept in its place, where they are narrower."""
-    if not _switch.packs or not x.numel() or x.device.type == "meta":
+    if not _switch.packs or not x.numel() or x.is_meta:
         return False
+    if x.is_cpu:
+        return True
     if torch.compiler.is_compiling():
         return _checks.constant(ops.packs_at_once, x.device.type)
     return ops.packs_at_once(x.device.type) and not _captured(x)

@@ -58,6 +58,7 @@ _FLOATS = frozenset((torch.float32, torch.float16, torch.bfloat16, torch.float64
 # Sizes and strides of convolutions are multiplied as 64-bit integers.
 _MOST = 2**31
 _DESCRIPTIONS = 4096
+_VALUE_BITS = 32
 
 
 def require(condition: bool, op: str, expected: str, got: object) -> None:
@@ -82,17 +83,16 @@ class Sums(NamedTuple):
 class Codes(NamedTuple):
     """A format as the operators that pack need it.
 
-    pack: what `Backend.unsupported` calls packing. every_code: whether every
-    tensor of values that quantize makes has codes, with infinities and NaN. from_values: whether
-    the values tell the codes and, of blocks, the scales.
+    pack: what `Backend.unsupported` calls packing. every_code: whether every tensor of values that
+    quantize makes has codes, with infinities and NaN. is_kept: whether codes take less memory than
+    values, which tell them and the scales of their blocks.
     """
 
     ints: Ints
     axis: int | None
-    bits: int
     pack: str
     every_code: bool
-    from_values: bool
+    is_kept: bool
     without_zero: bool
 
 
@@ -174,10 +174,9 @@ _ROUNDING_OPS = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}
 def packs(ints: Ints) -> Codes:
     described("format", format_from_ints, ints)
     require(ints[KIND] != AFFINE, "pack", "a format that has codes", ints)
-    from_values = ints[KIND] != BLOCK or follows_from_values(ints)
-    name = for_table("pack", ints)
-    codes = has_every_code(ints)
-    return Codes(ints, axis_of(ints), code_bits(ints), name, codes, from_values, without_zero(ints))
+    is_kept = code_bits(ints) < _VALUE_BITS and (ints[KIND] != BLOCK or follows_from_values(ints))
+    name, every_code = for_table("pack", ints), has_every_code(ints)
+    return Codes(ints, axis_of(ints), name, every_code, is_kept, without_zero(ints))
 
 
 def has_every_code(fmt: Ints) -> bool:

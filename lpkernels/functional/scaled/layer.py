@@ -92,7 +92,7 @@ class _LayerByProduct(torch.autograd.Function):
         layer = Products(geometry, call)
         needs_x, needs_w, *_ = ctx.needs_input_grad
         keeps_w = needs_x and geometry.two_activations
-        of_wgrad, of_dgrad = layer.reading("wgrad_input"), layer.reading("dgrad_weight")
+        (_, of_dgrad), (_, of_wgrad) = layer.readings("dgrad"), layer.readings("wgrad")
         # Codes that backward keeps too are made once.
         left = Source(x, keeps=needs_w and not of_wgrad.own and packs(x))
         right = Source(w, keeps=keeps_w and not of_dgrad.own and packs(w))
@@ -150,7 +150,7 @@ def _dgrad(
         dx = geometry.shaped(how.of(product), x_shape)
     else:
         dx = geometry.dgrad(pair[0].values, pair[1].values, x_shape, how)
-    return layer.call.rounded(dx, "grad_input")
+    return dx if layer.call.recipe.grad_input is None else layer.call.rounded(dx, "grad_input")
 
 
 def _wgrad(
@@ -165,7 +165,7 @@ def _wgrad(
     else:
         # A geometry's wgrad takes x first.
         dw = geometry.wgrad(pair[1].values, pair[0].values, w_shape, how.swapped())
-    return layer.call.rounded(dw, "grad_weight")
+    return dw if layer.call.recipe.grad_weight is None else layer.call.rounded(dw, "grad_weight")
 
 
 def _bias_gradient(layer: Products, g: Source, shape: torch.Size) -> Tensor:

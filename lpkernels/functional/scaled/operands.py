@@ -81,7 +81,8 @@ class Products(NamedTuple):
         """x, the tensor of a source or a matrix of it, as codes and scales."""
         if where not in source.parts:
             call = self.call
-            x = self._transformed(x, reading)
+            if reading.transform is not None or call.sees is not None:
+                x = self._transformed(x, reading)
             delayed = None if call.scales is None else self.delayed(reading)
             if delayed is None:
                 last = (None, call.seed, reading.role, SITE_QUANTIZE, call.backend)
@@ -105,7 +106,8 @@ class Products(NamedTuple):
             parts = self.parts(source, reading, x, where, ints)
             values = call.run.dequantize(*parts, ints[InQuantizer.FORMAT], call.backend)
         else:
-            x = self._transformed(x, reading)
+            if reading.transform is not None or call.sees is not None:
+                x = self._transformed(x, reading)
             last = (call.seed, reading.role, SITE_QUANTIZE, call.backend)
             values = call.run.quantize(x, ints, *last)
         source.values[where] = values
@@ -154,8 +156,9 @@ class Products(NamedTuple):
     def key(self, source: Source, reading: Reading, matrix: Tensor, product: str) -> str:
         """Tells the codes of one tensor's matrices apart: of a batch that is broadcast each product
         has a matrix of its own; others are the tensor's rows."""
-        own = self.geometry.two_activations and matrix.shape != source.tensor.shape
-        return reading.matrix_key + product if own else reading.matrix_key
+        if self.geometry.two_activations and matrix.shape != source.tensor.shape:
+            return reading.matrix_key + product
+        return reading.matrix_key
 
     def operand(
         self, source: Source, reading: Reading, matrix: Tensor | None = None, product: str = ""
@@ -165,7 +168,9 @@ class Products(NamedTuple):
         if reading.on_matrix:
             ints, key = reading.matrix_ints, reading.matrix_key
         if matrix is not None:
-            x, key = matrix, self.key(source, reading, matrix, product)
+            x = matrix
+            if self.geometry.two_activations:
+                key = self.key(source, reading, matrix, product)
         if not reading.in_parts:
             return Operand(self.values(source, reading, x, key, ints))
         parts = self.parts(source, reading, x, key, ints)
