@@ -71,7 +71,7 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/python -m tests.support.parameters
 	$(BIN)/python -m bench.tables --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
-		tests/project/test_words.py -k "layers or links or crowded or riddles"
+		-k "layers or links or crowded"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(BIN)/python -m bench.run

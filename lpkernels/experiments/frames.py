@@ -1,14 +1,11 @@
-"""Records as a frame of pandas. The modules that `import lpkernels` need not load are imported in
-the call."""
+"""Records as a table of pandas, a row for each epoch. The modules that `import lpkernels` need not
+load are imported in the call."""
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas
-
-    from lpkernels.experiments.records import Run
 
 
 def frame(path: str | Path) -> "pandas.DataFrame":
@@ -24,33 +21,22 @@ def frame(path: str | Path) -> "pandas.DataFrame":
             the finished cells are taken.
 
     Raises:
-        ModuleNotFoundError: pandas is not installed.
         FileNotFoundError: there is no such path, or no run in the folder.
         ValueError: the records are not of a run.
     """
-    try:
-        import pandas
-    except ImportError as error:
-        raise ModuleNotFoundError('frame needs pandas: pip install "lpkernels[lab]"') from error
+    import pandas
+
     from lpkernels.experiments.records import find_runs, read_run
 
-    found = find_runs(path) if Path(path).exists() else [read_run(path)]
-    if not found:
+    runs = find_runs(path) if Path(path).exists() else [read_run(path)]
+    if not runs:
         raise FileNotFoundError(
             f"expected records of runs in {str(path)!r}; `lpkernels train` writes them"
         )
-    figures = dict.fromkeys(
-        k for run in found for epoch in run.epochs for k in epoch if k != "type"
-    )
-    return pandas.DataFrame(
-        [
-            {"run": number, **_settings(run, figures), **{k: epoch.get(k) for k in figures}}
-            for number, run in enumerate(found)
-            for epoch in run.epochs
-        ]
-    )
-
-
-def _settings(run: "Run", figures: Collection[str]) -> dict[str, Any]:
-    settings = run.config.flat().items()
-    return {f"{name}_setting" if name in figures else name: value for name, value in settings}
+    figures = {name for run in runs for epoch in run.epochs for name in epoch}
+    rows = []
+    for number, run in enumerate(runs):
+        settings = run.config.flat().items()
+        named = {f"{k}_setting" if k in figures else k: value for k, value in settings}
+        rows += [{"run": number, **named, **epoch} for epoch in run.epochs]
+    return pandas.DataFrame(rows).drop(columns="type")

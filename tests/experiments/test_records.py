@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,9 +125,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
-    pytest.importorskip("pandas")
     table = lp.experiments.frame(runs)
     rows = table[["run", "name", "recipe", "epoch"]].values.tolist()
     assert rows == [[0, "a", "fp32", 1], [0, "a", "fp32", 2], [1, "b", "fp8_wang2018", 1]]
@@ -141,18 +138,10 @@ def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
     assert table["test_loss"].isna().tolist() == [False, True, False]
 
 
-@pytest.mark.slow
 def test_a_run_is_read_from_its_folder_or_file_and_no_run_is_an_error(runs: Path) -> None:
-    pytest.importorskip("pandas")
     (runs / "empty").mkdir()
     for place in ("a", "a/records.jsonl"):
         assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
     for place in ("empty", "gone"):
         with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
             lp.experiments.frame(runs / place)
-
-
-def test_without_pandas_it_says_what_to_do(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r'needs pandas: pip install "lpkernels\[framew'):
-        lp.experiments.frame(runs)

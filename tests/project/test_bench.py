@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from bench import gate as gate_module
-from bench import memory, ops, optimizer_states, run, timing
+from bench import memory, ops, run, timing
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.studies import landscape
@@ -65,12 +64,6 @@ def test_main_reports_a_closed_gate(monkeypatch, capsys, tmp_path):
     assert run.main(["--filter", "16x16x16", "--out", str(tmp_path)]) == 1
     assert "WRONG, not timed: bits differ" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
-
-
-def test_main_lists_the_quick_cases(capsys):
-    assert run.main(["--quick", "--list", "--filter", "^conv"]) == 0
-    names = capsys.readouterr().out.splitlines()
-    assert names == [case.name for case in CASES if case.quick and case.op.startswith("conv")]
 
 
 @needs_cpu_kernels
@@ -145,14 +138,6 @@ def test_peak_of_a_step_holds_what_is_kept():
     assert step.peak() > step.kept() > 0
 
 
-def shown(monkeypatch, capsys, module):
-    """A bench's printed records."""
-    monkeypatch.setattr(sys, "argv", [module.__name__, "--show"])
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    module.main()
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "curvatures, expected",
     [((1.0, 3.0, 7.0, 2.0), 7.0), ((1.0, -9.0, 4.0, 2.0), 4.0), ((-1.0, -9.0, -4.0, -2.0), -1.0)],
@@ -172,9 +157,3 @@ def test_the_valley_of_a_quadratic_has_its_top_curvature(curvatures, expected):
     assert torch.equal(model.weight, before)
     found, _, converged = landscape.top_eigenvalue(model, loss, tolerance=1e-9)
     assert found == pytest.approx(expected, abs=1e-4) and converged
-
-
-def test_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
-    said = shown(monkeypatch, capsys, optimizer_states)
-    tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
-    assert tasks and all(task in said for task in tasks)

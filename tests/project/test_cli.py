@@ -96,17 +96,12 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
     "arguments, option, message",
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
-        (["recipes", "mxfp9"], "name", "unknown name 'mxfp9'; expected one of mxfp"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
         (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
-        (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),
         (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
         (["train", "--recipe", "fp7"], "--recipe", "fp7"),
         (["train", "--model", "vgg"], "--model", "got 'vgg'"),
-        (["train", "--data", "mnist"], "--data", "got 'mnist'"),
-        (["train", "--acc", "affine8"], "--acc", "affine8"),
         (["train", "--chunk", "4"], "chunk", "give acc a format"),
-        (["train", "--weight-update", "e6m9:nearest"], "--weight-update", "nearest_even"),
         (["train", "--device", "tpu7"], "--device", "got 'tpu7'"),
         (["train", "--epochs", "0"], "--epochs", "1"),
         (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
@@ -115,20 +110,13 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["report", "."], "PATHS", "no records.jsonl"),
         (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
-        (["accumulate", "--metric", "mse"], "--metric", "'nmse' or 'vrr'"),
-        (["accumulate", "--margin", "-1"], "--margin", "greater than or equal to 0"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
-        (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
-        (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
         (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected greater than 0"),
-        (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
         (["schedule", "pfq:3-8/8"], "text", "there is nothing to draw before"),
         (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
         (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
         (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "expected cycles=<value>"),
-        (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
         (["train", "--assignment", "ratio=2"], "--assignment", "of at most 1, got 2"),
-        (["train", "--assignment", "bits=5"], "--assignment", "bits=5 cannot be met"),
         (["bench", "everything"], "what", "expected product or accumulate"),
     ],
 )
@@ -246,22 +234,16 @@ def test_accumulate_says_the_headroom(tmp_path: Path) -> None:
     assert "not measured" in done(*ACCUMULATE, "--sample", "0", "--out", tmp_path)
 
 
-def test_accumulate_plans_by_the_error_law_and_a_margin_or_by_sakrs_rule(tmp_path: Path) -> None:
+def test_accumulate_plans_by_the_error_law_or_by_sakrs_rule(tmp_path: Path) -> None:
     config = accumulate.AccumulateConfig(model="cnn1", width=2, batch=16, sample=16)
-    for options, changes in (
-        ((), {}),
-        (("--margin", "0"), {"margin": 0}),
-        (("--metric", "vrr", "--margin", "0"), {"metric": "vrr", "margin": 0}),
-    ):
+    for changes in ({}, {"metric": "vrr", "margin": 0}):
         asked = config.replace(**changes)
         made = accumulate.make_plan(asked, accumulate.find_workload(asked))
-        done(*ACCUMULATE, *options, "--out", tmp_path)
+        options = [word for name, value in changes.items() for word in (f"--{name}", value)]
+        done(*ACCUMULATE, *options, "--out", tmp_path, *(["--simulate"] if changes else []))
         records = read_records(tmp_path / "accumulate.jsonl")
         rows = [record for record in records if record["type"] == "plan"]
         assert rows == [{"type": "plan", **row} for row in made.to_dicts()]
-    assert "Sakr's own rule" in " ".join(done("accumulate", "--help").split())
-    options = ("--simulate", "--metric", "vrr", "--margin", "0", "--out", tmp_path)
-    done(*ACCUMULATE, *options)
     assert (tmp_path / "retention.png").stat().st_size > 1000
 
 

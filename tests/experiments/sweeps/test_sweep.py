@@ -174,17 +174,6 @@ def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Pat
     assert [r.status for r in results.results] == ["finished"] * 4
 
 
-@rows(
-    "error, is_full",
-    (OSError(errno.ENOSPC, "full"), True), (OSError(errno.EDQUOT, "quota"), True),
-    (OSError(errno.EACCES, "no"), False), (RuntimeError("shape"), False),
-)  # fmt: skip
-def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
-    outer = ValueError("outer")
-    outer.__context__ = error
-    assert training.is_full(error) == training.is_full(outer) == is_full
-
-
 def stopping(config: RunConfig, folder: Path, progress: training.Progress) -> None:
     """Trains until ctrl-C after the second epoch of the cells with seed 1."""
 
