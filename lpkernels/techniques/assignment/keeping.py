@@ -148,7 +148,7 @@ class SavedTensor:
 
 @dataclass
 class Keeper:
-    """Decides for one forward pass in which form each tensor that an operation keeps is kept.
+    """Decides for one forward pass whether a tensor that an operation keeps is held as codes.
 
     resident: memories that live anyway, such as parameters. flag: becomes True where a value has no
     code. packs: whether codes stand for anything; without, operations keep the rounded tensors.
@@ -186,14 +186,14 @@ class Keeper:
             self._stored[where] = y._version, Codes(quantizer, self.meter)
 
     def copies(self, y: Tensor, quantizer: Quantizer) -> None:
-        """y holds the values of such a tensor, as a view or in memory of its own."""
+        """y holds the values of a tensor of the assignment, as a view or in memory of its own."""
         where = StorageWeakRef(y.untyped_storage())
         if where not in self._stored and where not in self.resident:
             self.stores(y, quantizer)
 
     def settles(self, result: Tensor, y: Tensor) -> None:
-        """Where the call kept its result, y is kept from now on: the result as it was stored,
-        rounded."""
+        """Where the call kept its own result for backward, y, the rounded result, takes its
+        place."""
         where = StorageWeakRef(result.untyped_storage())
         for reference in self._pending:
             kept = reference()

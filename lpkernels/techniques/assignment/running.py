@@ -42,10 +42,10 @@ _APART = frozenset("grad grad_fn".split())
 
 
 class Session(TorchFunctionMode):
-    """A forward pass that meets the model's functions, and the functions that layers compute in
-    their place; `running` is around it.
+    """A forward pass: it meets every function that the model calls, or that an emulated layer
+    computes in the function's place, and rounds its tensors. `running` is the context around it.
 
-    branches: each share of a gradient is rounded, and not their sum.
+    branches: the shares of a gradient are rounded, and not their sum.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment.composite import PARTS
+from lpkernels.techniques.assignment.composite import PARTS, Part
 from lpkernels.techniques.assignment.graph import Op, key_of
 from lpkernels.techniques.assignment.operations import (
     BY_THEIR_RESULT,
@@ -380,8 +380,8 @@ class _Recorder(Visitor):
         # None for values without a gradient (comparisons, indices). A weak reference to a storage
         # keeps its address from being used again, and nothing else alive.
         self._makers: dict[StorageWeakRef, Maker | None] = {}
-        # By the number of a call that runs: its arguments, and its tensors with their versions.
-        self._entered: dict[int, tuple[Mapping[str, Any], dict[str, Tensor], list[int]]] = {}
+        # By the number of a call that runs: itself, its arguments, and the versions of its tensors.
+        self._entered: dict[int, tuple[TracedCall, Mapping[str, Any], list[int]]] = {}
         # Parameters may share one storage, of which each is a part.
         self._parameters: dict[int, TracedParameter] = {}
         for number, (name, p) in enumerate(model.named_parameters()):
@@ -402,15 +402,16 @@ class _Recorder(Visitor):
         return [maker for maker in makers if isinstance(maker, TracedOp)]
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        tensors = all_tensors(arguments)
-        passes = _passes_gradients(call.operation, arguments, tensors.values())
-        makers = [self._maker(x) for x in tensors.values()]
-        self.calls.append(TracedCall(call.operation, makers, passes))
-        self._entered[call.number] = arguments, tensors, [x._version for x in tensors.values()]
+        tensors = all_tensors(arguments).values()
+        passes = _passes_gradients(call.operation, arguments, tensors)
+        traced = TracedCall(call.operation, [self._maker(x) for x in tensors], passes)
+        self.calls.append(traced)
+        self._entered[call.number] = traced, arguments, [x._version for x in tensors]
 
     def after(self, call: Call, result: Any) -> None:
-        arguments, tensors, versions = self._entered.pop(call.number)
-        name, entered = canonical(call.operation), list(tensors.values())
+        traced, arguments, versions = self._entered.pop(call.number)
+        tensors, name = all_tensors(arguments), canonical(call.operation)
+        entered = list(tensors.values())
         self._refuse_values(call, name, entered, result)
         # zeros_like, new_zeros and their like read only the shape and type of a tensor.
         reads_no_values = name.endswith("_like") or name.startswith("new_")
@@ -421,48 +422,43 @@ class _Recorder(Visitor):
         if len(floats) < len(new):
             for x in new:
                 self._makers.setdefault(_memory(x), None)
-        named = zip(tensors, self.calls[-1].reads, strict=True)
-        makers = {name: maker for name, maker in named if maker is not None}
+        reads = zip(tensors, traced.reads, strict=True)
+        makers = {argument: maker for argument, maker in reads if maker is not None}
         if not floats or not makers:
             return
         if name in SAME_VALUES and len(set(makers.values())) == 1:
             for x in floats:
                 self._makers[_memory(x)] = next(iter(makers.values()))
-        else:
-            self._record(call, name, arguments, makers, result, floats)
-            places = entered if in_arguments else all_tensors({"": result}).values()
-            for number, x in enumerate(places):
-                step = self._makers.get(_memory(x))
-                if any(x is each for each in floats) and isinstance(step, TracedOp):
-                    self.calls[-1].results[ResultPlace(in_arguments, number)] = step
-
-    def _record(
-        self,
-        call: Call,
-        name: str,
-        arguments: Mapping[str, Any],
-        makers: dict[str, Maker],
-        result: Any,
-        floats: list[Tensor],
-    ) -> None:
-        """Adds the operations of the call."""
+            return
+        outputs = entered if in_arguments else list(all_tensors({"": result}).values())
         composite = PARTS[name](arguments, result) if name in PARTS else None
-        if composite is None:
+        if composite is not None:
+            parts, returned = composite
+            traced.parts = self._parts(call.run, parts, makers)
+            for x, part in zip(outputs, returned, strict=True):
+                self._makers[_memory(x)] = traced.parts[part]
+        else:
             gemm = name in _GEMMS
             for x in floats:
                 step = TracedOp(call.run, name, "", gemm, gemm or name in KNOWN, x.numel())
                 self._add(step.reads(makers.values()), x)
-            return
-        parts, returned = composite
-        steps: dict[str, TracedOp] = self.calls[-1].parts
+        for number, x in enumerate(outputs):
+            maker = self._makers.get(_memory(x))
+            if any(x is new_value for new_value in floats) and isinstance(maker, TracedOp):
+                traced.results[ResultPlace(in_arguments, number)] = maker
+
+    def _parts(
+        self, run: Run, parts: Sequence[Part], makers: Mapping[str, Maker]
+    ) -> dict[str, TracedOp]:
+        """Adds the operations inside a call, and returns them by name."""
+        steps: dict[str, TracedOp] = {}
         for part in parts:
             operation = "matmul" if part.is_gemm else part.name
-            step = TracedOp(call.run, operation, part.name, part.is_gemm, True, part.numel)
+            step = TracedOp(run, operation, part.name, part.is_gemm, True, part.numel)
             operands = {**makers, **steps}
-            self._add(step.reads(operands[each] for each in part.reads if each in operands))
+            self._add(step.reads(operands[name] for name in part.reads if name in operands))
             steps[part.name] = step
-        for x, part_name in zip(all_tensors({"": result}).values(), returned, strict=True):
-            self._makers[_memory(x)] = steps[part_name]
+        return steps
 
     def _add(self, step: TracedOp, result: Tensor | None = None) -> None:
         self.steps.append(step)
