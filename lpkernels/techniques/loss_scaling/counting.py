@@ -45,8 +45,6 @@ class _Sums:
     def __init__(self, key: _Key) -> None:
         self.key, self.calls = key, 0
         self.counts: dict[torch.device, tuple[Tensor, Tensor]] = {}
-        # A format without a range of its own is not asked which elements over- and underflow.
-        self.has_range = isinstance(key.format, FloatFormat)
         self.fmt = key.format if isinstance(key.format, FloatFormat) else FP32
         self.count = counting_to_nearest(self.fmt)
 
@@ -97,7 +95,8 @@ class CountingVisitor(Visitor):
 
     def _row(self, sums: _Sums, counts: Counts) -> TensorRow:
         key, (seen, unscaled) = sums.key, counts
-        over, under = seen[:2].tolist() if sums.has_range else (0, 0)
+        # A format without a range of its own is not asked which elements over- and underflow.
+        over, under = seen[:2].tolist() if isinstance(key.format, FloatFormat) else (0, 0)
         if self._scaled is None or key.kind not in GRADIENTS:
             unscaled = seen
         histograms = Histogram.of_counts(seen), Histogram.of_counts(unscaled)

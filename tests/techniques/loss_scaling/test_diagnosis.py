@@ -239,18 +239,10 @@ def test_formats_of_the_recipe() -> None:
 def test_formats_by_kind_and_other_dtypes(dtype: torch.dtype) -> None:
     model, formats = nn.Linear(4, 4, dtype=dtype), {"weight": "e4m3fn", "grad_weight": "e5m2"}
     asked = {**formats, "weight": lp.Quantizer("e4m3fn")}
-    report = one_pass(model, torch.randn(3, 4, dtype=dtype), fmt=asked)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.float64):
+        report = one_pass(model, torch.randn(3, 4, dtype=dtype), fmt=asked)
     assert {row.kind: str(row.format) for row in report.rows} == formats
     assert row_of(report, "Linear", "grad_weight").histogram.elements == 16
-
-
-def test_autocast_is_left_alone() -> None:
-    model = net()
-    with diagnose(model, "fp16") as report, torch.autocast("cpu", torch.bfloat16):
-        y = model(batch())
-        assert y.dtype == torch.bfloat16
-        y.float().mean().backward()
-    assert row_of(report, "right", "grad_output").calls == 1
 
 
 def test_products_without_a_row_are_named_below_the_table(tmp_path: Path) -> None:

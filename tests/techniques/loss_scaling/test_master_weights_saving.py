@@ -38,29 +38,21 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recip
     )
 
 
-def test_a_state_dict_is_not_touched_by_who_loads_it() -> None:
-    held = optimizers.parameters()
+def test_options_are_loaded_hooks_called_and_the_state_dict_is_not_touched() -> None:
+    held, calls = optimizers.parameters(), list[str]()
     optimizer = optimizers.wrapped("adam", held, **optimizers.RECIPES["narrow"])
     optimizers.train(optimizer, held, [1])
-    state = copy.deepcopy(optimizer.state_dict())
-    kept = copy.deepcopy(state)
-    optimizer.load_state_dict(state)
-    optimizers.train(optimizer, held, [2, 3])
-    optimizer.param_groups[0]["lr"] = 7.0
-    optimizers.assert_same(state, kept)
-
-
-def test_options_and_hooks_are_loaded() -> None:
-    optimizer = optimizers.wrapped("momentum", optimizers.parameters(), weight="fp16")
     optimizer.param_groups[0]["lr"] = 0.25
     state = copy.deepcopy(optimizer.state_dict())
-    other = optimizers.wrapped("momentum", optimizers.parameters(), weight="fp16")
-    calls: list[str] = []
-    other.register_load_state_dict_pre_hook(lambda *_: calls.append("before"))
-    other.register_load_state_dict_post_hook(lambda *_: calls.append("after"))
-    other.load_state_dict(state)
-    assert other.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"] == 0.25
+    before = copy.deepcopy(state)
+    optimizer.param_groups[0]["lr"] = 7.0
+    optimizer.register_load_state_dict_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_load_state_dict_post_hook(lambda *_: calls.append("after"))
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["lr"] == optimizer.optimizer.param_groups[0]["lr"] == 0.25
     assert calls == ["before", "after"]
+    optimizers.train(optimizer, held, [2, 3])
+    optimizers.assert_same(state, before)
 
 
 @each("name, recipe", optimizers.PAIRS)

@@ -44,7 +44,8 @@ _DTYPES = {
 class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
-    states: formats of the optimizer's states, by name; states of other names have `state`.
+    states: formats of the optimizer's states, by name; states of other names have `state`, which is
+        float32 where some are named.
     """
 
     weight: Quantizer
@@ -71,7 +72,7 @@ class WeightFormats:
 
     def of_state(self, name: str) -> Quantizer:
         """The format of the optimizer's state of this name."""
-        return self.states.get(name, FLOAT32 if self.states else self.state)
+        return self.states.get(name, self.state)
 
     @cached_property
     def working_is_master(self) -> bool:

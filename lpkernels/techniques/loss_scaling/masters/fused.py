@@ -153,7 +153,10 @@ class Batches:
             zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
             kept[name] = Layout.of(parameter).encoded_part(zeros, formats.of_state(name).fmt)
         if self._kind is not SGD:
-            begun += _count_steps(kept, parameter)
+            begun += [] if _STEP in kept else [_STEP]
+            # The pass reads the count of steps where the parameter is.
+            count = kept.get(_STEP, 0.0)
+            kept[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
         key = (id(group), bool(begun), parameter.dtype, gradient.dtype, parameter.device)
         batch = self._batches.get(key)
         if batch is None:
@@ -231,12 +234,3 @@ def _keyed(quantizer: Quantizer | None, key: int) -> Keyed:
     """A quantizer with the key of its draws; none for float32, which values are already in."""
     rounds = quantizer is not None and quantizer.fmt != FP32
     return Keyed(quantizer if rounds else None, int(key))
-
-
-def _count_steps(kept: dict[str, Any], parameter: Tensor) -> list[str]:
-    """Makes the count of steps a float32 number on the parameter's device, where the pass reads it;
-    returns its name if it begins now, in a list."""
-    count = kept.get(_STEP)
-    number = 0.0 if count is None else count
-    kept[_STEP] = torch.as_tensor(number, dtype=torch.float32, device=parameter.device)
-    return [_STEP] if count is None else []
