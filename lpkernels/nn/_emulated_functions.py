@@ -67,27 +67,6 @@ def _reflected_matmul(self: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
     return functional.matmul(other, self, recipe=recipe)
 
 
-def _addbmm(
-    input: Tensor,
-    batch1: Tensor,
-    batch2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe,
-) -> Tensor:
-    """One sum over (batch, k)."""
-    _check_dimensions("addbmm", batch1, batch2, 3, 3)
-    if len(batch1) != len(batch2):
-        raise ValueError(
-            f"addbmm: expected two batches of one size, got shapes {tuple(batch1.shape)} and "
-            f"{tuple(batch2.shape)}"
-        )
-    left = batch1.transpose(0, 1).flatten(1)
-    right = batch2.flatten(0, 1)
-    return functional.addmm(input, left, right, beta=beta, alpha=alpha, recipe=recipe)
-
-
 def _addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1, recipe: Recipe
 ) -> Tensor:
@@ -99,21 +78,6 @@ def _addmv(
         )
     column, addend = vec.unsqueeze(1), input.unsqueeze(-1)
     return functional.addmm(addend, mat, column, beta=beta, alpha=alpha, recipe=recipe).squeeze(1)
-
-
-def _in_place(name: str, emulated: Handler) -> Handler:
-    """The function that writes into its first argument."""
-
-    def write(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        result = emulated(self, *args, **options)
-        if result.shape != self.shape:
-            raise ValueError(
-                f"{name}: the result has shape {tuple(result.shape)}, but the tensor to write has "
-                f"{tuple(self.shape)}; use {name.rstrip('_')}, which makes a new tensor"
-            )
-        return self.copy_(result)
-
-    return write
 
 
 def _vecdot(x: Tensor, y: Tensor, *, dim: int = -1, recipe: Recipe) -> Tensor:
@@ -312,14 +276,9 @@ _MM, _MV, _DOT, _VDOT = (
 _MATMUL = Emulation(_renamed(functional.matmul, input="a", other="b"))
 _INNER, _GROUPED = Emulation(_inner, takes=_no_scalar), Emulation(_grouped_mm, 2, _no_bias)
 _BMM = Emulation(_renamed(functional.bmm, input="a", mat2="b"))
-_BATCHES = {"batch1": "a", "batch2": "b"}
-#: Functions that add to a product; their forms with _ at the end write into the first argument.
-_ADDING = {
-    "addmm": _renamed(functional.addmm, mat1="a", mat2="b"),
-    "addmv": _addmv,
-    "addbmm": _addbmm,
-    "baddbmm": _renamed(functional.baddbmm, **_BATCHES),
-}
+_ADDMM = Emulation(_renamed(functional.addmm, mat1="a", mat2="b"))
+_BADDBMM = Emulation(_renamed(functional.baddbmm, batch1="a", batch2="b"))
+_ADDMV = Emulation(_addmv)
 
 #: By torch's function. Some are not in every version of torch.
 EMULATIONS: dict[Any, Emulation] = {
@@ -334,16 +293,9 @@ EMULATIONS: dict[Any, Emulation] = {
     torch.linalg.vecdot: Emulation(_vecdot),
     torch.tensordot: Emulation(_tensordot, 2, _no_scalar),
     **dict.fromkeys((torch.bmm, Tensor.bmm), _BMM),
-    **{
-        getattr(home, name, None): Emulation(emulated)
-        for name, emulated in _ADDING.items()
-        for home in (torch, Tensor)
-    },
-    **{
-        getattr(home, f"{name}_", None): Emulation(_in_place(f"{name}_", emulated))
-        for name, emulated in _ADDING.items()
-        for home in (torch, Tensor)
-    },
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDMM),
+    **dict.fromkeys((torch.addmv, Tensor.addmv), _ADDMV),
+    **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), _BADDBMM),
     getattr(torch, "_grouped_mm", None): _GROUPED,
     getattr(F, "grouped_mm", None): _GROUPED,
     torch.einsum: Emulation(_einsum, takes=_two_operands),

@@ -206,18 +206,6 @@ def _recurrent(y: Any, x: Tensor, *weights: Any) -> int:
     return x.shape[:-1].numel() * sum(w.numel() for w in tensors if w.dim() == 2)
 
 
-def _factored(y: Any, a: Tensor, *values: Any) -> int:
-    """An LU factorization, and the solutions of as many systems as the next tensor has columns."""
-    n, longer, batch = min(a.shape[-2:]), max(a.shape[-2:]), a.shape[:-2].numel()
-    right = sum(x.numel() for x in values[:1] if isinstance(x, Tensor))
-    return batch * n * n * (3 * longer - n) // 6 + n * right
-
-
-def _solved(y: Any, *_: Any) -> int:
-    solution = y[0] if isinstance(y, tuple | list) else y
-    return solution.numel() * solution.shape[-2]
-
-
 _WITH_LENGTHS: dict[Callable[..., Sizes], str] = {
     _matmul: "mm bmm _int_mm _scaled_mm _scaled_mm_v2 hspmm _sparse_mm_reduce_impl "
     "_sparse_sparse_matmul",
@@ -277,13 +265,6 @@ _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
     "_embedding_bag_per_sample_weights_backward": (
         "bag", lambda y, g, w, at, *_: at.numel() * w.shape[-1],
     ),
-    "_linalg_solve_ex linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet": (
-        "solve", _factored,
-    ),
-    "linalg_cholesky_ex cholesky": ("solve", lambda y, a, *_: a.numel() * a.shape[-1] // 6),
-    "linalg_inv_ex": ("solve", lambda y, a, *_: a.numel() * a.shape[-1]),
-    "linalg_lu_solve cholesky_solve _cholesky_solve_helper": ("solve", _solved),
-    "linalg_solve_triangular triangular_solve": ("solve", lambda *values: _solved(*values) // 2),
 }  # fmt: skip
 
 
@@ -304,15 +285,17 @@ SIZES: dict[str, Callable[..., Sizes]] = {
 
 NOT_COUNTED = frozenset(
     """
-    _compute_linear_combination _cslt_sparse_mm _cudnn_attention_backward _cudnn_attention_forward
-    _linalg_eigh _linalg_eigvals _linalg_svd _lstm_mps _mps_convolution_transpose
-    _slow_conv2d_backward _sparse_mm_reduce_impl_backward _sparse_semi_structured_addmm
-    _sparse_semi_structured_mm _spsolve _triton_scaled_dot_attention cholesky_inverse
-    cudnn_convolution_transpose geqrf linalg_eig linalg_eigvals linalg_householder_product
-    linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_matrix_exp linalg_pinv linalg_qr
-    lstm_mps_backward miopen_convolution_transpose mps_convolution_backward
+    _cholesky_solve_helper _compute_linear_combination _cslt_sparse_mm _cudnn_attention_backward
+    _cudnn_attention_forward _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet
+    _linalg_solve_ex _linalg_svd _lstm_mps _mps_convolution_transpose _slow_conv2d_backward
+    _sparse_mm_reduce_impl_backward _sparse_semi_structured_addmm _sparse_semi_structured_mm
+    _spsolve _triton_scaled_dot_attention cholesky cholesky_inverse cholesky_solve
+    cudnn_convolution_transpose geqrf linalg_cholesky_ex linalg_eig linalg_eigvals
+    linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq
+    linalg_lu linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_pinv linalg_qr
+    linalg_solve_triangular lstm_mps_backward miopen_convolution_transpose mps_convolution_backward
     mps_convolution_transpose_backward ormqr quantized_gru quantized_lstm slow_conv_transpose2d
-    slow_conv_transpose3d
+    slow_conv_transpose3d triangular_solve
     """.split()
 )
 """Operators of torch that multiply matrices, and whose multiply-adds nobody has written down."""

@@ -34,7 +34,7 @@ class Row:
         name: the module's name in the model, "" for the model itself.
         module: the name of its class.
         product: "matmul", "conv", "conv_transpose", "bilinear", "attention", "recurrent",
-            "distances", "bag" (of embeddings) or "solve"; the operator's name where `macs` is None.
+            "distances" or "bag" (of embeddings); the operator's name where `macs` is None.
         recipe: the name or text of the module's recipe, "" if it has none.
         lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None of a backward
             pass, and where torch fuses several products. The wgrad of a recurrent layer is one sum
@@ -167,12 +167,12 @@ def summary(
 
     Every product is counted where it reaches torch, below autograd and inside fused functions, by
     whatever it is called: matrix products, sparse and grouped ones, convolutions, bilinear forms,
-    attention, recurrent layers, distances, bags of embeddings, systems of equations (their leading
-    terms). An operator that multiplies matrices in an unknown number of multiply-adds is named as
-    not counted. A product belongs to the innermost module that runs, in the backward pass to the
-    module whose forward pass made that part of the graph. The sums of norms, of softmax and of the
-    gradients of biases are no products, nor are elementwise products and their sums, as which
-    outer, kron and torch.linalg.vecdot reach torch.
+    attention, recurrent layers, distances, bags of embeddings. An operator that multiplies matrices
+    in an unknown number of multiply-adds, as a solver does, is named as not counted. A product
+    belongs to the innermost module that runs, in the backward pass to the module whose forward pass
+    made that part of the graph. The sums of norms, of softmax and of the gradients of biases are no
+    products, nor are elementwise products and their sums, as which outer, kron and
+    torch.linalg.vecdot reach torch.
 
     Without `backward` the pass runs without gradients. Parameters, their gradients, buffers and the
     states of torch's random generators are put back. Lazy layers get their sizes. A model on the
