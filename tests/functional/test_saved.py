@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,11 +240,12 @@ def test_switch_refuses_what_is_no_bool() -> None:
 
 def test_nothing_is_packed_while_a_graph_is_captured(monkeypatch):
     """Packing waits for the device, which a capture forbids."""
-    layer = lp.nn.Linear(5, 3, recipe=FORMATS["e5m2"])
-    x = torch.randn(8, 5, requires_grad=True)
-    with kept_bytes(*layer.parameters()) as packed:
-        layer(x)
-    monkeypatch.setattr(_saved, "_captured", lambda x: True)
-    with kept_bytes(*layer.parameters()) as whole:
-        layer(x)
-    assert 8 * 5 in packed.values() and 8 * 5 not in whole.values()
+    x = SimpleNamespace(
+        device=torch.device("cuda"), is_cpu=False, is_cuda=True, is_meta=False, numel=lambda: 1
+    )
+    monkeypatch.setattr(_saved.ops, "packs_at_once", lambda device: True)
+    for captures in (False, True):
+        monkeypatch.setattr(
+            torch.cuda, "is_current_stream_capturing", lambda answer=captures: answer
+        )
+        assert _saved.packs(x) is not captures
