@@ -55,7 +55,7 @@ def train(
 
     Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
     """
-    given = {name for name in values if is_given(context, name)}
+    options = {name for name in values if is_given(context, name)}
     again = f"what was saved goes on with: lpkernels train --resume --out {shlex.quote(str(out))}"
     with system_errors(again), ExitStack() as stack:
         with named_options(values):
@@ -64,7 +64,7 @@ def train(
                 # torchrun ends the survivors of a dead process so, who would wait for it.
                 stack.enter_context(sigterm_as_ctrl_c())
             stack.enter_context(_owned(out, processes, make=not resume))
-            trainer = _trainer(out, resume, values, given, processes)
+            trainer = _trainer(out, resume, values, options, processes)
         _fit(trainer, out)
 
 
@@ -72,7 +72,7 @@ def train(
 def _owned(out: Path, processes: Processes, *, make: bool) -> Iterator[None]:
     """Called by all processes; the first one owns the run's folder for all. If the run cannot
     begin, a folder that was made for it is removed again."""
-    made = [path for path in (out, *out.parents) if not path.exists()] if make else []
+    folders = [path for path in (out, *out.parents) if not path.exists()] if make else []
 
     def own() -> None:
         if out.is_file():
@@ -89,12 +89,12 @@ def _owned(out: Path, processes: Processes, *, make: bool) -> Iterator[None]:
         finally:
             stack.close()
             with contextlib.suppress(OSError):
-                for path in made if processes.first else ():
+                for path in folders if processes.first else ():
                     path.rmdir()
 
 
 def _trainer(
-    out: Path, resume: bool, values: dict[str, Any], given: set[str], processes: Processes
+    out: Path, resume: bool, values: dict[str, Any], options: set[str], processes: Processes
 ) -> "Trainer":
     from lpkernels.experiments.training.checkpoints import read_config
     from lpkernels.experiments.training.trainer import Trainer
@@ -104,12 +104,12 @@ def _trainer(
             device_exists(values["device"])
         return Trainer(RunConfig.of(**values), out, processes=processes)
     own = processes.on_first(lambda: read_config(out))
-    if ":" in own.workload.data and "data" not in given:
+    if ":" in own.workload.data and "data" not in options:
         raise ValueError(
             f"data: this run trains {own.workload.data}, code that the folder alone must not "
             f"choose; give --data {own.workload.data} again"
         )
-    _check_options(own, {name: values[name] for name in given})
+    _check_options(own, {name: values[name] for name in options})
     return Trainer.resume(out, processes=processes)
 
 
@@ -144,17 +144,17 @@ def _show_diagnosis(out: Path) -> None:
     path = out / "diagnosis.jsonl"
     if not path.is_file():
         return
-    found = Report.load(path)
-    show_table(diagnosis_table(found))
-    console.print(str(found.recommend()), highlight=False, soft_wrap=True)
-    picture = plot_exponents(found, out / "diagnosis.png")
+    report = Report.load(path)
+    show_table(diagnosis_table(report))
+    console.print(str(report.recommend()), highlight=False, soft_wrap=True)
+    picture = plot_exponents(report, out / "diagnosis.png")
     console.print(f"diagnosis in {path}, picture in {picture}", soft_wrap=True)
 
 
-def _check_options(config: RunConfig, given: dict[str, Any]) -> None:
+def _check_options(config: RunConfig, options: dict[str, Any]) -> None:
     """Raises ValueError if an option differs from the option of the run to be resumed."""
     own = config.flat()
-    for name, value in given.items():
+    for name, value in options.items():
         if value != own[name]:
             option = f"--{name.replace('_', '-')}"
             raise ValueError(

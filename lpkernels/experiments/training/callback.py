@@ -189,8 +189,8 @@ def register(name: str, *, order: int) -> Callable[[type[C]], type[C]]:
             raise ValueError(f"register: a callback called {name!r} exists already")
         config.NAME, config.ORDER = name, order
         CALLBACKS[name] = config
-        for each in sorted(CALLBACKS.values(), key=lambda each: (each.ORDER, each.NAME)):
-            CALLBACKS[each.NAME] = CALLBACKS.pop(each.NAME)
+        for kind in sorted(CALLBACKS.values(), key=lambda kind: (kind.ORDER, kind.NAME)):
+            CALLBACKS[kind.NAME] = CALLBACKS.pop(kind.NAME)
         return config
 
     return decorate

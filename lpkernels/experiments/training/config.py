@@ -115,13 +115,13 @@ class RunConfig(Settings):
 
         A whole section may be given by its name too.
         """
-        known = flat_settings()
+        fields_by_name = flat_settings()
         whole = {k: v for k, v in values.items() if k == "callbacks" or isinstance(v, Settings)}
-        for name in sorted(values.keys() - known.keys() - whole.keys()):
-            raise unknown_field("RunConfig", name, list(known))
+        for name in sorted(values.keys() - fields_by_name.keys() - whole.keys()):
+            raise unknown_field("RunConfig", name, list(fields_by_name))
         changes: dict[str, dict[str, Any]] = {}
         for name in values.keys() - whole.keys():
-            changes.setdefault(known[name][0], {})[name] = values[name]
+            changes.setdefault(fields_by_name[name][0], {})[name] = values[name]
         fields = {**dict(self), **whole, **changes.pop("", {})}
         for name in SECTIONS.keys() & changes.keys():
             fields[name] = fields[name].replace(**changes.pop(name))
@@ -221,7 +221,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises: ValueError: an unknown field or section, a field given twice, or in a section that it
         does not belong to.
     """
-    known, tables = flat_settings(), sections()
+    fields_by_name, tables = flat_settings(), sections()
     flat: dict[str, Any] = {}
     for section, table in values.items():
         if not isinstance(table, Mapping):
@@ -232,9 +232,9 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
             names = nearest(section, filter(None, tables), "`lpkernels train --help` lists all")
             raise ValueError(f"unknown section {section!r}; expected one of {names}")
         for name, value in table.items():
-            if name not in known:
-                raise unknown_field(where, name, list(known))
-            owner = known[name][0]
+            if name not in fields_by_name:
+                raise unknown_field(where, name, list(fields_by_name))
+            owner = fields_by_name[name][0]
             if where != "RunConfig" and owner != section:
                 right = f"belongs to section {owner!r}" if owner else "is a field of the run itself"
                 raise ValueError(f"{section}.{name}: it {right}")

@@ -91,13 +91,13 @@ class OptimizerConfig(Settings):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the optimizer's constructor."""
-        given = {
+        arguments = {
             name: default if getattr(self, name) is None else getattr(self, name)
             for name, default in _DEFAULTS[self.optimizer].items()
         }
-        if "beta1" in given:
-            given["betas"] = (given.pop("beta1"), given.pop("beta2"))
-        return given
+        if "beta1" in arguments:
+            arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
+        return arguments
 
     @property
     def peak(self) -> float:

@@ -161,7 +161,7 @@ def check_sizes(
     Raises: ValueError: a layer refuses such a number.
     """
     products = [recipe.by_product for recipe in recipes.values()]
-    if not any(each is not None and each.wgrad_input.transform for each in products):
+    if not any(rule is not None and rule.wgrad_input.transform for rule in products):
         return
     total = len(data.train)
     sizes = {batch, total % batch or batch}

@@ -177,13 +177,13 @@ class Trainer:
                 callbacks, or the batch does not divide by the number of processes.
         """
         path = Path(folder) / CHECKPOINT
-        found = processes.on_first(lambda: read_checkpoint(path))
+        state, file = processes.on_first(lambda: read_checkpoint(path))
         trainer = cls.__new__(cls)
-        trainer.config = RunConfig.from_dict(found.state["config"], found.state["version"])
+        trainer.config = RunConfig.from_dict(state["config"], state["version"])
         trainer.processes, trainer.folder, trainer.checkpoint = processes, Path(folder), path
         trainer._build(workload)
-        trainer._load(found.state)
-        processes.on_first(lambda: trainer._restore(found.path))
+        trainer._load(state)
+        processes.on_first(lambda: trainer._restore(file))
         return trainer
 
     def _load(self, state: dict[str, Any]) -> None:

@@ -83,10 +83,9 @@ def _files(folder: Path) -> list[Path]:
     names = [
         f"{part}-{kind}" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
     ]
-    found: list[Path | None] = []
     for place in (folder, folder / "fashion-mnist", folder / "FashionMNIST" / "raw"):
-        found = [_either(place / f"{name}-ubyte") for name in names]
-        whole = [file for file in found if file is not None]
+        files = [_either(place / f"{name}-ubyte") for name in names]
+        whole = [file for file in files if file is not None]
         if len(whole) == len(names):
             return whole
     missing = [name for name in names if _either(folder / f"{name}-ubyte") is None]
@@ -100,8 +99,8 @@ def _files(folder: Path) -> list[Path]:
 
 def _either(file: Path) -> Path | None:
     """The file, plain or compressed; None if there is neither."""
-    both = (file, file.with_name(f"{file.name}.gz"))
-    return next((each for each in both if each.is_file()), None)
+    forms = (file, file.with_name(f"{file.name}.gz"))
+    return next((form for form in forms if form.is_file()), None)
 
 
 def _read_idx(file: Path, what: str, dims: int) -> np.ndarray:

@@ -60,8 +60,8 @@ def dataset(
 
     def register(make: Maker) -> Maker:
         for name in names:
-            known = DATASETS.get(name)
-            if known is not None and known.make.__qualname__ != make.__qualname__:
+            other = DATASETS.get(name)
+            if other is not None and other.make.__qualname__ != make.__qualname__:
                 raise ValueError(f"dataset: one called {name!r} exists already")
             DATASETS[name] = DataSet(make, model, settings)
         return make
@@ -86,20 +86,20 @@ def find(config: WorkloadConfig) -> Workload:
         return _imported(config)
     for module in ("fashion", "images", "tables", "text"):
         importlib.import_module(f"lpkernels.experiments.workloads.{module}")
-    known = DATASETS.get(config.data)
-    if known is None:
+    data = DATASETS.get(config.data)
+    if data is None:
         raise ValueError(
             f"data: expected one of {nearest(config.data, DATASETS, _PAGE)}, got {config.data!r}; "
             "or module:function, which returns a Workload"
         )
-    others = set(_changed(config)) - {*_ALWAYS, *known.settings}
+    others = set(_changed(config)) - {*_ALWAYS, *data.settings}
     if others:
-        taken = [name for name in known.settings if name not in _ALWAYS]
+        names = [name for name in data.settings if name not in _ALWAYS]
         raise ValueError(
             f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
-            f"{nearest(min(others), ['model', 'width', *taken], _PAGE)}; leave it out"
+            f"{nearest(min(others), ['model', 'width', *names], _PAGE)}; leave it out"
         )
-    return known.make(config.replace(model=config.network(known.model), depth=0))
+    return data.make(config.replace(model=config.network(data.model), depth=0))
 
 
 def _changed(config: WorkloadConfig) -> dict[str, Any]:

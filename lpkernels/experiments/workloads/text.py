@@ -74,19 +74,19 @@ def text() -> str:
     """
     name = unicodedata.ucd_3_2_0.name
     names = (name(chr(code), "") for code in range(0x110000))
-    found = "\n".join(n for n in names if n and not n.startswith(_COUNTED))
-    own = hashlib.sha256(found.encode()).hexdigest()
+    content = "\n".join(n for n in names if n and not n.startswith(_COUNTED))
+    own = hashlib.sha256(content.encode()).hexdigest()
     if own != _SHA256:
         raise RuntimeError(
             f"text: expected the names of Unicode 3.2, of hash {_SHA256[:12]}, and this Python's "
             f"unicodedata.ucd_3_2_0 has others, of hash {own[:12]}; use another Python"
         )
-    return found
+    return content
 
 
-def vocabulary(found: str) -> list[str]:
+def vocabulary(content: str) -> list[str]:
     """The characters that occur, ascending; a character's number is its place."""
-    return sorted(set(found))
+    return sorted(set(content))
 
 
 @cache
@@ -95,9 +95,9 @@ def examples() -> tuple[Tensor, Tensor]:
 
     Examples share no character, and what is left at the end of the text is dropped.
     """
-    found = text()
-    numbers = {character: number for number, character in enumerate(vocabulary(found))}
-    tokens = torch.tensor([numbers[character] for character in found])
+    content = text()
+    numbers = {character: number for number, character in enumerate(vocabulary(content))}
+    tokens = torch.tensor([numbers[character] for character in content])
     tokens = tokens[: len(tokens) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
     test = torch.arange(len(tokens)) // _STRETCH % 10 == 9
     return tokens[~test], tokens[test]

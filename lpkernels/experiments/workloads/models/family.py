@@ -80,8 +80,8 @@ def family(
     """
 
     def register(build: B) -> B:
-        known = FAMILIES.get(name)
-        if known is not None and known.build.__qualname__ != build.__qualname__:
+        other = FAMILIES.get(name)
+        if other is not None and other.build.__qualname__ != build.__qualname__:
             raise ValueError(f"family: one called {name!r} exists already")
         FAMILIES[name] = Family(name, build, kinds, depth, width, norms)
         return build

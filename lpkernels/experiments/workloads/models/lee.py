@@ -139,9 +139,9 @@ def _stem(task: Task, channels: int, *, bias: bool = False) -> nn.Conv2d:
 def _divided(channels: int, width: int) -> int:
     """The multiple of 8 (of 4 at a quarter and below) nearest to width percent of the channels, if
     it is at least nine tenths of that share, else the next one."""
-    step, wanted = 4 if width <= 25 else 8, channels * width / 100
-    found = max(step, int(wanted + step / 2) // step * step)
-    return found + step if found < 0.9 * wanted else found
+    step, share = 4 if width <= 25 else 8, channels * width / 100
+    nearest = max(step, int(share + step / 2) // step * step)
+    return nearest + step if nearest < 0.9 * share else nearest
 
 
 def _percent(name: str, width: int) -> int:
