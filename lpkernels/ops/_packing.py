@@ -99,7 +99,7 @@ def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tens
     try:
         if known.without_zero:
             return pack_directly(x, fmt)
-        return chosen.pack(x, fmt, quantizer)
+        return chosen.pack(x, fmt, quantizer) if quantizer else chosen.pack(x, fmt)
     except ValueError:
         if known.every_code:
             raise
