@@ -21,7 +21,7 @@ from lpkernels.techniques.pareto import TrainingRecipe
 from tests.compare import assert_bit_equal
 from tests.support.assigned_audit import audit
 from tests.support.refusals import rejects
-from tests.support.trainings import SMALL, assert_same_end, figures, goes_on_alike, tiny_trainer
+from tests.support.trainings import SMALL, figures, goes_on_alike, tiny_trainer
 from tests.techniques.loss_scaling.optimizers import assert_same
 
 diagnosed_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018"))
@@ -68,10 +68,6 @@ test_wrong_settings_of_a_diagnosis = rejects(
         ({"diagnose": "fp17"}, "DiagnosisConfig: diagnose: diagnose: fmt: .*'fp17'"),
         ({"diagnose": "affine8"}, "expected a format with an exponent"),
         ({"diagnose_every": 2}, "diagnose_every: belongs to diagnose"),
-        (
-            {"diagnose": "fp16", "diagnose_every": 0},
-            "diagnose_every: expected .* to 1, got 0",
-        ),
     ],
 )
 LOW, HIGH = "e4m2_sat:stochastic", "e6m9_sat:stochastic"
@@ -94,13 +90,6 @@ def test_layers_have_the_accumulator_of_the_configuration(tmp_path: Path) -> Non
     model = tensors_in(tmp_path, tensors=LOW, ends=HIGH, tensor_sums="e6m5").model
     recipes = {m.recipe for name, m in model.named_modules() if name and hasattr(m, "recipe")}
     assert recipes == {TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5").sums}
-
-
-def test_ends_are_as_all_others_unless_said(tmp_path: Path) -> None:
-    settings = {"one": {}, "two": {"ends": LOW}}
-    for name, ends in settings.items():
-        tensors_in(tmp_path / name, tensors=LOW, epochs=1, **ends).fit()
-    assert_same_end(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -133,11 +122,6 @@ test_wrong_settings_of_tensors_are_refused = rejects(
         ),
     ],
 )
-
-
-def test_runs_of_all_configurations_start_alike(tmp_path: Path) -> None:
-    one = tensors_in(tmp_path / "one", tensors=LOW).model.state_dict()
-    assert_same(dict(one), dict(tensors_in(tmp_path / "two").model.state_dict()))
 
 
 scaled_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
@@ -193,21 +177,12 @@ def test_a_scale_at_its_floor_ends_the_run_with_the_parameter(tmp_path: Path) ->
         scaled_in(tmp_path, **{**DYNAMIC, **floor}).fit()
 
 
-def test_checkpoint_of_a_callback_without_state_is_taken(tmp_path: Path) -> None:
-    callback = LossScaleConfig(loss_scale=8.0).build()
-    callback.load_state_dict({})
-    callback.load_state_dict(callback.state_dict())
-    with pytest.raises(ValueError, match=r"a static scale of 8\.0, got .* one of 4\.0"):
-        callback.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
-
-
 test_settings_that_contradict_are_refused = rejects(
     lambda values: LossScaleConfig(**values),
     [
         ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
         ({"scale_interval": 5}, "scale_interval: belongs to dynamic_scale"),
         ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: belongs to"),
-        ({"scale_hysteresis": 2}, "scale_hysteresis: belongs to dynamic_scale"),
         (
             {"dynamic_scale": True, "scale_at_floor": "raise"},
             "scale_at_floor: 'raise' needs a floor",
@@ -217,7 +192,6 @@ test_settings_that_contradict_are_refused = rejects(
             {"dynamic_scale": True, "scale_consecutive": True},
             "Config: scale_consecutive: it says when",
         ),
-        ({"dynamic_scale": True, "scale_interval": 0}, "scale_interval: expected .* to 1, got 0"),
         (
             {"dynamic_scale": True, "scale_ceiling": 2.0},
             "scale_start: expected a scale between the floor None",
@@ -240,7 +214,7 @@ def test_float32_masters_train_to_the_bits_of_no_callback(tmp_path: Path) -> Non
     one, two = masters_in(tmp_path / "plain"), masters_in(tmp_path / "callback", opt_pass="general")
     one.fit()
     two.fit()
-    assert isinstance(two.optimizer, MasterWeights)
+    assert isinstance(two.optimizer, MasterWeights) and two.optimizer._fused is False
     assert_same(dict(two.model.state_dict()), dict(one.model.state_dict()))
 
 
@@ -263,13 +237,6 @@ def test_records_without_a_pass_are_read() -> None:
     del values["callbacks"]["master_weights"]["opt_pass"]
     assert RunConfig.from_dict(values) == BASE.replace(**NARROW)
     assert BASE.replace(master="").callbacks == ()
-
-
-@pytest.mark.parametrize(("opt_pass", "fused"), [("fused", None), ("general", False)])
-def test_the_pass_is_chosen(opt_pass: str, fused: bool | None, tmp_path: Path) -> None:
-    trainer = masters_in(tmp_path, master="fp16", opt_pass=opt_pass)
-    assert isinstance(trainer.optimizer, MasterWeights)
-    assert trainer.optimizer._fused is fused
 
 
 @pytest.mark.parametrize("scale", [1.0, 1024.0])

@@ -42,21 +42,15 @@ class Diagnosing(Callback):
     """Counts the tensors of training steps; its file is the report of all steps and processes, then
     a line for each epoch: [layer, tensor, elements, overflow, underflow] of the steps counted."""
 
+    report: Diagnosis  # of this process
+
     def __init__(self, fmt: str, every: int) -> None:
         self._fmt, self._every = fmt, every
-        self._report: Diagnosis | None = None
-        self._first = True
         self._epochs: list[dict[str, Any]] = []
-
-    @property
-    def report(self) -> Diagnosis:
-        """The report of this process."""
-        assert self._report is not None
-        return self._report
 
     def prepare(self, context: Context) -> None:
         scaler = next((p.scaler for p in context.callbacks if isinstance(p, ScaledLoss)), None)
-        self._report = diagnose(context.model, self._fmt, scaler=scaler)
+        self.report = diagnose(context.model, self._fmt, scaler=scaler)
         self._first = context.processes.first
 
     def around_step(self, step: int) -> AbstractContextManager[Any]:
@@ -87,7 +81,7 @@ class Diagnosing(Callback):
 
 def _added(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], np.ndarray]:
     """The counts of rows by layer and tensor, whatever the formats."""
-    found: dict[tuple[str, str], np.ndarray] = {}
+    totals: dict[tuple[str, str], np.ndarray] = {}
     for layer, tensor, *counts in rows:
-        found[layer, tensor] = found.get((layer, tensor), 0) + np.array(counts)
-    return found
+        totals[layer, tensor] = totals.get((layer, tensor), 0) + np.array(counts)
+    return totals

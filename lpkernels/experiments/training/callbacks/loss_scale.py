@@ -103,17 +103,15 @@ class ScaledLoss(Callback):
 
     def __init__(self, config: LossScaleConfig) -> None:
         self._config, self.scaler = config, config.scaler()
-        self._optimizer: Optimizer | None = None
 
     def prepare(self, context: Context) -> None:
-        self._optimizer = context.optimizer
+        self._optimizer: Optimizer = context.optimizer
         self.scaler = self._config.scaler(context.model.named_parameters())
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss)
 
     def after_backward(self) -> None:
-        assert self._optimizer is not None
         self.scaler.unscale_(self._optimizer)
 
     def step(self, optimizer: Optimizer) -> Tensor | None:
@@ -125,9 +123,7 @@ class ScaledLoss(Callback):
         return {"scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # A constant scale had no state in earlier checkpoints.
-        if state:
-            self.scaler.load_state_dict(state["scaler"])
+        self.scaler.load_state_dict(state["scaler"])
 
     def record(self) -> dict[str, Any]:
         return {"loss_scale": self.scaler.get_scale()} if self._config.dynamic_scale else {}

@@ -1,6 +1,5 @@
 """Masters of the weights, on which the optimizer steps."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -67,17 +66,16 @@ class Masters(Callback):
     Its record is the share of the updates since the last one that changed nothing.
     """
 
-    def __init__(self, **arguments: str | Mapping[str, str] | bool | None) -> None:
-        self._arguments: dict[str, Any] = arguments
-        self._optimizer: MasterWeights | None = None
+    def __init__(self, **arguments: Any) -> None:
+        self._arguments = arguments
 
     def prepare(self, context: Context) -> None:
         self._optimizer = MasterWeights(context.optimizer, **self._arguments)
         context.optimizer = self._optimizer
 
     def record(self) -> dict[str, Any]:
-        assert self._optimizer is not None
         counts = self._optimizer.stagnation().values()
         self._optimizer.reset_stagnation()
-        asked = sum(each.asked for each in counts)
-        return {"stagnation": sum(each.unchanged for each in counts) / asked if asked else 0.0}
+        updates = sum(count.asked for count in counts)
+        unchanged = sum(count.unchanged for count in counts)
+        return {"stagnation": unchanged / updates if updates else 0.0}
