@@ -155,10 +155,10 @@ def _builder(name: str) -> Callable[[], Recipe]:
     return _RECIPES[name]
 
 
-def _of_operands(fmt: str, acc: Accumulator | str = NATIVE, **others: Any) -> Recipe:
+def _of_operands(fmt: str, acc: Accumulator | str = NATIVE, **fields: Any) -> Recipe:
     """Operands in one format but for others, by field, and one accumulator."""
     operands = {"input": fmt, "weight": fmt, "grad_output": fmt}
-    return Recipe(**(operands | others), fprop=acc, dgrad=acc, wgrad=acc)
+    return Recipe(**(operands | fields), fprop=acc, dgrad=acc, wgrad=acc)
 
 
 @_named

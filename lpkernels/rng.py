@@ -126,10 +126,10 @@ def philox_word(seed: int, site: int, row: Integer, col: Integer, word: Integer)
     """
     seed &= MASK64
     block = word >> 2
-    last = (
+    top = (
         ((row >> 32) & 0x1FF) << 4 | ((col >> 32) & 0x1FF) << 13 | ((block >> 32) & 0x3FF) << 22
     ) | site
-    counter = (block & _MASK32, row & _MASK32, col & _MASK32, last)
+    counter = (block & _MASK32, row & _MASK32, col & _MASK32, top)
     words = philox4x32(counter, (seed & _MASK32, seed >> 32))
     which = word & 3
     if isinstance(which, int):

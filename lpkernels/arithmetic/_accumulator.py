@@ -350,11 +350,11 @@ class Accumulator(PlainValues):
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
-        behind: tuple[int, ...] = ()
+        of_operands: tuple[int, ...] = ()
         if self.operands is not None:
             least = self.least_exponent
             left, right = (fmt.to_ints() for fmt in self.operands)
-            behind = (*left, *right, int(least is not None), least or 0, self.interleaved)
+            of_operands = (*left, *right, int(least is not None), least or 0, self.interleaved)
         return (
             ORDERS.index(self.order),
             chunk_to_int(self.chunk, self.scale_order, self.group),
@@ -370,7 +370,7 @@ class Accumulator(PlainValues):
             self.block or 0,
             self.aligned_bits or 0,
             ROUNDINGS.index(self.outermost_rounding),
-            *behind,
+            *of_operands,
         )
 
 
@@ -392,8 +392,8 @@ def _checked_operands(operands: Operands) -> tuple[FloatFormat, FloatFormat] | N
     """The pair (left, right) of one format, of two, or of a text "left,right"."""
     if operands is None:
         return None
-    given = tuple(operands.split(",")) if isinstance(operands, str) else operands
-    pair = (given,) if isinstance(given, Format) else given
+    formats = tuple(operands.split(",")) if isinstance(operands, str) else operands
+    pair = (formats,) if isinstance(formats, Format) else formats
     if not isinstance(pair, Sequence):
         raise TypeError(
             f"Accumulator: operands must be a format, its name, or two of them, got {operands!r} "
@@ -445,9 +445,9 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
             f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), or "
             f"{at.ALL} with operands, got {ints}"
         )
-    has_outer, behind = ints[at.HAS_OUTER], {}
+    has_outer, of_operands = ints[at.HAS_OUTER], {}
     if len(ints) == at.ALL:
-        behind = {
+        of_operands = {
             "operands": (format_from_ints(ints[at.LEFT]), format_from_ints(ints[at.RIGHT])),
             "least_exponent": ints[at.LEAST_EXPONENT] if ints[at.HAS_LEAST_EXPONENT] else None,
             "interleaved": ints[at.INTERLEAVED],
@@ -463,7 +463,7 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
         order=ORDERS[ints[at.ORDER]],
         block=ints[at.BLOCK] or None,
         aligned_bits=ints[at.ALIGNED_BITS] or None,
-        **behind,  # type: ignore[arg-type]
+        **of_operands,  # type: ignore[arg-type]
         random_bits=ints[at.RANDOM_BITS],
         rng=RNGS[ints[at.RNG]],
     )

@@ -88,9 +88,9 @@ def _sixteen_bits(
     open_block = f"{_BLOCK}{models})"
     yield Unit(f"{gpu}_fp16", _full("fp16", block, bits), *recorded, f"{open_block}; {_REST}")
     if least is not None:
-        wide = f"{open_block}; {_LEAST}; {_REST}"
-        yield Unit(f"{gpu}_bf16", _full("bf16", block, bits, least), *recorded, wide)
-        narrow = wide if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
+        open_with_least = f"{open_block}; {_LEAST}; {_REST}"
+        yield Unit(f"{gpu}_bf16", _full("bf16", block, bits, least), *recorded, open_with_least)
+        narrow = open_with_least if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
         steps = _BITS if block == 8 else f"aligned_bits, {_COMMON}"
         tf32 = _full("tf32", block // 2, bits, least)
         yield Unit(f"{gpu}_tf32", tf32, hardware, "wmma", steps, narrow)
@@ -237,8 +237,8 @@ def _named_or_parsed(name: str) -> Accumulator:
     except ValueError as error:
         if other := of_another_kind(name, "accumulator"):
             raise ValueError(f"accumulator: unknown name {name!r}{other}") from error
-        known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
-        listed = nearest(name, known, "docs/arithmetic.md and `lpkernels units` list all")
+        names = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
+        listed = nearest(name, names, "docs/arithmetic.md and `lpkernels units` list all")
         meant = name_here(fmt) or f"; expected one of {listed},"
         raise ValueError(
             f"accumulator: unknown name {name!r}{meant} or <format>[_chunk<n>|_chunkscale]"

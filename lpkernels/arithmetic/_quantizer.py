@@ -196,14 +196,14 @@ def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name in the text, or a Quantizer with a Hadamard transform.
     """
-    made = any_quantizer(quantizer)
-    if made.hadamard is not None:
+    read = any_quantizer(quantizer)
+    if read.hadamard is not None:
         raise ValueError(
-            f"expected a Quantizer without a Hadamard transform, got {str(made)!r}; a transform is "
+            f"expected a Quantizer without a Hadamard transform, got {str(read)!r}; a transform is "
             "for operands in recipes' products only, where the other operand has it too, so leave "
             "hadamard away here"
         )
-    return made
+    return read
 
 
 def any_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
@@ -235,19 +235,19 @@ KINDS["quantizer"] = _quantizer_kind
 def _parse_quantizer(text: str) -> Quantizer:
     name, *parts = text.split(":")
     transforms = [part for part in parts if part.startswith(_TRANSFORM)]
-    given = read_options(text, [part for part in parts if part not in transforms], _OPTIONS)
+    fields = read_options(text, [part for part in parts if part not in transforms], _OPTIONS)
     if len(transforms) > 1:
         raise ValueError(f"{text!r} gives its {_TRANSFORM} twice; write it once")
     for part in transforms:
         size, equals, seed = part.removeprefix(_TRANSFORM).partition("=")
         try:
-            given |= {"hadamard": whole(size), **({"signs": whole(seed)} if equals else {})}
+            fields |= {"hadamard": whole(size), **({"signs": whole(seed)} if equals else {})}
         except ValueError as error:
             raise ValueError(
                 f"cannot read {part!r} in {text!r}; expected 'rht16', or 'rht<size>=<seed>' with "
                 f"a size of {HADAMARD_SIZES}"
             ) from error
-    return Quantizer(parse_format(name), **given)
+    return Quantizer(parse_format(name), **fields)
 
 
 #: What the texts of a Quantizer and of an Accumulator share.

@@ -91,13 +91,13 @@ class Ranks(NamedTuple):
 
 def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
     """An Axis for each of the `quantizers`, (field, quantizer or None), whose format has one."""
-    found = []
+    axes_found = []
     for name, quantizer in quantizers:
         if quantizer is not None:
             fmt = quantizer.to_ints()
             if axis_of(fmt) is not None:
-                found.append(Axis(name, axis_alone(fmt)))
-    return tuple(found)
+                axes_found.append(Axis(name, axis_alone(fmt)))
+    return tuple(axes_found)
 
 
 def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
@@ -111,17 +111,17 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
     Raises:  ValueError: a tensor lacks an axis.
     """
     for name, fmt in recipe.axes:
-        for each in ranks:
-            rank = getattr(each, TENSORS[name].rank)
-            if rank is None or (fmt[InBlock.AXIS] == AXIS_K and not each.no_k):
+        for layer in ranks:
+            rank = getattr(layer, TENSORS[name].rank)
+            if rank is None or (fmt[InBlock.AXIS] == AXIS_K and not layer.no_k):
                 continue
             if fmt[InBlock.AXIS] == AXIS_K:
                 raise ValueError(
-                    f"{owner or each.layer}: {name}={getattr(recipe, name).fmt} has blocks along "
-                    f"'k', the summed dimension of a matrix product, but {each.no_k}"
+                    f"{owner or layer.layer}: {name}={getattr(recipe, name).fmt} has blocks along "
+                    f"'k', the summed dimension of a matrix product, but {layer.no_k}"
                 )
             wrong = misfit(fmt, rank)
             if wrong is not None:
                 rank = counted_rank(fmt[KIND], rank)
-                has = f"{each.layer}'s {name} has {rank} dimension{'' if rank == 1 else 's'}"
-                raise wrong.error(owner or each.layer, getattr(recipe, name).fmt, has)
+                has = f"{layer.layer}'s {name} has {rank} dimension{'' if rank == 1 else 's'}"
+                raise wrong.error(owner or layer.layer, getattr(recipe, name).fmt, has)

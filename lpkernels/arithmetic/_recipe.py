@@ -64,12 +64,12 @@ def _names_fields(
     make: Callable[Concatenate["Recipe", P], None],
 ) -> Callable[Concatenate["Recipe", P], None]:
     """The constructor with a better error: an unknown keyword is answered with the field's name."""
-    known = list(inspect.signature(make).parameters)[1:]
+    parameters = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make)
     def checked(self: "Recipe", *args: P.args, **kwargs: P.kwargs) -> None:
         for name in kwargs:
-            check_field("Recipe", name, known, TypeError)
+            check_field("Recipe", name, parameters, TypeError)
         make(self, *args, **kwargs)
 
     return checked
@@ -184,11 +184,11 @@ class Recipe(PlainValues):
         requantize: str | None = None,
         scaling: DelayedScaling | str | None = None,
     ) -> None:
-        given = locals()
+        arguments = locals()
         set_fields(
             self,
-            **{name: _quantizer(name, given[name]) for name in QUANTIZERS},
-            **{name: _accumulator(name, given[name]) for name in PRODUCTS},
+            **{name: _quantizer(name, arguments[name]) for name in QUANTIZERS},
+            **{name: _accumulator(name, arguments[name]) for name in PRODUCTS},
             input_range=_optional("input_range", as_running_range, input_range),
             requantize=checked_choice(
                 "Recipe", "requantize", requantize or "source", ("source", "codes")
@@ -307,14 +307,14 @@ def _check_reused(recipe: Recipe) -> None:
             )
     if not fixed:
         return
-    given = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
+    formats = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
     backward = {
         name: " and ".join(TENSORS[name].products).removeprefix("fprop and ") for name in fixed
     }
     reusing = ", ".join(f"{name}'s in {products}" for name, products in backward.items())
     along_k = ", ".join(f"{name}='{replace(fmt, axis='k')}'" for name, fmt in fixed.items())
     warnings.warn(
-        f"Recipe: {given}: the gradients reuse codes whose blocks run along a fixed axis, not "
+        f"Recipe: {formats}: the gradients reuse codes whose blocks run along a fixed axis, not "
         f"along the dimension that their products sum ({reusing}); hardware quantises an operand "
         f"for each product, which is axis='k': {along_k}. One scale a tensor and square tiles suit "
         "every product; warnings.simplefilter('ignore', lpkernels.FixedAxisWarning) silences this",
@@ -341,8 +341,8 @@ def _optional(name: str, read: Callable[[Any], T], value: object) -> T | None:
         raise type(error)(f"Recipe: {name}: {error}") from error
 
 
-def _check_range(its: Quantizer | None) -> None:
-    fmt = None if its is None else its.fmt
+def _check_range(quantizer: Quantizer | None) -> None:
+    fmt = None if quantizer is None else quantizer.fmt
     if fmt != FP32 and (not isinstance(fmt, AffineFormat) or fmt.axis is not None):
         raise ValueError(
             f"Recipe: input_range is for an affine input quantizer of one range, got input={fmt}; "

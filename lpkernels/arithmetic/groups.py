@@ -24,17 +24,17 @@ def check_operands(label: str, acc: Accumulator, operands: Mapping[str, Side]) -
     assert acc.operands is not None and acc.group is not None
     # A scale's format and the products of a row that it belongs to: of mxf8f6f4 one e8m0 scale a
     # step, of mxf4nvf4 one for one or two groups, or an e4m3 scale for each.
-    taken: list[tuple[FloatFormat | str, int]] = [("e8m0", acc.block or 0)]
+    kinds: list[tuple[FloatFormat | str, int]] = [("e8m0", acc.block or 0)]
     if acc.group > 1:
-        taken = [("e8m0", acc.group), ("e8m0", 2 * acc.group), (E4M3FN, acc.group)]
-    lengths = " or ".join(f"blocks of {length} with {scale} scales" for scale, length in taken)
+        kinds = [("e8m0", acc.group), ("e8m0", 2 * acc.group), (E4M3FN, acc.group)]
+    lengths = " or ".join(f"blocks of {length} with {scale} scales" for scale, length in kinds)
     scales = set()
     for (name, (fmt, along)), element in zip(operands.items(), acc.operands, strict=True):
         if (
             not isinstance(fmt, BlockFormat)
             or not isinstance(fmt.element, FloatFormat)
             or _shape(fmt.element) != _shape(element)
-            or (fmt.scale, _length(fmt, along)) not in taken
+            or (fmt.scale, _length(fmt, along)) not in kinds
         ):
             raise ValueError(
                 f"{label}: group={acc.group} multiplies codes of {element} by their scales in "
@@ -43,9 +43,9 @@ def check_operands(label: str, acc: Accumulator, operands: Mapping[str, Side]) -
             )
         scales.add((fmt.scale, _length(fmt, along)))
     if len(scales) > 1:
-        given = " and ".join(f"{name} in {side.fmt}" for name, side in operands.items())
+        both = " and ".join(f"{name} in {side.fmt}" for name, side in operands.items())
         raise ValueError(
-            f"{label}: group={acc.group} takes one kind of scales, got {given}; use blocks of one "
+            f"{label}: group={acc.group} takes one kind of scales, got {both}; use blocks of one "
             "length and one scale format on both sides"
         )
 

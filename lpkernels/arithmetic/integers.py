@@ -73,5 +73,5 @@ def has_running_sum(acc: Ints) -> bool:
 def exchanged(acc: Ints) -> Ints:
     """The integers of an accumulator as they are after `Accumulator.exchanged`."""
     at = InAccumulator
-    rest = acc[at.HAS_LEAST_EXPONENT :]
-    return (*acc[: at.PLAIN], *acc[at.RIGHT], *acc[at.LEFT], *rest)
+    tail = acc[at.HAS_LEAST_EXPONENT :]
+    return (*acc[: at.PLAIN], *acc[at.RIGHT], *acc[at.LEFT], *tail)

@@ -56,7 +56,7 @@ def precision(recipe: Recipe) -> Precision:
 
 def _widths(recipe: Recipe, names: tuple[str, ...]) -> list[int | None]:
     quantizers = [getattr(recipe, name) for name in names]
-    return [None if each is None else _width(each.fmt) for each in quantizers]
+    return [None if quantizer is None else _width(quantizer.fmt) for quantizer in quantizers]
 
 
 def _width(fmt: Format) -> int:
@@ -110,8 +110,8 @@ def checked_formats(formats: Mapping[int, FormatLike] | None) -> Formats | None:
 def _asked(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
     """The quantizers that are to change, each with its width."""
     pair = forward if isinstance(forward, tuple) else (forward, forward)
-    wanted = [*zip(_FORWARD, pair, strict=True), *((name, backward) for name in _BACKWARD)]
-    return [(name, bits) for name, bits in wanted if bits is not None]
+    widths = [*zip(_FORWARD, pair, strict=True), *((name, backward) for name in _BACKWARD)]
+    return [(name, bits) for name, bits in widths if bits is not None]
 
 
 def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
@@ -140,9 +140,9 @@ def with_precision(
         ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
             format that takes no such width, or none without formats.
     """
-    asked = _asked(forward, backward)
+    widths = _asked(forward, backward)
     changes = {}
-    for name, bits in asked:
+    for name, bits in widths:
         for field in (name, *(own for own, of in TENSORS.items() if of.general == name)):
             quantizer = getattr(recipe, field)
             before = getattr(narrow or recipe, field)
@@ -154,8 +154,8 @@ def with_precision(
             except ValueError as error:
                 raise ValueError(f"cannot take {bits} bits as {field}: {error}") from error
             changes[field] = replace(quantizer, fmt=fmt)
-    if asked and not changes:
-        names = ", ".join(name for name, _ in asked)
+    if widths and not changes:
+        names = ", ".join(name for name, _ in widths)
         raise ValueError(
             f"has no quantizer to set a precision of ({names}); its recipe is {recipe}. Give it "
             "one that rounds, or leave the layer out"
@@ -212,14 +212,14 @@ def with_accumulators(
 
     Raises:  TypeError: no accumulator.  ValueError: an unknown name, or one of no product.
     """
-    wanted: dict[str, Any] = dict(acc) if isinstance(acc, Mapping) else dict.fromkeys(PRODUCTS, acc)
-    unknown = [name for name in wanted if name not in PRODUCTS]
+    sums: dict[str, Any] = dict(acc) if isinstance(acc, Mapping) else dict.fromkeys(PRODUCTS, acc)
+    unknown = [name for name in sums if name not in PRODUCTS]
     if unknown:
         raise ValueError(
             f"set_accumulator: {unknown[0]!r} is no product; expected {', '.join(PRODUCTS)}"
         )
     try:
-        changes: dict[str, Any] = {name: as_accumulator(each) for name, each in wanted.items()}
+        changes: dict[str, Any] = {name: as_accumulator(each) for name, each in sums.items()}
     except (TypeError, ValueError) as error:
         raise type(error)(f"set_accumulator: {error}") from error
     return replace(recipe, **changes)

@@ -49,17 +49,17 @@ def field_names(described: type) -> list[str]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(part) for part in value]
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def check_field(
-    label: str, name: str, known: list[str], error: type[Exception] = ValueError
+    label: str, name: str, fields: list[str], error: type[Exception] = ValueError
 ) -> None:
     """Raises: error: `name` is not among the fields that are known."""
-    if name not in known:
+    if name not in fields:
         kind = label.partition(".")[0]
-        listed = nearest(name, known, f"help(lpkernels.{kind}) lists all")
+        listed = nearest(name, fields, f"help(lpkernels.{kind}) lists all")
         near = field_here(name) or f"; expected one of {listed}"
         raise error(f"{label}: has no field {name!r}{near}")
 
@@ -144,14 +144,14 @@ def options_of(described: type, **special: Mapping[str, Any] | None) -> dict[str
 
     Args: special: of these fields, what their Option has of its own; None: the field is none.
     """
-    found = {}
+    options = {}
     for name, argument in inspect.signature(described).parameters.items():
-        own = special.get(name, {})
-        if argument.default is not argument.empty and own is not None:
+        settings = special.get(name, {})
+        if argument.default is not argument.empty and settings is not None:
             read = _READERS.get(type(argument.default), str)
             plain = {"name": name, "default": argument.default, "read": read}
-            found[name] = Option(**{**plain, **own})
-    return found
+            options[name] = Option(**{**plain, **settings})
+    return options
 
 
 def read_options(text: str, parts: Iterable[str], options: Mapping[str, Option]) -> dict[str, Any]:
@@ -159,23 +159,23 @@ def read_options(text: str, parts: Iterable[str], options: Mapping[str, Option])
 
     Raises: ValueError: a part that is no option, a value that cannot be read, a field twice.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in parts:
         name, equals, value = part.partition("=")
         field = _field(name, value if equals else None, options)
         if field is None:
             words = [option.shown for option in options.values() if option.alone]
             named = [f"{o.name}=<value>" for o in options.values() if not o.alone]
-            both = [", ".join(words), nearest(name, named)]
-            expected = " or ".join(filter(None, both))
+            forms = [", ".join(words), nearest(name, named)]
+            expected = " or ".join(filter(None, forms))
             raise ValueError(f"cannot read {part!r} in {text!r}; expected {expected}")
-        if field in found:
+        if field in values:
             raise ValueError(f"{text!r} gives its {options[field].name} twice; write it once")
         try:
-            found[field] = options[field].read(value if equals else part)
+            values[field] = options[field].read(value if equals else part)
         except ValueError as error:
             raise ValueError(f"cannot read {part!r} in {text!r}: {error}") from error
-    return found
+    return values
 
 
 def _field(name: str, value: str | None, options: Mapping[str, Option]) -> str | None:

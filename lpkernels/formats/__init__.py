@@ -169,8 +169,8 @@ def _parse(name: str) -> Format:
     meant = name_here(name)
     if not meant and (other := of_another_kind(name)):
         raise ValueError(f"parse_format: unknown format {name!r}{other}")
-    known = [*NAMED, *_EXAMPLES, *ALIASES, *table_names()]
-    listed = nearest(name, known, "`lpkernels formats` lists all")
+    candidates = [*NAMED, *_EXAMPLES, *ALIASES, *table_names()]
+    listed = nearest(name, candidates, "`lpkernels formats` lists all")
     meant = meant or f"; expected one of {listed}."
     raise ValueError(
         f"parse_format: unknown format {name!r}{meant} docs/formats.md says how others are made; a "
@@ -192,10 +192,10 @@ def _by_grammar(name: str) -> Format | None:
         return AffineFormat(
             int(bits), symmetric=bool(symmetric), axis=None if axis is None else int(axis)
         )
-    if made := named_table(name):
-        return made
-    if given := parse_block(name):
-        return BlockFormat(**given)
+    if table := named_table(name):
+        return table
+    if arguments := parse_block(name):
+        return BlockFormat(**arguments)
     return None
 
 
@@ -216,15 +216,15 @@ def check_table_name(table: TableFormat) -> None:
     """
     try:
         meant = _by_grammar(table.name)
-        taken = "" if meant in (None, table) else f"the name of {meant!r}"
+        meaning = "" if meant in (None, table) else f"the name of {meant!r}"
     except ValueError as error:
-        taken = f"of the form of other names ({error})"
+        meaning = f"of the form of other names ({error})"
     if _INTEGER_ELEMENT.fullmatch(table.name):
-        taken = "an integer element of block formats"
+        meaning = "an integer element of block formats"
     if table.name in _ACCUMULATORS or _IN_TEXTS.search(table.name):
-        taken = "read otherwise in the texts of accumulators"
-    if taken:
-        raise ValueError(f"TableFormat: the name {table.name!r} is {taken}; choose another name")
+        meaning = "read otherwise in the texts of accumulators"
+    if meaning:
+        raise ValueError(f"TableFormat: the name {table.name!r} is {meaning}; choose another name")
 
 
 def take_names_of_accumulators(names: Iterable[str]) -> None:
@@ -283,17 +283,17 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
 
 def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
     size, lines, scale = ints[InBlock.SIZE], ints[InBlock.LINES], ints[InBlock.SCALE]
-    one, behind = format_from_ints(element(ints)), ints[InBlock.SCALE_FORMAT]
+    element_format, scale_ints = format_from_ints(element(ints)), ints[InBlock.SCALE_FORMAT]
     named = {E8M0: "e8m0", FP32_SCALE: "fp32"}
-    wide = format_from_ints(behind) if behind else named.get(scale)
-    if not isinstance(one, Number) or not isinstance(wide, FloatFormat | str):
+    scale_format = format_from_ints(scale_ints) if scale_ints else named.get(scale)
+    if not isinstance(element_format, Number) or not isinstance(scale_format, FloatFormat | str):
         raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
     shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
     target = float(np.array(ints[InBlock.TARGET], np.int32).view(np.float32))
     return BlockFormat(
-        one,
+        element_format,
         shapes.get(lines, (lines, size)),
-        scale=wide,
+        scale=scale_format,
         axis="k" if ints[InBlock.AXIS] == AXIS_K else ints[InBlock.AXIS],
         rule=RULES[ints[InBlock.RULE]],
         tensor_scale=scale == TENSOR_SCALE,

@@ -107,40 +107,40 @@ def parse(text: str) -> dict[str, Any] | None:
     if size is None or len(words) < 2:
         return None
     count, rows, columns, whole = size.groups()
-    given: dict[str, Any] = {}
-    given["block_size"] = whole or (int(count) if count else (int(rows), int(columns)))
-    rest = words[1:]
-    if rest[0] == "k":
-        given["axis"] = rest.pop(0)
-    elif axis := _AXIS.fullmatch(rest[0]):
-        given["axis"] = int(axis[1])
-        rest = rest[1:]
-    if rest and rest[-1] in STEPS:
-        given["steps"] = rest.pop()
-    if rest and (target := _TARGET.fullmatch(rest[-1])):
-        given["target"] = _number(text, target[1])
-        rest.pop()
-    if rest and rest[-1] == "t":
-        given["tensor_scale"] = bool(rest.pop())
-    if rest and rest[-1] in RULES:
-        given["rule"] = rest.pop()
-    scales = [i for i, word in enumerate(rest) if i and _SCALE.fullmatch(word)]
+    arguments: dict[str, Any] = {}
+    arguments["block_size"] = whole or (int(count) if count else (int(rows), int(columns)))
+    tail = words[1:]
+    if tail[0] == "k":
+        arguments["axis"] = tail.pop(0)
+    elif axis := _AXIS.fullmatch(tail[0]):
+        arguments["axis"] = int(axis[1])
+        tail = tail[1:]
+    if tail and tail[-1] in STEPS:
+        arguments["steps"] = tail.pop()
+    if tail and (target := _TARGET.fullmatch(tail[-1])):
+        arguments["target"] = _number(text, target[1])
+        tail.pop()
+    if tail and tail[-1] == "t":
+        arguments["tensor_scale"] = bool(tail.pop())
+    if tail and tail[-1] in RULES:
+        arguments["rule"] = tail.pop()
+    scales = [i for i, word in enumerate(tail) if i and _SCALE.fullmatch(word)]
     if scales:
-        given["scale"] = "_".join(rest[scales[-1] :])[1:]
-        rest = rest[: scales[-1]]
-    if not rest:
+        arguments["scale"] = "_".join(tail[scales[-1] :])[1:]
+        tail = tail[: scales[-1]]
+    if not tail:
         return None
-    given["element"] = "_".join(rest)
-    return given
+    arguments["element"] = "_".join(tail)
+    return arguments
 
 
 def _check_axis_in_front(text: str) -> None:
     """Raises: ValueError: the axis stands behind the element, or behind an alias."""
-    head, _, last = text.rpartition("_")
-    size, _, rest = ALIASES.get(head, head).partition("_")
-    if rest and _SIZE.fullmatch(size) and (last == "k" or _AXIS.fullmatch(last)):
+    head, _, word = text.rpartition("_")
+    size, _, tail = ALIASES.get(head, head).partition("_")
+    if tail and _SIZE.fullmatch(size) and (word == "k" or _AXIS.fullmatch(word)):
         raise ValueError(
-            f"parse_format: the axis stands behind the size: {text!r} is '{size}_{last}_{rest}'"
+            f"parse_format: the axis stands behind the size: {text!r} is '{size}_{word}_{tail}'"
         )
 
 
@@ -161,10 +161,10 @@ def parse_element(name: str) -> Element:
     if fmt is None and (integer := _INTEGER.fullmatch(name)):
         fmt = FixedFormat(int(integer[1]), int(integer[2] or 0))
     if fmt is None:
-        known = [*OCP_ELEMENTS, "int8", "int4"]
+        names = [*OCP_ELEMENTS, "int8", "int4"]
         raise ValueError(
             f"BlockFormat: unknown element {name!r}; expected the name of a float format or a "
-            f"table, or one of {nearest(name, known, 'docs/formats.md lists all')}"
+            f"table, or one of {nearest(name, names, 'docs/formats.md lists all')}"
         )
     return fmt
 
@@ -178,10 +178,10 @@ def _element_name(element: Element) -> str:
     return _ieee_name(element.name, OCP_ELEMENTS)
 
 
-def _ieee_name(name: str, others: Container[str]) -> str:
+def _ieee_name(name: str, elements: Container[str]) -> str:
     """The name of a float format beside other formats that are called so here: the bare name of an
     IEEE format would read back as the other."""
-    return f"{name}ieee" if name in others else name
+    return f"{name}ieee" if name in elements else name
 
 
 def parse_scale(scale: object) -> str | FloatFormat:

@@ -126,28 +126,28 @@ class TableFormat:
         label = f"TableFormat {name!r}"
         if infinity is not None:
             checked_choice(label, "infinity (None: the end)", infinity, ("nan",))
-        kept = _checked_values(label, values)
-        numbers = _checked_codes(label, codes, kept)
+        float32 = _checked_values(label, values)
+        numbers = _checked_codes(label, codes, float32)
         if nan_code is not None:
             nan_code = checked_int(label, "nan_code", nan_code, 0, 2**_MOST_CODE_BITS - 1)
             if nan_code in numbers:
-                at = float(kept[numbers == nan_code][0])
+                at = float(float32[numbers == nan_code][0])
                 raise ValueError(f"{label}: nan_code {nan_code} is the code of the value {at!r}")
         if boundaries is None:
-            between = _midpoints(label, kept)
+            between = _midpoints(label, float32)
         else:
-            between = _checked_boundaries(label, boundaries, kept)
+            between = _checked_boundaries(label, boundaries, float32)
         bits = max(1, int(numbers.max()).bit_length(), (nan_code or 0).bit_length())
         decoded = np.full(2**bits, np.nan)
-        decoded[numbers] = kept
+        decoded[numbers] = float32
         odd = numbers & 1
-        lower_is_even = np.where(odd[:-1] == odd[1:], kept[:-1] >= 0, odd[:-1] == 0)
-        tensors = TableTensors(kept, between, lower_is_even, numbers, decoded)
-        for each in tensors:
-            each.setflags(write=False)
+        lower_is_even = np.where(odd[:-1] == odd[1:], float32[:-1] >= 0, odd[:-1] == 0)
+        tensors = TableTensors(float32, between, lower_is_even, numbers, decoded)
+        for array in tensors:
+            array.setflags(write=False)
         handle = _handle(name, infinity, nan_code, tensors)
         of_nan = -1 if nan_code is None else nan_code
-        ints = (TABLE, handle, bits, len(kept), int(infinity == "nan"), of_nan, 0, 0)
+        ints = (TABLE, handle, bits, len(float32), int(infinity == "nan"), of_nan, 0, 0)
         set_fields(
             self, name=name, bits=bits, infinity=infinity, nan_code=nan_code, handle=handle,
             _tensors=tensors, _ints=ints,
@@ -297,11 +297,11 @@ def table_of_handle(handle: int) -> TableFormat:
     """
     if handle in _BY_HANDLE:
         return _BY_HANDLE[handle]
-    known = nearest(handle, _BY_NAME) or "none"
+    names = nearest(handle, _BY_NAME) or "none"
     raise ValueError(
         f"no table with the handle {handle} was made in this process: make the format first, with "
         "lp.TableFormat or lp.parse_format and its name, before the exported program or the record "
-        f"is used (known: {known})"
+        f"is used (known: {names})"
     )
 
 
@@ -338,39 +338,39 @@ def _fits(fmt: TableFormat, exp_bits: int, man_bits: int) -> bool:
     return bool((units == np.rint(units)).all() and exponent.max() <= emax)
 
 
-def _numbers(label: str, what: str, given: Iterable[Any], dtype: type) -> NDArray[Any]:
+def _numbers(label: str, what: str, numbers: Iterable[Any], dtype: type) -> NDArray[Any]:
     """A dimension of numbers.  Raises TypeError."""
     try:
-        made = np.asarray(given if hasattr(given, "__array__") else list(given))
+        array = np.asarray(numbers if hasattr(numbers, "__array__") else list(numbers))
     except (TypeError, ValueError):
-        made = np.empty((), object)
+        array = np.empty((), object)
     kinds = "iu" if dtype is np.int64 else "iuf"
-    if made.ndim != 1 or (made.dtype.kind not in kinds and made.size):
-        wanted = "whole numbers" if dtype is np.int64 else "numbers"
+    if array.ndim != 1 or (array.dtype.kind not in kinds and array.size):
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
         raise TypeError(
-            f"{label}: {what} must be {wanted} in one dimension, got {given!r:.80} "
-            f"({type(given).__name__})"
+            f"{label}: {what} must be {kind} in one dimension, got {numbers!r:.80} "
+            f"({type(numbers).__name__})"
         )
-    return made.astype(dtype)
+    return array.astype(dtype)
 
 
 def _checked_values(label: str, values: Iterable[float]) -> NDArray[np.float64]:
-    given = _numbers(label, "values", values, np.float64)
-    if not 2 <= len(given) <= _MOST_VALUES:
-        raise ValueError(f"{label}: a table has 2 to {_MOST_VALUES} values, got {len(given)}")
-    kept = _float32_values(given)
-    for wrong in given[~np.isfinite(kept)][:1].tolist():
+    numbers = _numbers(label, "values", values, np.float64)
+    if not 2 <= len(numbers) <= _MOST_VALUES:
+        raise ValueError(f"{label}: a table has 2 to {_MOST_VALUES} values, got {len(numbers)}")
+    float32 = _float32_values(numbers)
+    for wrong in numbers[~np.isfinite(float32)][:1].tolist():
         raise ValueError(
             f"{label}: the value {wrong!r} is not finite as a float32, in which values travel; "
             "leave it away, and see infinity and nan_code"
         )
-    for at in np.flatnonzero(np.diff(kept) <= 0)[:1]:
-        one, other = given[at : at + 2].tolist()
+    for at in np.flatnonzero(np.diff(float32) <= 0)[:1]:
+        first, other = numbers[at : at + 2].tolist()
         raise ValueError(
-            f"{label}: the values {one!r} and {other!r} are not ascending as float32, in which "
+            f"{label}: the values {first!r} and {other!r} are not ascending as float32, in which "
             "values travel; sort them, each once"
         )
-    return kept
+    return float32
 
 
 def _float32_values(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -381,8 +381,8 @@ def _float32_values(x: NDArray[np.float64]) -> NDArray[np.float64]:
     exponent = np.maximum(np.frexp(np.where(np.isfinite(x), x, 0.0))[1], -125)
     unit = np.ldexp(1.0, exponent - 24)
     with np.errstate(invalid="ignore"):
-        kept = np.rint(x / unit) * unit + 0.0
-    return np.where(np.abs(kept) >= 2.0**128, np.copysign(np.inf, kept), kept)
+        rounded = np.rint(x / unit) * unit + 0.0
+    return np.where(np.abs(rounded) >= 2.0**128, np.copysign(np.inf, rounded), rounded)
 
 
 def _checked_codes(
@@ -390,19 +390,19 @@ def _checked_codes(
 ) -> NDArray[np.int32]:
     if codes is None:
         return np.arange(len(values), dtype=np.int32)
-    given = _numbers(label, "codes", codes, np.int64)
-    if len(given) != len(values):
+    numbers = _numbers(label, "codes", codes, np.int64)
+    if len(numbers) != len(values):
         raise ValueError(
-            f"{label}: every value has one code, got {len(given)} codes for {len(values)} values"
+            f"{label}: every value has one code, got {len(numbers)} codes for {len(values)} values"
         )
-    ordered = np.sort(given)
+    ordered = np.sort(numbers)
     repeated = np.append(ordered[1:] == ordered[:-1], False)
     for wrong in ordered[repeated | (ordered < 0) | (ordered >= 2**_MOST_CODE_BITS)][:1].tolist():
         raise ValueError(
             f"{label}: codes are different numbers in 0..{2**_MOST_CODE_BITS - 1}, got {wrong}, or "
             "more than once; use each code once"
         )
-    return given.astype(np.int32)
+    return numbers.astype(np.int32)
 
 
 def _midpoints(label: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -420,9 +420,9 @@ def _check_bits(
 ) -> None:
     """Raises: ValueError: a boundary has more than 52 significant bits."""
     # The last of the 53 bits of a double.
-    wide = np.flatnonzero(~(exact & (numbers.view(np.int64) & 1 == 0)))
-    if len(wide):
-        low, high = (float(each) for each in values[wide[0] : wide[0] + 2])
+    places = np.flatnonzero(~(exact & (numbers.view(np.int64) & 1 == 0)))
+    if len(places):
+        low, high = (float(each) for each in values[places[0] : places[0] + 2])
         raise ValueError(
             f"{label}: the boundary between the values {low!r} and {high!r} has more than "
             f"{_BOUNDARY_BITS} significant bits; give boundaries with fewer"
@@ -433,23 +433,25 @@ def _checked_boundaries(
     label: str, boundaries: Iterable[float | Fraction], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     listed = list(boundaries)
-    given = _numbers(label, "boundaries", [_real(label, each) for each in listed], np.float64) + 0.0
-    if len(given) != len(values) - 1:
+    floats = (
+        _numbers(label, "boundaries", [_real(label, each) for each in listed], np.float64) + 0.0
+    )
+    if len(floats) != len(values) - 1:
         raise ValueError(
-            f"{label}: {len(values)} values have {len(values) - 1} boundaries, got {len(given)}"
+            f"{label}: {len(values)} values have {len(values) - 1} boundaries, got {len(floats)}"
         )
-    same = [each == kept for each, kept in zip(listed, given, strict=True)]
-    _check_bits(label, given, values, np.array(same))
-    tiny = (given != 0) & (np.abs(given) < _LEAST_BOUNDARY)
-    outside = ~((values[:-1] <= given) & (given <= values[1:]))
+    same = [each == kept for each, kept in zip(listed, floats, strict=True)]
+    _check_bits(label, floats, values, np.array(same))
+    tiny = (floats != 0) & (np.abs(floats) < _LEAST_BOUNDARY)
+    outside = ~((values[:-1] <= floats) & (floats <= values[1:]))
     for at in np.flatnonzero(outside | tiny)[:1]:
         low, high = float(values[at]), float(values[at + 1])
         problem = "is not from one to the other" if outside[at] else "is neither 0 nor above 2^-300"
         raise ValueError(
-            f"{label}: the boundary {float(given[at])!r} between the values {low!r} and {high!r} "
+            f"{label}: the boundary {float(floats[at])!r} between the values {low!r} and {high!r} "
             f"{problem}"
         )
-    return given
+    return floats
 
 
 def _real(label: str, number: Any) -> float:

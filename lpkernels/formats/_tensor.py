@@ -286,18 +286,18 @@ class BlockFormat:
         elif isinstance(size, str):
             lines, size = {"row": ROW, "tensor": TENSOR}[size], 0
         scale = FP32_SCALE if self.scale == "fp32" else E8M0
-        behind: tuple[int, ...] = ()
+        scale_ints: tuple[int, ...] = ()
         if isinstance(self.scale, FloatFormat):
             scale = TENSOR_SCALE if self.tensor_scale else FLOAT_SCALE
-            behind = self.scale.to_ints()
+            scale_ints = self.scale.to_ints()
         elif self.without_zero:
             # Kernels make such a scale 0 for a block of zeros.
-            scale, behind = FLOAT_SCALE, FP32.to_ints()
+            scale, scale_ints = FLOAT_SCALE, FP32.to_ints()
         axis = AXIS_K if isinstance(self.axis, str) else self.axis
         target = 0 if self.target is None else _bits(self.target)
         rule, steps = RULES.index(self.rule), STEPS.index(self.steps)
         head = (BLOCK, size, axis, lines, scale, rule, target, steps)
-        return (*head, *self.element.to_ints(), *behind)
+        return (*head, *self.element.to_ints(), *scale_ints)
 
 
 def _bits(target: float) -> int:
@@ -364,10 +364,10 @@ def _checked_target(target: object, largest: float) -> float | None:
             f"BlockFormat: target must be a number, got {target!r} ({type(target).__name__})"
         )
     with np.errstate(over="ignore"):
-        kept = float(np.float32(target))
-    if not 2.0**-126 <= kept < math.inf:
+        rounded = float(np.float32(target))
+    if not 2.0**-126 <= rounded < math.inf:
         raise ValueError(
             f"BlockFormat: target must be positive, finite and a normal float32, got {target!r}; "
             f"the element's largest value is {largest}"
         )
-    return None if kept == largest else kept
+    return None if rounded == largest else rounded

@@ -29,8 +29,8 @@ def checked_int(owner: str, name: str, value: object, low: int, high: int | None
         )
     number = operator.index(value)
     if number < low or (high is not None and number > high):
-        wanted = f"at least {low}" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{owner}: {name} must be {wanted}, got {number}")
+        range_text = f"at least {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{owner}: {name} must be {range_text}, got {number}")
     # Kernels count in 64 bits and add sizes.
     if number > 2**62:
         raise ValueError(f"{owner}: {name} must be at most 2^62, got {number}")

@@ -163,18 +163,18 @@ def nearest(
         listing: who lists all, as "lp.recipes() lists all".
         shown: the form in which a name is shown.
     """
-    known = list(dict.fromkeys(names))
-    if len(known) <= _SHOWN:
-        return ", ".join(map(shown, known))
-    by_lower = {each.lower(): each for each in known}
+    choices = list(dict.fromkeys(names))
+    if len(choices) <= _SHOWN:
+        return ", ".join(map(shown, choices))
+    by_lower = {each.lower(): each for each in choices}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=_SHOWN, cutoff=0.0)
-    others = len(known) - len(near)
-    return f"{', '.join(shown(by_lower[each]) for each in near)} and {others} more ({listing})"
+    more = len(choices) - len(near)
+    return f"{', '.join(shown(by_lower[each]) for each in near)} and {more} more ({listing})"
 
 
 def of_another_kind(value: Any, *asked: str) -> str:
     """The end of the error about a value that is of none of the kinds `asked`: what it is instead
     and where it belongs; "" if that is not known."""
-    found = (says(value) for kind, says in KINDS.items() if kind not in asked)
-    what = next(filter(None, found), "")
+    answers = (says(value) for kind, says in KINDS.items() if kind not in asked)
+    what = next(filter(None, answers), "")
     return f"; it is {what}" if what else ""

@@ -127,18 +127,18 @@ def scale_format(fmt: Ints) -> Ints | None:
 
 def scale_bits(fmt: Ints) -> int:
     """The bits of the code of a block's scale."""
-    behind = scale_format(fmt)
-    return 8 if behind is None else code_bits(behind)
+    scale = scale_format(fmt)
+    return 8 if scale is None else code_bits(scale)
 
 
 def code_bits(fmt: Ints) -> int:
     """The bits of one value's code; a block format's scale is not counted."""
-    one = element(fmt)
-    if one[KIND] == FIXED:
-        return one[InFixed.WORD_BITS]
-    if one[KIND] == TABLE:
-        return one[InTable.BITS]
-    return (not one[InFloat.UNSIGNED]) + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
+    number = element(fmt)
+    if number[KIND] == FIXED:
+        return number[InFixed.WORD_BITS]
+    if number[KIND] == TABLE:
+        return number[InTable.BITS]
+    return (not number[InFloat.UNSIGNED]) + number[InFloat.EXP_BITS] + number[InFloat.MAN_BITS]
 
 
 def has_every_float_code(fmt: Ints) -> bool:

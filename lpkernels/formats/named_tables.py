@@ -82,12 +82,12 @@ def _positive_posits(n: int, es: int) -> NDArray[np.float64]:
     length = width - np.frexp(other.astype(np.float64))[1]
     regime = np.where(ones, length - 1, -length)
     rest_bits = np.maximum(width - length - 1, 0)
-    rest = code & ((1 << rest_bits) - 1)
+    tail = code & ((1 << rest_bits) - 1)
     # Bits of the exponent that have no place are 0.
-    rest <<= np.maximum(es - rest_bits, 0)
+    tail <<= np.maximum(es - rest_bits, 0)
     fraction_bits = np.maximum(rest_bits - es, 0)
-    exponent = (rest >> fraction_bits) + (regime << es)
-    significand = (rest & ((1 << fraction_bits) - 1)) + (1 << fraction_bits)
+    exponent = (tail >> fraction_bits) + (regime << es)
+    significand = (tail & ((1 << fraction_bits) - 1)) + (1 << fraction_bits)
     return np.ldexp(significand.astype(np.float64), exponent - fraction_bits)
 
 
@@ -119,10 +119,10 @@ def supernormal(exp_bits: int, man_bits: int, low: int, high: int) -> TableForma
     high = checked_int("supernormal", "high", high, 0, 2**exp_bits - 1 - low)
     bias = 2 ** (exp_bits - 1)
     code = np.arange(1, 2 ** (exp_bits + man_bits))
-    first, last = low << man_bits, (2**exp_bits - high) << man_bits
-    below, above = code < first, code >= last
+    first, upper = low << man_bits, (2**exp_bits - high) << man_bits
+    below, above = code < first, code >= upper
     exponent = np.where(below, low - bias - first + code, (code >> man_bits) - bias)
-    exponent = np.where(above, 2**exp_bits - high - bias + code - last, exponent)
+    exponent = np.where(above, 2**exp_bits - high - bias + code - upper, exponent)
     for wrong in exponent[(exponent > _MOST_EXPONENT) | (exponent - man_bits < _LEAST_EXPONENT)][
         :1
     ]:
@@ -241,8 +241,8 @@ def parse(name: str) -> TableFormat | None:
     """
     for form, make in _FORMS:
         if match := re.fullmatch(form, name):
-            made = make(*map(int, match.groups()))
-            if made.name != name:
-                raise ValueError(f"parse_format: {name!r} is written {made.name!r}")
-            return made
+            table = make(*map(int, match.groups()))
+            if table.name != name:
+                raise ValueError(f"parse_format: {name!r} is written {table.name!r}")
+            return table
     return None

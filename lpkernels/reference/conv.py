@@ -223,10 +223,10 @@ def conv_wgrad(
     row = group * per_group_out + np.arange(per_group_out)
     out = np.empty((groups, per_group_in * taps, per_group_out), dtype=np.float32)
     for tile in tiles(groups, out.shape[1], per_group_out, length):
-        here = np.arange(tile.start, tile.stop)
-        channel, tap = np.divmod(here, taps)
+        columns = np.arange(tile.start, tile.stop)
+        channel, tap = np.divmod(columns, taps)
         values, present = _gather(image, channel, index[tap].T)
-        col = group * out.shape[1] + here[:, None]
+        col = group * out.shape[1] + columns[:, None]
         total = accumulate_tile(values, right, present, acc, seed=seed, row=row, col=col, bias=None)
         out[:, tile] = narrow(total)
     return np.ascontiguousarray(out.transpose(0, 2, 1)).reshape(*weight_shape)

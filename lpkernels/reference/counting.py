@@ -49,6 +49,6 @@ def quantize_counting(
     vanished = (result.reshape(-1).view(np.uint32) << np.uint32(1)) == 0
     underflowed = vanished & ~zeros & ~overflowed & ~nonfinite
     bins = np.where(nonfinite, BINS - 1, np.clip(fields - _BIAS_DIFFERENCE, 0, BINS - 2))
-    counts = [np.count_nonzero(each) for each in (overflowed, underflowed, zeros, nonfinite)]
+    counts = [np.count_nonzero(mask) for mask in (overflowed, underflowed, zeros, nonfinite)]
     histogram = np.bincount(bins, minlength=BINS)
     return result, np.concatenate([counts, histogram]).astype(np.int64)

@@ -205,10 +205,10 @@ class Output:
         for start in range(0, len(terms), run):
             for turn in range(turns):
                 places = enumerate(terms[start : start + run])
-                mine = [term for i, term in places if i // 2 % turns == turn]
-                present = [(k, value) for k, value in mine if value is not None]
+                block = [term for i, term in places if i // 2 % turns == turn]
+                present = [(k, value) for k, value in block if value is not None]
                 if present:
-                    total = self._round(self._block_sum(total, present), mine[0][0])
+                    total = self._round(self._block_sum(total, present), block[0][0])
                     # With operands every zero is +0, also one that a tiny sum was rounded to.
                     total = total if acc.operands is None else total or 0.0
         return total

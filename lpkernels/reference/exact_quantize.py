@@ -158,13 +158,13 @@ def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
         return []
     grid = grid_of(shape, fmt.to_ints())
     places = np.arange(math.prod(shape)).reshape(grid.outer, grid.rows, grid.cols)
-    found = []
+    indices = []
     for matrix in places:
         for top in range(0, grid.rows, grid.tall):
             for left in range(0, grid.cols, grid.wide):
                 block = matrix[top : top + grid.tall, left : left + grid.wide]
-                found.append(block.reshape(-1).tolist())
-    return found
+                indices.append(block.reshape(-1).tolist())
+    return indices
 
 
 def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
@@ -206,8 +206,8 @@ def power_of_two_scale(largest: float, fmt: BlockFormat) -> int:
             one = fmt.element
             assert not isinstance(one, TableFormat)
             man_bits = one.man_bits if isinstance(one, FloatFormat) else one.word_bits - 2
-            beyond = a >= Fraction(2) ** floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
-            x += int(beyond)
+            near_next = a >= Fraction(2) ** floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
+            x += int(near_next)
     return min(127, max(-127, x))
 
 

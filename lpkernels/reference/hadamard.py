@@ -52,11 +52,11 @@ def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int
             wrong = wrong + np.abs(y) * 2.0**-51
         low, high = (round_array(y + each, BF16, "nearest_even") for each in (-wrong, wrong))
         undecided = (low != high) | ((np.abs(y) <= wrong) & (wrong > 0))
-    again = undecided.any(axis=-1) & np.isfinite(runs).all(axis=-1)
-    sums = _sylvester(_units(runs[again].reshape(-1)).reshape(-1, size))
+    inexact = undecided.any(axis=-1) & np.isfinite(runs).all(axis=-1)
+    sums = _sylvester(_units(runs[inexact].reshape(-1)).reshape(-1, size))
     quotients = [_quotient(total, size) for total in sums.reshape(-1)]
     results = np.where(np.isfinite(y), low, y)
-    results[again] = np.array(quotients, np.float64).reshape(-1, size)
+    results[inexact] = np.array(quotients, np.float64).reshape(-1, size)
     return narrow(_joined(results, shape, axis))
 
 

@@ -50,8 +50,8 @@ def pack(x: Float32, fmt: Format) -> Bytes:
     """
     if isinstance(fmt, BlockFormat):
         return pack_scaled(_scaled_of(x, fmt), fmt)
-    codes, known = encode(widen(x).reshape(-1), fmt)
-    _check_codes(x, known, fmt)
+    codes, coded = encode(widen(x).reshape(-1), fmt)
+    _check_codes(x, coded, fmt)
     return np.packbits(_bits_of(codes, fmt.bits), bitorder="little")
 
 
@@ -73,11 +73,11 @@ def _fields(codes: Bytes, count: int, width: int) -> Codes:
     return _codes_of(bits.reshape(count, width))
 
 
-def _check_codes(x: Float32, known: NDArray[np.bool_], fmt: Format) -> None:
+def _check_codes(x: Float32, coded: NDArray[np.bool_], fmt: Format) -> None:
     """Raises: ValueError: a value that has no code, named with its index."""
-    if known.all():
+    if coded.all():
         return
-    index = int(np.argmin(known))
+    index = int(np.argmin(coded))
     where = tuple(int(i) for i in np.unravel_index(index, x.shape)) if x.ndim else ()
     value = float(x.reshape(-1)[index])
     raise ValueError(
@@ -106,8 +106,8 @@ def encode(x: Float64, fmt: Number) -> tuple[Codes, NDArray[np.bool_]]:
 def _encode_table(x: Float64, fmt: TableFormat) -> tuple[Codes, NDArray[np.bool_]]:
     values, codes = fmt.tensors().values, fmt.tensors().codes
     at = np.minimum(np.searchsorted(values, x), len(values) - 1)
-    known, nan = values[at] == x, np.isnan(x) & (fmt.nan_code is not None)
-    return np.where(nan, fmt.nan_code or 0, codes[at]).astype(np.uint32), known | nan
+    coded, nan = values[at] == x, np.isnan(x) & (fmt.nan_code is not None)
+    return np.where(nan, fmt.nan_code or 0, codes[at]).astype(np.uint32), coded | nan
 
 
 def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_]]:
@@ -115,9 +115,9 @@ def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_
     quanta = x * 2.0**fmt.frac_bits
     lowest = -(2.0 ** (fmt.word_bits - 1)) if fmt.signed else 0.0
     highest = lowest + 2.0**fmt.word_bits - 1
-    known = (quanta >= lowest) & (quanta <= highest) & (quanta == np.rint(quanta))
-    integers = np.where(known, quanta, 0.0).astype(np.int64)
-    return (integers & (2**fmt.word_bits - 1)).astype(np.uint32), known
+    coded = (quanta >= lowest) & (quanta <= highest) & (quanta == np.rint(quanta))
+    integers = np.where(coded, quanta, 0.0).astype(np.int64)
+    return (integers & (2**fmt.word_bits - 1)).astype(np.uint32), coded
 
 
 def _special_codes(fmt: FloatFormat) -> tuple[int | None, int | None]:
@@ -141,23 +141,23 @@ def _encode_float(x: Float64, fmt: FloatFormat) -> tuple[Codes, NDArray[np.bool_
     quanta = np.ldexp(magnitude, fmt.man_bits - exponent)
     # A subnormal has less than 2^man_bits quanta at emin; its hidden bit and its exponent code are
     # then 0.
-    known = finite & (quanta == np.rint(quanta)) & (magnitude <= fmt.max)
+    coded = finite & (quanta == np.rint(quanta)) & (magnitude <= fmt.max)
     if not fmt.subnormals:
-        known &= (magnitude == 0) | (magnitude >= fmt.min_normal)
-    biased = np.where(known, exponent - fmt.emin, 0)
-    codes = (biased << fmt.man_bits) + np.where(known, quanta, 0.0).astype(np.int64)
+        coded &= (magnitude == 0) | (magnitude >= fmt.min_normal)
+    biased = np.where(coded, exponent - fmt.emin, 0)
+    codes = (biased << fmt.man_bits) + np.where(coded, quanta, 0.0).astype(np.int64)
     infinity, nan = _special_codes(fmt)
     if infinity is not None:
         codes = np.where(np.isinf(x), infinity, codes)
-        known |= np.isinf(x)
+        coded |= np.isinf(x)
     negative = np.signbit(x) & ~((x == 0) & fmt.one_zero)
     if not fmt.signed:
-        known &= ~negative
+        coded &= ~negative
     codes |= negative.astype(np.int64) << (fmt.exp_bits + fmt.man_bits)
     if nan is not None:
         codes = np.where(np.isnan(x), nan, codes)
-        known |= np.isnan(x)
-    return codes.astype(np.uint32), known
+        coded |= np.isnan(x)
+    return codes.astype(np.uint32), coded
 
 
 def decode(codes: Codes, fmt: Number) -> Float64:
@@ -233,10 +233,10 @@ def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     plain = np.where(finite, values, 0.0)
     exponent = power_of_two_scales(np.max(np.abs(plain), axis=-1, keepdims=True), fmt)
     codes = np.ldexp(plain, -exponent)
-    known = encode(codes, element_of(fmt))[1]
+    coded = encode(codes, element_of(fmt))[1]
     # NaN is a code of whole blocks only: among other values it has no code.
-    known = np.where(finite, known, nan_block | np.isfinite(values)) | ~filled
-    _check_codes(x, join_blocks(known, x.shape, grid), fmt)
+    coded = np.where(finite, coded, nan_block | np.isfinite(values)) | ~filled
+    _check_codes(x, join_blocks(coded, x.shape, grid), fmt)
     s = narrow(np.where(finite, np.ldexp(1.0, exponent), np.nan))
     return Scaled(
         narrow(join_blocks(codes, x.shape, grid)),
@@ -256,8 +256,8 @@ def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
     Raises: ValueError: a value that is no code of the element.
     """
     element = _coded(fmt)
-    codes, known = encode(widen(q.values), element)
-    _check_codes(q.values, known, fmt)
+    codes, coded = encode(widen(q.values), element)
+    _check_codes(q.values, coded, fmt)
     scales, width = _encode_scale(q.scale, fmt)
     if not block_by_block(fmt.to_ints()):
         t = np.frombuffer(np.float32(q.tensor_scale).tobytes() * fmt.tensor_scale, np.uint8)
@@ -284,9 +284,9 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
         if fmt.tensor_scale:
             t, codes = np.frombuffer(codes[:4].tobytes(), "<f4").reshape(()), codes[4:]
         width, number = scale_bits(ints), math.prod(grid)
-        behind = -(-number * width // 8)
-        scales = _decode_scale(_fields(codes[:behind], number, width), fmt)
-        elements = decode(_fields(codes[behind:], count, element.bits), element)
+        scale_bytes = -(-number * width // 8)
+        scales = _decode_scale(_fields(codes[:scale_bytes], number, width), fmt)
+        elements = decode(_fields(codes[scale_bytes:], count, element.bits), element)
         return Scaled(narrow(elements).reshape(shape), scales.reshape(grid), t)
     if count == 0:
         return Scaled(np.empty(shape, np.float32), np.empty(grid, np.float32), no_scale())

@@ -100,8 +100,8 @@ def _quantize_affine(
 ) -> Float32:
     """Every step is one float64 operation."""
     values, index = widen(x), np.arange(x.size).reshape(x.shape)
-    kept = None if fmt.axis is None else range(x.ndim)[fmt.axis]
-    axes = tuple(d for d in range(x.ndim) if d != kept)
+    sliced = None if fmt.axis is None else range(x.ndim)[fmt.axis]
+    axes = tuple(d for d in range(x.ndim) if d != sliced)
     if limits is None:
         # inf and -inf where nothing is finite.
         finite = np.isfinite(values)

@@ -248,16 +248,16 @@ class Aligned(Sequential):
     def _close_run(self) -> None:
         turns = self.acc.interleaved
         for turn in range(turns):
-            mine = [term for i, term in enumerate(self.terms) if i // 2 % turns == turn]
-            here = ~ALL
-            for _, present, _ in mine:
-                here = here | present
-            if here.any():
-                total = self.rounds.round(self._sum(mine), self.first + 2 * turn)
+            block = [term for i, term in enumerate(self.terms) if i // 2 % turns == turn]
+            filled = ~ALL
+            for _, present, _ in block:
+                filled = filled | present
+            if filled.any():
+                total = self.rounds.round(self._sum(block), self.first + 2 * turn)
                 if self.acc.operands is not None:
                     # Also a zero that a tiny sum was rounded to.
                     total = np.where(total == 0, 0.0, total)
-                self.total = np.where(here, total, self.total)
+                self.total = np.where(filled, total, self.total)
         self.terms = []
 
     def _sum(self, terms: list[tuple[Float64, Present, Exponents]]) -> Float64:
