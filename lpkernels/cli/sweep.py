@@ -130,15 +130,15 @@ def status(
     from lpkernels.experiments.sweeps.results import read_status
 
     with named_options():
-        found = read_status(folder)
-    counts = [f"{found.count(name)} {name}" for name in ("finished", "diverged", "failed")]
-    waiting = found.results.missing - len(found.begun)
-    counts += [f"{len(found.begun)} begun", f"{waiting} waiting"]
-    console.print(f"{found.results.header['cells']} cells: {', '.join(counts)}", highlight=False)
-    for cell, share in found.begun:
+        results, begun = read_status(folder)
+    statuses = [result.status for result in results.results]
+    counts = [f"{statuses.count(name)} {name}" for name in ("finished", "diverged", "failed")]
+    counts += [f"{len(begun)} begun", f"{results.missing - len(begun)} waiting"]
+    console.print(f"{results.header['cells']} cells: {', '.join(counts)}", highlight=False)
+    for cell, share in begun:
         console.print(f"begun: {cell.label()}: {share:.0%}")
-    _show_failed(found.results)
-    _show_others(found.results)
+    _show_failed(results)
+    _show_others(results)
 
 
 @app.command()

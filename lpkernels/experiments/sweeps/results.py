@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lpkernels import schemas
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
@@ -124,19 +125,6 @@ class Results:
         return replace(self, results=[r for r in self.results if r.arm not in arms])
 
 
-class Status(NamedTuple):
-    """How far a sweep is.
-
-    begun: the cells under way, or with which the next command goes on, and the share that is done.
-    """
-
-    results: Results
-    begun: list[tuple[Cell, float]]
-
-    def count(self, status: str) -> int:
-        return sum(result.status == status for result in self.results.results)
-
-
 def read_results(path: str | Path) -> Results:
     """The results of a sweep's folder, or of a file that `write_results` made.
 
@@ -161,16 +149,16 @@ def read_results(path: str | Path) -> Results:
             broken.append(f"{names[name].label()}: {error}")
         else:
             records.append(record)
-            results.append(_result(record, names[name]))
-    environments: list[Record] = []
-    for record in records:
-        if record["environment"] and record["environment"] not in environments:
-            environments.append(record["environment"])
+            # The arm is called as the specification calls it now.
+            cell, ended_as = names[name], ("status", "values", "cell", "error")
+            own = (record[field] for field in ended_as)
+            results.append(Result(cell.arm, dict(cell.axes), cell.seed, *own))
+    environments = {json.dumps(r["environment"]): r["environment"] for r in records}
     header: Record = {
         **schemas.header(KIND),
         "spec": spec.to_dict(),
         "metric": next((r["metric"] for r in records if r["metric"]), asdict(ACCURACY)),
-        "environments": environments,
+        "environments": [*filter(None, environments.values())],
         "cells": len(names),
     }
     codes = dict(Counter(record["code"] for record in records))
@@ -217,19 +205,6 @@ def _names(
         del others[version]
         names = {cell_name(cell.config, version): cell for cell in cells}
     return names, dict(others)
-
-
-def _result(record: Record, cell: Cell) -> Result:
-    """The arm is called as the specification calls it now."""
-    return Result(
-        arm=cell.arm,
-        axes=dict(cell.axes),
-        seed=cell.seed,
-        status=record["status"],
-        values=record["values"],
-        cell=record["cell"],
-        error=record["error"],
-    )
 
 
 def share_done(folder: Path, cell: Cell) -> float:
@@ -281,8 +256,12 @@ def _line(path: Path, number: int, record: Any) -> Result:
     return Result(**{name: value for name, value in record.items() if name != "type"})
 
 
-def read_status(folder: str | Path) -> Status:
-    """How far the sweep in a folder is; errors as in `read_results`, and for a file of results."""
+def read_status(folder: str | Path) -> tuple[Results, list[tuple[Cell, float]]]:
+    """How far the sweep in a folder is: its results, and the cells under way, or with which the
+    next command goes on, with the share of each that is done.
+
+    Raises: FileNotFoundError, ValueError: as `read_results`, and for a file of results.
+    """
     there = _folder(Path(folder))
     if there is None:
         raise ValueError(
@@ -290,8 +269,7 @@ def read_status(folder: str | Path) -> Status:
             f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
         )
     results, begun = read_results(folder), there.begun()
-    cells = {cell_name(cell.config): cell for cell in _spec_of(there).cells()}
-    return Status(
-        results,
-        [(cell, share_done(begun[name], cell)) for name, cell in cells.items() if name in begun],
-    )
+    cells = {cell_name(cell.config): cell for cell in results.spec.cells()}
+    return results, [
+        (cells[name], share_done(begun[name], cells[name])) for name in cells if name in begun
+    ]

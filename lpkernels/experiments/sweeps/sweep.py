@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lpkernels import _build
 from lpkernels.experiments.processes.folders import owned
@@ -142,25 +142,13 @@ def _jobs(cells: Sequence[Cell], engine: str, jobs: int | None) -> int | None:
     return jobs or max(1, processors() // threads)
 
 
-class Counts(NamedTuple):
-    """How many cells are finished, failed and running; done: with the parts of running ones."""
-
-    finished: int
-    failed: int
-    running: int
-    done: float
-
-    @staticmethod
-    def of(there: Folder, cells: dict[str, Cell]) -> "Counts":
-        """The counts of `cells` in the folder."""
-        begun = {name: path for name, path in there.begun().items() if name in cells}
-        finished, failed = (len(e & set(cells)) for e in (there.finished(), there.given_up()))
-        shares = (share_done(path, cells[name]) for name, path in begun.items())
-        return Counts(finished, failed, len(begun), finished + failed + sum(shares))
-
-    def __str__(self) -> str:
-        failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.finished} finished, {self.running} under way{failed}"
+def _counts(there: Folder, cells: dict[str, Cell]) -> tuple[str, float]:
+    """How many cells are finished, running and failed, in words; and how many are done, with the
+    parts of running ones."""
+    begun = {name: path for name, path in there.begun().items() if name in cells}
+    finished, failed = (len(names & set(cells)) for names in (there.finished(), there.given_up()))
+    words = f"{finished} finished, {len(begun)} under way" + (f", {failed} failed" * (failed > 0))
+    return words, finished + failed + sum(share_done(begun[name], cells[name]) for name in begun)
 
 
 @contextmanager
@@ -179,19 +167,18 @@ def _shown(console: "Console | None", there: Folder, cells: dict[str, Cell]) -> 
     )
     over = threading.Event()
     with Progress(*columns, console=console, speed_estimate_period=_SPEED_SECONDS) as bar:
-        now = Counts.of(there, cells)
-        task = bar.add_task(str(now), total=len(cells))
-        # It is set apart, so that cells done before do not count for the speed.
-        bar.update(task, completed=now.done)
+        task = bar.add_task("", total=len(cells))
+
+        def update() -> None:
+            words, done = _counts(there, cells)
+            bar.update(task, description=words, completed=done)
 
         def look() -> None:
             while not over.wait(_LOOK_EVERY):
                 update()
 
-        def update() -> None:
-            now = Counts.of(there, cells)
-            bar.update(task, description=str(now), completed=now.done)
-
+        # It is set before, so that cells done before do not count for the speed.
+        update()
         watcher = threading.Thread(target=look, daemon=True, name="progress")
         watcher.start()
         try:
@@ -203,6 +190,6 @@ def _shown(console: "Console | None", there: Folder, cells: dict[str, Cell]) -> 
 
 
 def _so_far(there: Folder, cells: dict[str, Cell]) -> str:
-    now = Counts.of(there, cells)
-    failed = f" and {now.failed} failed" if now.failed else ""
-    return f"{now.finished} of {len(cells)} cells are finished{failed}, in {there.root}"
+    finished, failed = (len(names & set(cells)) for names in (there.finished(), there.given_up()))
+    words = f" and {failed} failed" if failed else ""
+    return f"{finished} of {len(cells)} cells are finished{words}, in {there.root}"

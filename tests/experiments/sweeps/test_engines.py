@@ -106,7 +106,7 @@ def test_ctrl_c_stops_a_worker_where_it_is(tmp_path: Path) -> None:
         run_sweep(limited, tmp_path / "out", jobs=1, train=toy.slow(0.2))
     thread.join()
     assert len(owners) == 1 and os.getpid() not in owners
-    assert len(read_status(tmp_path / "out").begun) == 1
+    assert len(read_status(tmp_path / "out")[1]) == 1
     toy.run(spec, tmp_path / "out")
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     (resumed,) = (tmp_path / "out").rglob("records.jsonl")

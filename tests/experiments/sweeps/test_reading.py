@@ -67,7 +67,7 @@ def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     assert found.results == whole.results[3:] and found.missing == 0
     assert len(found.broken) == 3 and "a, seed 0: " in found.broken[0]
     assert all("expected the record of a cell" in text for text in found.broken)
-    assert read_status(tmp_path).results == found
+    assert read_status(tmp_path) == (found, [])
 
 
 def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path) -> None:

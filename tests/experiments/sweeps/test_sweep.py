@@ -204,8 +204,8 @@ def assert_goes_on(stopped: SweepSpec, folder: Path) -> None:
 
 
 def test_ctrl_c_saves_and_the_same_call_goes_on(stopped: SweepSpec, tmp_path: Path) -> None:
-    status = read_status(tmp_path / "out")
-    assert [(cell.label(), share) for cell, share in status.begun] == [("a, seed 1", 0.4)]
+    _, begun = read_status(tmp_path / "out")
+    assert [(cell.label(), share) for cell, share in begun] == [("a, seed 1", 0.4)]
     assert_goes_on(stopped, tmp_path)
 
 
