@@ -152,8 +152,11 @@ def with_settings(
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        parameters = [*(each for each in own if each.name != "values"), *options]
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [
+            *(parameter for parameter in declared if parameter.name != "values"),
+            *options,
+        ]
 
         @functools.wraps(command)
         def called(**arguments: Any) -> None:
@@ -161,19 +164,19 @@ def with_settings(
             command(**arguments, values=values)
 
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return called
 
     return decorate
 
 
-def _parameter(name: str, field: "FieldInfo", section: str, given: str) -> inspect.Parameter:
+def _parameter(name: str, field: "FieldInfo", section: str, option_name: str) -> inspect.Parameter:
     """A field of settings as a parameter of a command, whose option is `given`."""
     kind = str if get_origin(field.annotation) is Literal else field.annotation
     least = [bound.ge for bound in field.metadata if hasattr(bound, "ge")]
-    own = f"--{name.replace('_', '-')}"
+    usual_name = f"--{name.replace('_', '-')}"
     option = typer.Option(
-        *((given, own) if given != own else ()),
+        *((option_name, usual_name) if option_name != usual_name else ()),
         help=field.description,
         min=least[0] if least else None,
         rich_help_panel=(section or "run").replace("_", " ").capitalize(),

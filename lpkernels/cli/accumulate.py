@@ -44,48 +44,46 @@ def accumulate(
     check_one_process("accumulate")
     with named_options(values):
         config = work.AccumulateConfig(**values)
-        made = work.make_plan(config, work.find_workload(config))
-    work.start_records(out / _RECORDS, config, made)
-    _show_plan(config, made, out)
+        plan = work.make_plan(config, work.find_workload(config))
+    work.start_records(out / _RECORDS, config, plan)
+    _show_plan(config, plan, out)
     if simulate:
-        _show_simulations(config, _simulated(config, made, out), out)
+        _show_simulations(config, _simulated(config, plan, out), out)
     console.print(f"records and pictures in {out}")
 
 
 def _simulated(
-    config: work.AccumulateConfig, made: AccumulatorPlan, out: Path
+    config: work.AccumulateConfig, plan: AccumulatorPlan, out: Path
 ) -> list[dict[str, Any]]:
     """The simulated sums, each written as soon as it is there."""
-    found = []
-    for point in track(work.points(made, config), description="simulating", console=console):
-        found.append(work.simulate(point, seed=config.seed))
-        append_record(out / _RECORDS, found[-1])
-    return found
+    sums = []
+    for point in track(work.points(plan, config), description="simulating", console=console):
+        sums.append(work.simulate(point, seed=config.seed))
+        append_record(out / _RECORDS, sums[-1])
+    return sums
 
 
-def _show_plan(config: work.AccumulateConfig, made: AccumulatorPlan, out: Path) -> None:
+def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan, out: Path) -> None:
     from lpkernels.report.accumulators import plan_table, plot_bits
     from lpkernels.techniques.accumulation.tables import plan_notes
 
-    blocks = [row.to_dict() for row in made.blocks]
+    blocks = [row.to_dict() for row in plan.blocks]
     show_table(plan_table(blocks, title=f"{config.model}, {config.operand} operands"))
-    for note in [*plan_notes(blocks), *filter(None, [made.uncovered])]:
+    for note in [*plan_notes(blocks), *filter(None, [plan.uncovered])]:
         console.print(note, highlight=False, markup=False)
-    plot_bits(made.to_dicts(), out / "bits.png", title=config.model)
+    plot_bits(plan.to_dicts(), out / "bits.png", title=config.model)
 
 
-def _show_simulations(
-    config: work.AccumulateConfig, found: list[dict[str, Any]], out: Path
-) -> None:
+def _show_simulations(config: work.AccumulateConfig, sums: list[dict[str, Any]], out: Path) -> None:
     from lpkernels.report.accumulators import plot_simulations, simulation_table
 
     show_table(
-        simulation_table(found, title="Simulated sums, 64 x 64 each; NMSE: error^2 / variance")
+        simulation_table(sums, title="Simulated sums, 64 x 64 each; NMSE: error^2 / variance")
     )
     name, title = {"vrr": ("retention", "Variance kept"), "nmse": ("errors", "Errors of sums")}[
         config.metric
     ]
-    plot_simulations(found, out / f"{name}.png", metric=config.metric, title=title)
+    plot_simulations(sums, out / f"{name}.png", metric=config.metric, title=title)
 
 
 app = alone(accumulate)

@@ -62,19 +62,21 @@ def assign(
         ratio = 0.6
     ops = _operations(_workload(data, data_dir, model, width), batch, seed)
     with named_options(option="--bits"):
-        made = _assignment(ops, order, ratio, bits, seed)
+        assignment = _assignment(ops, order, ratio, bits, seed)
     console.print(f"{model} on {data}, batches of {batch}", soft_wrap=True)
-    console.print(str(made), highlight=False, soft_wrap=True)
-    kept = bytes_text(kept_memory(ops, made))
+    console.print(str(assignment), highlight=False, soft_wrap=True)
+    kept = bytes_text(kept_memory(ops, assignment))
     console.print(f"tensors kept for backward, as codes: {kept}", highlight=False, soft_wrap=True)
     if save is not None:
-        made.save(save)
+        assignment.save(save)
         console.print(f"assignment in {save}", soft_wrap=True)
     if plot is not None:
         from lpkernels.report.assignments import plot_assignment
 
         with named_options(option="--plot"):
-            picture = plot_assignment(made, plot, title=f"{model}: {order}, {made.ratio:.2f} low")
+            picture = plot_assignment(
+                assignment, plot, title=f"{model}: {order}, {assignment.ratio:.2f} low"
+            )
         console.print(f"picture in {picture}", soft_wrap=True)
 
 

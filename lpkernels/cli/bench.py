@@ -81,21 +81,21 @@ def _lengths(operands: str, name: str, longest: int, repeats: int, out: Path | N
     from lpkernels.experiments.records import append_record
     from lpkernels.report.accumulators import speed_length_table
 
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     acc = as_accumulator(name)
     measured = speed_over_length(operands, acc, longest=longest, repeats=repeats)
     steps = (longest - SHORTEST) // 2 + 1
     stopped_early = False
     try:
         for record in track(measured, description="lengths", console=console, total=2 * steps):
-            found.append(record)
+            records.append(record)
             if out is not None:
                 out.parent.mkdir(parents=True, exist_ok=True)
                 append_record(out, record)
     except KeyboardInterrupt:
         stopped_early = True
         console.print("stopped; what was measured:")
-    show_table(speed_length_table(found, title=f"{name}, {operands} operands"))
+    show_table(speed_length_table(records, title=f"{name}, {operands} operands"))
     if stopped_early:
         # 128 + SIGINT, as shells report it
         raise typer.Exit(130)

@@ -136,7 +136,7 @@ def run(
         if task:
             tasks.config(task)
             tasks = tasks.replace(tasks={task: tasks.tasks[task]})
-        found = run_study(
+        study = run_study(
             tasks,
             out,
             known=_matrix(known),
@@ -150,7 +150,7 @@ def run(
             retry_failed=retry_failed,
             console=console,
         )
-    _show_lost(found)
+    _show_lost(study)
     console.print(f"results in {out}; next: lpkernels frontier predict {out}", soft_wrap=True)
 
 
@@ -162,10 +162,10 @@ def status(folder: Folder) -> None:
     """
     from lpkernels.cli.sweep import status as show_sweep
 
-    found = _measured(folder)
-    for name, asked in found.asked.items():
-        console.print(f"{name}: {len(asked)} of {len(found.spec.space)} configurations chosen")
-    if any(found.asked.values()):
+    study = _measured(folder)
+    for name, asked in study.asked.items():
+        console.print(f"{name}: {len(asked)} of {len(study.spec.space)} configurations chosen")
+    if any(study.asked.values()):
         show_sweep(folder)
 
 
@@ -182,11 +182,11 @@ def table(
     """
     from lpkernels.report.frontiers import matrix_table
 
-    found = _measured(folder)
-    show_table(matrix_table(found.matrix, title=found.spec.name))
-    _show_lost(found)
+    study = _measured(folder)
+    show_table(matrix_table(study.matrix, title=study.spec.name))
+    _show_lost(study)
     if export is not None:
-        console.print(f"errors in {found.matrix.save(export)}")
+        console.print(f"errors in {study.matrix.save(export)}")
 
 
 @app.command()
@@ -197,10 +197,10 @@ def predict(folder: Folder, known: KnownFile = None, task: Task = "", rank: Rank
     """
     from lpkernels.report.frontiers import frontier_table
 
-    found, each = _frontiers(folder, known, task, rank)
-    for name, frontier in each.items():
-        show_table(frontier_table(frontier, found.spec.space, title=name))
-    _show_lost(found)
+    study, frontiers = _frontiers(folder, known, task, rank)
+    for name, frontier in frontiers.items():
+        show_table(frontier_table(frontier, study.spec.space, title=name))
+    _show_lost(study)
 
 
 @app.command()
@@ -220,30 +220,30 @@ def choose(
     from lpkernels.experiments.training.config import command_of
     from lpkernels.techniques.pareto import TrainingRecipe
 
-    found, each = _frontiers(folder, known, task, rank)
-    if len(each) > 1:
-        listed = nearest(task, each, "`lpkernels frontier status` lists all")
+    study, frontiers = _frontiers(folder, known, task, rank)
+    if len(frontiers) > 1:
+        listed = nearest(task, frontiers, "`lpkernels frontier status` lists all")
         raise typer.BadParameter(
             f"expected one of {listed}: a recipe is for one task", param_hint="--task"
         )
-    (name, frontier), size = next(iter(each.items())), bytes_from(cap)
+    (name, frontier), size = next(iter(frontiers.items())), bytes_from(cap)
     with named_options(_NAMES):
         index = best(frontier, size)
-    recipe = TrainingRecipe(*found.spec.space[index])
+    recipe = TrainingRecipe(*study.spec.space[index])
     where = f"{name}, at most {bytes_text(size)}"
-    console.print(f"choice for {where}: {_choice(frontier, index, found)}", **_PLAIN)
+    console.print(f"choice for {where}: {_choice(frontier, index, study)}", **_PLAIN)
     console.print(f"recipe: {recipe}", **_PLAIN)
-    cell = found.spec.sweep([(name, index)]).cells()[0]
+    cell = study.spec.sweep([(name, index)]).cells()[0]
     console.print(command_of(cell.config.replace(name="run")), **_PLAIN)
 
 
-def _choice(frontier: "Frontier", index: int, found: "Measured") -> str:
+def _choice(frontier: "Frontier", index: int, study: "Measured") -> str:
     """A configuration in words."""
     measured = frontier.measured[index] == frontier.measured[index]
     low, high = frontier.band.error_low[index], frontier.band.error_high[index]
     band = "measured" if measured else f"predicted, {low:.4f} .. {high:.4f}"
     size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
-    return f"{found.spec.space.name(index)}, {size}, error {error:.4f} ({band})"
+    return f"{study.spec.space.name(index)}, {size}, error {error:.4f} ({band})"
 
 
 @app.command()
@@ -290,10 +290,10 @@ def plot(
         with named_options(option="--out"):
             picture = pictures.plot_counts(rows, out)
     elif what == "frontier":
-        each, true = _to_draw(sources, known, task, rank, _matrix(truth))
+        frontiers, true = _to_draw(sources, known, task, rank, _matrix(truth))
         with named_options(option="--out"):
             size = bytes_from(cap) if cap else None
-            picture = pictures.plot_frontiers(each, out, truth=true, cap=size)
+            picture = pictures.plot_frontiers(frontiers, out, truth=true, cap=size)
     else:
         matrices = {path.name: _measured(path).matrix for path in sources}
         draw = pictures.plot_error_matrix if what == "matrix" else pictures.plot_singular_values
@@ -306,7 +306,7 @@ def _to_draw(
     sources: list[Path], known: Path | None, task: str, rank: int, truth: "ErrorMatrix | None"
 ) -> "tuple[dict[str, Frontier], dict[str, np.ndarray]]":
     """Frontiers by label, and true errors by the same labels where they are known."""
-    each: dict[str, Any] = {}
+    frontiers: dict[str, Any] = {}
     true: dict[str, Any] = {}
     for path in sources:
         study, own = _frontiers(path, known, task, rank)
@@ -315,10 +315,10 @@ def _to_draw(
                 truth = truth.for_space("truth", study.spec.space)
         for name, frontier in own.items():
             label = name if len(sources) == 1 else f"{path.name}: {name}"
-            each[label] = frontier
+            frontiers[label] = frontier
             if truth is not None and name in truth.tasks:
                 true[label] = truth.mean[truth.tasks.index(name)]
-    return each, true
+    return frontiers, true
 
 
 def _measured(folder: Path) -> "Measured":
@@ -337,15 +337,15 @@ def _frontiers(
 ) -> "tuple[Measured, dict[str, Frontier]]":
     from lpkernels.experiments.sweeps.frontiers.choosing import frontiers
 
-    found, others = _measured(folder), _matrix(known)
+    study, others = _measured(folder), _matrix(known)
     with named_options(_NAMES):
         if task:
-            found.spec.config(task)
-        return found, frontiers(found, task=task, known=others, rank=rank)
+            study.spec.config(task)
+        return study, frontiers(study, task=task, known=others, rank=rank)
 
 
-def _show_lost(found: "Measured") -> None:
-    if found.lost:
-        console.print(f"{len(found.lost)} runs gave no error and count as missing:")
-    for text in found.lost:
+def _show_lost(study: "Measured") -> None:
+    if study.lost:
+        console.print(f"{len(study.lost)} runs gave no error and count as missing:")
+    for text in study.lost:
         console.print(f"  {text}", **_PLAIN)

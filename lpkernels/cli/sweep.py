@@ -248,12 +248,12 @@ def _show_failed(results: "Results") -> int:
 
 def _show_others(results: "Results") -> None:
     """Says which cells other versions of lpkernels, or other commits, have trained."""
-    told = [
+    messages = [
         f"{number} cells of lpkernels {version}: not counted"
         for version, number in results.others.items()
     ]
     if len(results.codes) > 1:
         listed = ", ".join(f"{code} ({number} cells)" for code, number in results.codes.items())
-        told.append(f"cells were trained by different code: {listed}")
-    for text in told:
+        messages.append(f"cells were trained by different code: {listed}")
+    for text in messages:
         console.print(text, soft_wrap=True, highlight=False, markup=False)

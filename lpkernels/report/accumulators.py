@@ -33,7 +33,7 @@ def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
     return table
 
 
-def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
+def simulation_table(sums: Sequence[Record], *, title: str = "") -> Table:
     """A row for every simulated sum."""
     rows = [
         (
@@ -43,7 +43,7 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
             _with_error(point),
             *("-" if point.get(x) is None else f"{point[x]:.2e}" for x in ("law", "nmse")),
         )
-        for point in sorted(found, key=lambda p: (p["accumulator"], p["length"]))
+        for point in sorted(sums, key=lambda p: (p["accumulator"], p["length"]))
     ]
     columns = (
         "accumulator", "length", "VRR, theory", "VRR, simulated", "NMSE, law", "NMSE, simulated",
@@ -51,12 +51,12 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
     return make_table(columns, rows, words=columns[:1], title=title)
 
 
-def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
+def speed_length_table(sums: Sequence[Record], *, title: str = "") -> Table:
     """A row for every length: each backend's rate, variance kept and error."""
-    names = list(dict.fromkeys(record["backend"] for record in found))
+    names = list(dict.fromkeys(record["backend"] for record in sums))
     rows = []
-    for length in dict.fromkeys(record["length"] for record in found):
-        own = {r["backend"]: r for r in found if r["length"] == length}
+    for length in dict.fromkeys(record["length"] for record in sums):
+        own = {r["backend"]: r for r in sums if r["length"] == length}
         rates = [f"{own[name]['rate'] / 1e9:.3g}" if name in own else "-" for name in names]
         record = next(iter(own.values()))
         rows.append((f"{length}", *rates, _with_error(record), f"{record['nmse']:.2e}"))
@@ -90,13 +90,13 @@ def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> P
 
 
 def plot_simulations(
-    found: Sequence[Record], path: str | Path, *, metric: str, title: str = ""
+    sums: Sequence[Record], path: str | Path, *, metric: str, title: str = ""
 ) -> Path:
     """The variance kept ("vrr") or the error ("nmse") against length: the prediction as curves,
     simulated sums as points with two deviations.
     """
     axes = new_figure((6.5, 4.2)).subplots()
-    points = [p for p in found if p.get("theory") is not None]
+    points = [p for p in sums if p.get("theory") is not None]
     lengths = [p["length"] for p in points] or [64]
     many = np.unique(np.geomspace(min(lengths), max(lengths), 60).round().astype(int))
     names = sorted({p["accumulator"] for p in points}, key=_width)
@@ -122,11 +122,11 @@ def _width(name: str) -> int:
 
 
 def _draw_points(
-    axes: Any, at: Sequence[float], found: Sequence[Record], metric: str, **style: Any
+    axes: Any, at: Sequence[float], sums: Sequence[Record], metric: str, **style: Any
 ) -> None:
     """Simulated figures with two deviations."""
-    errors = [2 * (point[f"{metric}_error"] or 0.0) for point in found]
-    axes.errorbar(at, [point[metric] for point in found], errors, ms=4, **style)
+    errors = [2 * (point[f"{metric}_error"] or 0.0) for point in sums]
+    axes.errorbar(at, [point[metric] for point in sums], errors, ms=4, **style)
 
 
 def _finish(axes: Any, metric: str, **labels: Any) -> None:
@@ -137,14 +137,14 @@ def _finish(axes: Any, metric: str, **labels: Any) -> None:
     finish(axes, ylabel=_FIGURES[metric], **labels)
 
 
-def plot_law(found: Sequence[Record], path: str | Path, *, metric: str, title: str = "") -> Path:
+def plot_law(sums: Sequence[Record], path: str | Path, *, metric: str, title: str = "") -> Path:
     """The variance kept ("vrr") or the error ("nmse") against x = 2^m / sqrt n.
 
     Simulated sums are points with two deviations, a shape for each rounding. Lines are the theory
     of the variance at several lengths, or the law of the error of each rounding.
     """
     axes, x = new_figure((6.5, 4.2)).subplots(), np.geomspace(0.25, 64, 50)
-    nearest = [p for p in found if p["rounding"] == "nearest_even"]
+    nearest = [p for p in sums if p["rounding"] == "nearest_even"]
     lengths = sorted({p["length"] for p in nearest}) if metric == "vrr" else []
     for shade, length in enumerate(lengths[1::2] or lengths):
         chosen = sorted((p for p in nearest if p["length"] == length), key=lambda p: p["man_bits"])
@@ -153,7 +153,7 @@ def plot_law(found: Sequence[Record], path: str | Path, *, metric: str, title: s
         label = f"theory, {length} products"
         axes.plot(_normalised(chosen), values, "--", lw=1, color=grey, label=label)
     for index, (rounding, shape) in enumerate(_SHAPES.items()):
-        chosen = [p for p in found if p["rounding"] == rounding and p[metric]]
+        chosen = [p for p in sums if p["rounding"] == rounding and p[metric]]
         style = {"fmt": shape, "color": f"C{index}", "label": rounding}
         if chosen and metric == "nmse":
             axes.plot(x, nmse(1, 4, rounding=rounding) / x**2, color=f"C{index}", lw=1)
@@ -165,5 +165,5 @@ def plot_law(found: Sequence[Record], path: str | Path, *, metric: str, title: s
     return save_figure(axes.figure, path, title)
 
 
-def _normalised(found: Sequence[Record]) -> list[float]:
-    return [2.0 ** point["man_bits"] / point["length"] ** 0.5 for point in found]
+def _normalised(sums: Sequence[Record]) -> list[float]:
+    return [2.0 ** point["man_bits"] / point["length"] ** 0.5 for point in sums]

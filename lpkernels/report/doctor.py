@@ -57,7 +57,7 @@ def report() -> str:
         *((f"backend {name}", status) for name, status in lpkernels.backends.status().items()),
     ]
     width = max(len(what) for what, _ in rows)
-    return "\n".join(f"{what.ljust(width)}  {found}" for what, found in rows)
+    return "\n".join(f"{what.ljust(width)}  {text}" for what, text in rows)
 
 
 def _processor() -> str:

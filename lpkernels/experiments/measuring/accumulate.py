@@ -144,12 +144,12 @@ def _imported(config: AccumulateConfig) -> Workload:
             f"batch and sample: the function {name!r} brings a sample as large as the batch; leave "
             "both out, and make what is too large to compute on torch's meta device"
         )
-    made = function_of("model", name)()
-    if not (isinstance(made, tuple) and len(made) == 3):
+    network_plan = function_of("model", name)()
+    if not (isinstance(network_plan, tuple) and len(network_plan) == 3):
         raise ValueError(
-            f"model: {name!r} must return (model, sample, loss), got {type(made).__name__}"
+            f"model: {name!r} must return (model, sample, loss), got {type(network_plan).__name__}"
         )
-    return Workload(*made)
+    return Workload(*network_plan)
 
 
 def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
@@ -172,12 +172,12 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     )
 
 
-def start_records(path: Path, config: AccumulateConfig, made: AccumulatorPlan) -> None:
+def start_records(path: Path, config: AccumulateConfig, network_plan: AccumulatorPlan) -> None:
     """Writes the header with the question and a record for each row of the plan, in place of what
     the file held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {"config": config.to_dict(), "environment": environment("cpu")}
-    rows = [{"type": "plan", **row} for row in made.to_dicts()]
+    rows = [{"type": "plan", **row} for row in network_plan.to_dicts()]
     records.write_records(path, [{**schemas.header(KIND), **asked}, *rows])
 
 
@@ -190,7 +190,7 @@ class Point:
     operand: str
 
 
-def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
+def points(network_plan: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
     """The sums to simulate: every planned accumulator at its own length, and with one bit fewer;
     and for the picture some widths at all lengths. The exponent has 8 bits, as in the theory.
     """
@@ -198,20 +198,20 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
     def name(bits: int, chunk: int | None) -> str:
         return str(accumulator_of(FloatFormat(8, bits), config.rounding, chunk=chunk))
 
-    found = []
-    for row in made.rows:
+    sums = []
+    for row in network_plan.rows:
         length = min(max(2, round(row.length * (row.nzr or 1.0))), config.longest)
         # Two digits of the length are enough, and leave fewer sums to simulate.
         scale = 10 ** max(0, len(str(length)) - 2)
         length = min(max(2, round(length / scale) * scale), config.longest)
         for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
-            found.append(Point(length, name(bits, row.accumulator.chunk_length), config.operand))
-    widths = sorted({row.format.man_bits for row in made.rows if row.format.man_bits > 2})
+            sums.append(Point(length, name(bits, row.accumulator.chunk_length), config.operand))
+    widths = sorted({row.format.man_bits for row in network_plan.rows if row.format.man_bits > 2})
     shown = sorted({widths[i * (len(widths) - 1) // 3] for i in range(4)}) if widths else []
     for bits in shown:
         for log_n in range(6, int(math.log2(config.longest)) + 1):
-            found.append(Point(2**log_n, name(bits, None), config.operand))
-    return list(dict.fromkeys(found))
+            sums.append(Point(2**log_n, name(bits, None), config.operand))
+    return list(dict.fromkeys(sums))
 
 
 def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:

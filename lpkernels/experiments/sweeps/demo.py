@@ -60,16 +60,16 @@ def demo(
         BlockingIOError: another command owns the folder.
         RuntimeError: a run failed, twice.
     """
-    spec, there = demo_spec(epochs=epochs, seed=seed), Folder(folder)
+    spec, store = demo_spec(epochs=epochs, seed=seed), Folder(folder)
     # A fault in the data is an error of the call, and not of a cell.
     find(spec.cells()[0].config.workload)
-    there.root.mkdir(parents=True, exist_ok=True)
-    with owned(there.root):
-        former = there.read_spec()
+    store.root.mkdir(parents=True, exist_ok=True)
+    with owned(store.root):
+        former = store.read_spec()
         if former is not None and former.name != NAME:
             raise ValueError(f"{folder} holds a sweep, {former.name!r}; choose another folder")
         if not resume:
-            there.clear()
+            store.clear()
         elif former not in (None, spec):
             raise ValueError(
                 f"{folder} holds runs of other options, epochs {former.base['epochs']} and seeds "
@@ -80,4 +80,4 @@ def demo(
         for result in results.results:
             if result.status == "failed":
                 raise RuntimeError(f"{result.arm}: {result.error}")
-        return [read_run(there.cells / cell_name(cell.config)) for cell in spec.cells()]
+        return [read_run(store.cells / cell_name(cell.config)) for cell in spec.cells()]

@@ -96,7 +96,7 @@ def wants_gpus(devices: Sequence[str]) -> bool:
 def run_cells(
     engine: str,
     jobs: int | None,
-    there: Folder,
+    store: Folder,
     cells: Mapping[str, Cell],
     train: Train,
     limit: float | None,
@@ -116,14 +116,14 @@ def run_cells(
         RuntimeError: workers have another version of lpkernels, or die before they take a cell.
     """
     devices = [cell.config.device for cell in cells.values()]
-    queue, running, ends = deque(cells), dict[Future[End], Task](), _Ends(there)
+    queue, running, ends = deque(cells), dict[Future[End], Task](), _Ends(store)
     with _OPEN[engine](jobs, _gpus() if engine and wants_gpus(devices) else 0) as opened:
         try:
             while queue or running:
                 while queue and len(running) < opened.jobs:
                     name = queue.popleft()
-                    folder = there.begin(name)
-                    task = Task(cells[name], folder, there.cells, train, this_process(), limit)
+                    folder = store.begin(name)
+                    task = Task(cells[name], folder, store.cells, train, this_process(), limit)
                     running[opened.submit(task)] = task
                 for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
                     task = running.pop(future)
@@ -139,8 +139,8 @@ def run_cells(
 class _Ends:
     """Judges how tries at cells end."""
 
-    def __init__(self, there: Folder) -> None:
-        self.there = there
+    def __init__(self, store: Folder) -> None:
+        self.there = store
         self.bad: dict[str, list[str]] = {}
         self.vain = 0
 

@@ -135,16 +135,16 @@ def read_results(path: str | Path) -> Results:
         FileNotFoundError: neither is there.
         ValueError: they hold something else.
     """
-    there = _folder(Path(path))
-    if there is None:
+    store = _folder(Path(path))
+    if store is None:
         return _read_file(Path(path))
-    spec = _spec_of(there)
-    ended = there.finished() | there.given_up()
-    names, others = _names(there, spec.cells(), ended)
+    spec = _spec_of(store)
+    ended = store.finished() | store.given_up()
+    names, others = _names(store, spec.cells(), ended)
     results, records, broken = [], [], []
     for name in filter(ended.__contains__, names):
         try:
-            record = read_cell(there.settled(name))
+            record = read_cell(store.settled(name))
         except ValueError as error:
             broken.append(f"{names[name].label()}: {error}")
         else:
@@ -172,11 +172,11 @@ def _folder(path: Path) -> Folder | None:
     return Folder(path.parent) if path.name == SPEC else None
 
 
-def _spec_of(there: Folder) -> SweepSpec:
-    spec = there.read_spec()
+def _spec_of(store: Folder) -> SweepSpec:
+    spec = store.read_spec()
     if spec is None:
         raise FileNotFoundError(
-            f"expected the folder of a sweep at {str(there.root)!r}; `lpkernels sweep run` makes "
+            f"expected the folder of a sweep at {str(store.root)!r}; `lpkernels sweep run` makes "
             "one"
         )
     return spec
@@ -184,20 +184,20 @@ def _spec_of(there: Folder) -> SweepSpec:
 
 def check_is_there(path: str | Path) -> None:
     """Raises FileNotFoundError where `read_results` would find neither a folder nor a file."""
-    there = _folder(Path(path))
-    if there is not None:
-        _spec_of(there)
+    store = _folder(Path(path))
+    if store is not None:
+        _spec_of(store)
 
 
 def _names(
-    there: Folder, cells: Sequence[Cell], ended: Collection[str]
+    store: Folder, cells: Sequence[Cell], ended: Collection[str]
 ) -> tuple[dict[str, Cell], dict[str, int]]:
     """The cells by the names of their folders, and how many cells other versions have there."""
     names = {cell_name(cell.config): cell for cell in cells}
     others: Counter[str] = Counter()
     for name in set(ended).difference(names):
         try:
-            others[read_cell(there.settled(name))["version"]] += 1
+            others[read_cell(store.settled(name))["version"]] += 1
         except ValueError:
             continue
     if others and not names.keys() & ended:
@@ -226,8 +226,8 @@ def write_results(results: Results, path: str | Path) -> Path:
 
 
 def _read_file(path: Path) -> Results:
-    found = read_records(path)
-    header = found[0] if found and isinstance(found[0], dict) else {}
+    records = read_records(path)
+    header = records[0] if records and isinstance(records[0], dict) else {}
     if header.get("kind") != KIND:
         raise ValueError(
             f"{path}: expected results that `lpkernels sweep table --export` wrote, got "
@@ -242,7 +242,7 @@ def _read_file(path: Path) -> Results:
             f"one that wrote it: {error}"
         ) from error
     others, codes = header.pop("others", {}), header.pop("codes", {})
-    lines = [_line(path, i, found[i]) for i in range(1, len(found))]
+    lines = [_line(path, i, records[i]) for i in range(1, len(records))]
     return Results(header, lines, others, codes=codes)
 
 
@@ -262,13 +262,13 @@ def read_status(folder: str | Path) -> tuple[Results, list[tuple[Cell, float]]]:
 
     Raises: FileNotFoundError, ValueError: as `read_results`, and for a file of results.
     """
-    there = _folder(Path(folder))
-    if there is None:
+    store = _folder(Path(folder))
+    if store is None:
         raise ValueError(
             f"expected the folder of a sweep, got the file {str(folder)!r}; write the folder that "
             f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
         )
-    results, begun = read_results(folder), there.begun()
+    results, begun = read_results(folder), store.begun()
     cells = {cell_name(cell.config): cell for cell in results.spec.cells()}
     return results, [
         (cells[name], share_done(begun[name], cells[name])) for name in cells if name in begun

@@ -35,12 +35,16 @@ def _seeds(seeds: Any) -> Any:
     """The list of seeds: of a number n those of 0..n-1."""
     if type(seeds) is int:
         _check_count(seeds)
-    found = range(seeds) if type(seeds) is int else seeds
-    if not isinstance(found, Sequence) or not found or any(type(seed) is not int for seed in found):
+    numbers = range(seeds) if type(seeds) is int else seeds
+    if (
+        not isinstance(numbers, Sequence)
+        or not numbers
+        or any(type(seed) is not int for seed in numbers)
+    ):
         raise ValueError(f"expected a positive number or a list of numbers, got {seeds!r}")
-    if len(set(found)) < len(found):
+    if len(set(numbers)) < len(numbers):
         raise ValueError(f"expected each once, got {seeds!r}")
-    return list(found)
+    return list(numbers)
 
 
 #: The seeds of cells, given as a list or as the number n of 0..n-1.
@@ -140,7 +144,7 @@ class SweepSpec(Settings):
         Raises: TypeError, ValueError: a configuration that cannot be, or a cell that is there twice
             (under two names or not).
         """
-        found: dict[RunConfig, Cell] = {}
+        by_config: dict[RunConfig, Cell] = {}
         _check_count(len(self.arms), *map(len, self.axes.values()), len(self.seeds))
         values_of = itertools.product(*self.axes.values())
         points = [tuple(zip(self.axes, values, strict=True)) for values in values_of]
@@ -152,10 +156,10 @@ class SweepSpec(Settings):
                 words = ", ".join(f"{name} {value!r}" for name, value in point) or "no axes"
                 raise type(error)(f"arm {arm!r} ({words}): {error}") from error
             cell = Cell(arm, point, seed, config)
-            same = found.setdefault(config.replace(name="run"), cell)
+            same = by_config.setdefault(config.replace(name="run"), cell)
             if same is not cell:
                 raise ValueError(f"the same cell twice: {same.label()}; and {cell.label()}")
-        return list(found.values())
+        return list(by_config.values())
 
 
 def read_spec(path: str | Path) -> SweepSpec:
@@ -213,15 +217,15 @@ def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
     return specs[-1].replace(arms=arms, axes=axes, seeds=sorted(seeds))
 
 
-def check_same_sweep(there: SweepSpec, here: SweepSpec) -> None:
+def check_same_sweep(former: SweepSpec, current: SweepSpec) -> None:
     """Raises ValueError unless both have one base and the same axes."""
-    names = there.base.keys() | here.base.keys()
-    other = sorted(k for k in names if there.base.get(k) != here.base.get(k))
+    names = former.base.keys() | current.base.keys()
+    other = sorted(k for k in names if former.base.get(k) != current.base.get(k))
     if other:
-        was, now = ({k: spec.base.get(k) for k in other} for spec in (there, here))
+        was, now = ({k: spec.base.get(k) for k in other} for spec in (former, current))
         raise ValueError(f"another base makes another sweep: {was} there, {now} here")
-    if set(there.axes) != set(here.axes):
-        axes = [", ".join(spec.axes) or "none" for spec in (there, here)]
+    if set(former.axes) != set(current.axes):
+        axes = [", ".join(spec.axes) or "none" for spec in (former, current)]
         raise ValueError(f"other axes make another sweep: {axes[0]} there, {axes[1]} here")
 
 

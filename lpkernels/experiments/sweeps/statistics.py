@@ -125,8 +125,8 @@ def figures_of(cells: pandas.DataFrame, field: str) -> pandas.Series[float]:
     for arm, value in zip(cells["arm"], values, strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise ValueError(f"expected numbers in field {field!r}, got {value!r} in {arm!r}")
-    found = pandas.Series(list(values), cells.index, dtype="float64")
-    return found.where(found.abs() < _LARGEST)
+    figures = pandas.Series(list(values), cells.index, dtype="float64")
+    return figures.where(figures.abs() < _LARGEST)
 
 
 def _check_cells(cells: pandas.DataFrame, reference: str | None) -> None:
@@ -154,11 +154,11 @@ def _moments(groups: Any, level: float) -> pandas.DataFrame:
     # scipy.stats, which has the interval as a whole, takes a second to import.
     from scipy.special import stdtrit
 
-    found = groups.agg(figures="count", mean="mean", standard_error="sem", low="min", high="max")
-    alike, error = found["low"] == found["high"], found["standard_error"]
-    found["standard_error"] = error.mask(alike & (found["figures"] > 1), 0.0)
-    half = (stdtrit(found["figures"] - 1, (1 + level) / 2) * error).mask(alike)
-    return found.assign(low=found["mean"] - half, high=found["mean"] + half)
+    moments = groups.agg(figures="count", mean="mean", standard_error="sem", low="min", high="max")
+    alike, error = moments["low"] == moments["high"], moments["standard_error"]
+    moments["standard_error"] = error.mask(alike & (moments["figures"] > 1), 0.0)
+    half = (stdtrit(moments["figures"] - 1, (1 + level) / 2) * error).mask(alike)
+    return moments.assign(low=moments["mean"] - half, high=moments["mean"] + half)
 
 
 def _differences(
@@ -178,15 +178,15 @@ def _differences(
         values = _without_noise(group["difference"].to_numpy(), largest)
         pairs.loc[group.index, "difference"] = values
         bootstrap[key] = bootstrap_interval(values, level, resamples=resamples, seed=seed)
-    found = _moments(pairs.groupby(_KEYS)["difference"], level)
-    count, mean = found["figures"], found["mean"]
-    t = (mean / found.pop("standard_error")).abs()
+    moments = _moments(pairs.groupby(_KEYS)["difference"], level)
+    count, mean = moments["figures"], moments["mean"]
+    t = (mean / moments.pop("standard_error")).abs()
     signs = (2.0 ** (1.0 - count)).mask(mean == 0, 1.0)
     ends = ["bootstrap_low", "bootstrap_high"]
     return (
-        found.set_axis(["pairs", "difference", "difference_low", "difference_high"], axis=1)
-        .join(pandas.DataFrame.from_dict(bootstrap, "index", columns=ends).set_index(found.index))
-        .assign(p=(2 * stdtr(count - 1, -t)).where(found["low"].notna(), signs).where(count > 1))
+        moments.set_axis(["pairs", "difference", "difference_low", "difference_high"], axis=1)
+        .join(pandas.DataFrame.from_dict(bootstrap, "index", columns=ends).set_index(moments.index))
+        .assign(p=(2 * stdtr(count - 1, -t)).where(moments["low"].notna(), signs).where(count > 1))
     )
 
 

@@ -84,50 +84,50 @@ def run_sweep(
     if train is None:
         for workload in {cell.config.workload: None for cell in cells.values()}:
             find(workload)
-    there = Folder(Path(folder).absolute())
+    store = Folder(Path(folder).absolute())
     try:
-        there.root.mkdir(parents=True, exist_ok=True)
-        with owned(there.root):
-            there.join(spec)
-            _warn_of_other_code(there, cells)
-            left = _left(there, cells, retry_failed)
+        store.root.mkdir(parents=True, exist_ok=True)
+        with owned(store.root):
+            store.join(spec)
+            _warn_of_other_code(store, cells)
+            left = _left(store, cells, retry_failed)
             if left:
-                with _shown(console, there, cells):
-                    run_cells(engine, jobs, there, left, train or train_cell, spec.cell_seconds)
+                with _shown(console, store, cells):
+                    run_cells(engine, jobs, store, left, train or train_cell, spec.cell_seconds)
     except KeyboardInterrupt as stop:
-        raise Interrupted(f"stopped; {_so_far(there, cells)}") from stop
+        raise Interrupted(f"stopped; {_so_far(store, cells)}") from stop
     except OSError as error:
         if not is_full(error):
             raise
         raise OSError(
             errno.ENOSPC,
-            f"no room left in {there.root}: {error.strerror}; {_so_far(there, cells)}, and none "
+            f"no room left in {store.root}: {error.strerror}; {_so_far(store, cells)}, and none "
             "is lost: make room and give the same command again",
         ) from error
     return read_results(folder)
 
 
-def _left(there: Folder, cells: dict[str, Cell], retry_failed: bool) -> dict[str, Cell]:
+def _left(store: Folder, cells: dict[str, Cell], retry_failed: bool) -> dict[str, Cell]:
     """The cells without a result; of failed cells those that are to run again."""
-    there.make()
-    for name in there.given_up().intersection(cells) if retry_failed else ():
-        there.forget(name)
-    settled = there.finished() | there.given_up()
+    store.make()
+    for name in store.given_up().intersection(cells) if retry_failed else ():
+        store.forget(name)
+    settled = store.finished() | store.given_up()
     return {name: cell for name, cell in cells.items() if name not in settled}
 
 
-def _warn_of_other_code(there: Folder, cells: dict[str, Cell]) -> None:
+def _warn_of_other_code(store: Folder, cells: dict[str, Cell]) -> None:
     """Warns where finished cells were trained by other code than would train them now."""
     commit, others = _build.commit(), Counter[str]()
-    for name in there.finished().intersection(cells):
+    for name in store.finished().intersection(cells):
         with suppress(ValueError):
-            code = read_cell(there.cells / name)["code"]
+            code = read_cell(store.cells / name)["code"]
             others[code] += code != code_of(cells[name].config, commit)
     if others.total():
         listed = ", ".join(f"{code} ({count} cells)" for code, count in (+others).items())
         warnings.warn(
-            f"{there.root}: finished cells were trained by other code than there is now: {listed}; "
-            f"remove their folders below {there.cells} to train them again",
+            f"{store.root}: finished cells were trained by other code than there is now: {listed}; "
+            f"remove their folders below {store.cells} to train them again",
             stacklevel=3,
         )
 
@@ -142,17 +142,17 @@ def _jobs(cells: Sequence[Cell], engine: str, jobs: int | None) -> int | None:
     return jobs or max(1, processors() // threads)
 
 
-def _counts(there: Folder, cells: dict[str, Cell]) -> tuple[str, float]:
+def _counts(store: Folder, cells: dict[str, Cell]) -> tuple[str, float]:
     """How many cells are finished, running and failed, in words; and how many are done, with the
     parts of running ones."""
-    begun = {name: path for name, path in there.begun().items() if name in cells}
-    finished, failed = (len(names & set(cells)) for names in (there.finished(), there.given_up()))
+    begun = {name: path for name, path in store.begun().items() if name in cells}
+    finished, failed = (len(names & set(cells)) for names in (store.finished(), store.given_up()))
     words = f"{finished} finished, {len(begun)} under way" + (f", {failed} failed" * (failed > 0))
     return words, finished + failed + sum(share_done(begun[name], cells[name]) for name in begun)
 
 
 @contextmanager
-def _shown(console: "Console | None", there: Folder, cells: dict[str, Cell]) -> Iterator[None]:
+def _shown(console: "Console | None", store: Folder, cells: dict[str, Cell]) -> Iterator[None]:
     """A bar on `console` while the context lasts; none if that is None."""
     if console is None:
         yield
@@ -170,7 +170,7 @@ def _shown(console: "Console | None", there: Folder, cells: dict[str, Cell]) -> 
         task = bar.add_task("", total=len(cells))
 
         def update() -> None:
-            words, done = _counts(there, cells)
+            words, done = _counts(store, cells)
             bar.update(task, description=words, completed=done)
 
         def look() -> None:
@@ -189,7 +189,7 @@ def _shown(console: "Console | None", there: Folder, cells: dict[str, Cell]) -> 
             update()
 
 
-def _so_far(there: Folder, cells: dict[str, Cell]) -> str:
-    finished, failed = (len(names & set(cells)) for names in (there.finished(), there.given_up()))
+def _so_far(store: Folder, cells: dict[str, Cell]) -> str:
+    finished, failed = (len(names & set(cells)) for names in (store.finished(), store.given_up()))
     words = f" and {failed} failed" if failed else ""
-    return f"{finished} of {len(cells)} cells are finished{words}, in {there.root}"
+    return f"{finished} of {len(cells)} cells are finished{words}, in {store.root}"

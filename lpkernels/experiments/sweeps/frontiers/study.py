@@ -150,11 +150,11 @@ def _measure_more(
         return float(read_measured(path).errors(task)[index])
 
     errors = read_measured(path).errors(task)
-    there = {index: float(errors[index]) for index in chosen}
+    former = {index: float(errors[index]) for index in chosen}
     # Configurations that gave no error are asked for again, which trains nothing.
-    lost = sum(map(math.isnan, there.values()))
-    most = min(max(_count(spec, n), len(there) + lost), len(spec.space))
-    cold_start(spec.space.shape, spec.memory(task), measure, n=most, measured=there)
+    lost = sum(map(math.isnan, former.values()))
+    most = min(max(_count(spec, n), len(former) + lost), len(spec.space))
+    cold_start(spec.space.shape, spec.memory(task), measure, n=most, measured=former)
 
 
 def _check_metric(metric: Metric) -> None:
@@ -176,8 +176,8 @@ def _asked(spec: FrontierSpec, folder: str | Path) -> dict[str, list[int]]:
     it began."""
     places = _places(spec)
     asked: dict[str, list[int]] = {task: [] for task in spec.tasks}
-    there = Folder(folder).read_spec()
-    for arm in there.arms if there is not None else ():
+    former = Folder(folder).read_spec()
+    for arm in former.arms if former is not None else ():
         if arm in places:
             task, index = places[arm]
             asked[task].append(index)
