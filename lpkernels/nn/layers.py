@@ -26,8 +26,8 @@ from lpkernels.functional.layer import widened
 from lpkernels.functional.multi_head import apart
 from lpkernels.functional.multi_head import ranks as attention_ranks
 from lpkernels.functional.tabled import tabled
-from lpkernels.functional.torch_calls import own
-from lpkernels.nn.calls import Calls
+from lpkernels.functional.torch_calls import own, own_instead
+from lpkernels.nn._emulated_functions import EMULATIONS
 from lpkernels.nn.emulated import Emulated, recipe_name
 from lpkernels.nn.ranges_and_scales import OneInput
 from lpkernels.recipes import as_recipe
@@ -49,8 +49,7 @@ rounds, tensors are float32, or float16 and bfloat16, which are widened exactly,
 float32; NaN, infinity and overflow follow docs/contract.md.
 
 Raises:
-    TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds
-        (a RuntimeError of recurrent layers).
+    TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds.
     ValueError: a name that no recipe has; a format along an axis that a tensor of the layer lacks,
         or along "k" where the layer is no matrix product; `scaling` in a recipe of another layer
         than linear ones and convolutions. A call: shapes that do not fit.
@@ -327,8 +326,37 @@ class _MultiheadAttention(Emulated):
         return y.transpose(0, 1) if transposed else y, weights
 
 
+class _Instead(TorchFunctionMode):
+    """A mode inside which calls of some functions of torch are computed by a recipe.
+
+    functions: {torch's function: a function that takes the same arguments and `recipe`}.
+    """
+
+    def __init__(self, functions: Mapping[Any, Callable[..., Any]], recipe: Recipe) -> None:
+        super().__init__()
+        self.functions, self.recipe = functions, recipe
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        emulated = self.functions.get(func)
+        if emulated is None:
+            return func(*args, **(kwargs or {}))
+        return own_instead(func, emulated, args, {**(kwargs or {}), "recipe": self.recipe})
+
+
+_CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS)
+
+
 class _Recurrent(Emulated):
     """torch.nn's own forward checks and arranges; the function it ends in is emulated."""
+
+    _functions: ClassVar = {function: EMULATIONS[function].compute for function in _RECURRENT}
 
     @classmethod
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
@@ -338,7 +366,7 @@ class _Recurrent(Emulated):
         return (recurrent_ranks(name, layer.bias),)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        with Calls(self._arithmetic):
+        with _Instead(self._functions, self._arithmetic):
             return super().forward(input, hx)
 
 
@@ -372,30 +400,13 @@ class _Norm(_WithoutProducts):
         return (Ranks(name, input, weight, bias, input, NO_PRODUCT),)
 
 
-class _BatchNormCalls(TorchFunctionMode):
-    """A mode inside which calls of torch's batch_norm are emulated."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self.recipe = recipe
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is F.batch_norm:
-            return own(functional.batch_norm, *args, **(kwargs or {}), recipe=self.recipe)
-        return func(*args, **(kwargs or {}))
-
-
 class _BatchNorm(_Norm):
     """torch.nn's own forward keeps the statistics; the function it ends in is emulated."""
 
+    _functions: ClassVar = {F.batch_norm: functional.batch_norm}
+
     def forward(self, input: Tensor) -> Tensor:
-        with _BatchNormCalls(self._arithmetic):
+        with _Instead(self._functions, self._arithmetic):
             y: Tensor = super().forward(input)
             return y
 
