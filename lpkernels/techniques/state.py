@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
+__all__ = ["Stateful"]
+
+
 class Stateful:
     """An object with `state_dict` and `load_state_dict`, which a subclass has by naming attributes.
 

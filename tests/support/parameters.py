@@ -17,7 +17,7 @@ from typing import Any
 PUBLIC = """
 arithmetic backends formats functional nn nn.observing nn.policies recipes
 techniques techniques.accumulation techniques.assignment techniques.cpt techniques.loss_scaling
-techniques.pareto experiments experiments.settings
+techniques.pareto techniques.state experiments experiments.settings
 experiments.sweeps.specification experiments.sweeps.statistics experiments.sweeps.sweep
 experiments.training.config experiments.training.callback experiments.training.trainer
 experiments.workloads.bundled experiments.workloads.models
@@ -64,6 +64,8 @@ def missing(value: Any) -> list[str]:
     doc = "\n".join(text for text in texts if not text.startswith(f"{value.__name__}("))
     links = LINK.findall(doc) if re.search(r"\bas\s+there\b", doc) else []
     known = {"self", *(name for link in links for name in torchs(link))}
+    # The settings of a model describe themselves.
+    known |= {name for name, f in getattr(value, "model_fields", {}).items() if f.description}
     try:
         given = inspect.signature(value).parameters.values()
     except ValueError:

@@ -177,7 +177,8 @@ def _rounds_to_zero_below(quantizer: Quantizer) -> float:
     """The largest value that becomes 0; 0.0 where it depends on other values or on draws."""
     if quantizer.is_stochastic or not isinstance(quantizer.fmt, Number):
         return 0.0
-    powers = torch.tensor([2.0**exponent for exponent in range(-149, 128)], device="cpu")
+    exponents = torch.arange(-149, 128, dtype=torch.float32, device="cpu")
+    powers = torch.exp2(exponents)
     # The limit of a rounding is a power of two, which is itself rounded to 0 or not.
     values = torch.cat([powers, torch.nextafter(powers, torch.zeros_like(powers))])
     zeros = values[quantize(values, quantizer) == 0]
