@@ -77,7 +77,7 @@ def _lengths(operands: str, name: str, longest: int, repeats: int, out: Path | N
     """`lpkernels bench accumulate`: a table, and with `out` the records."""
     from rich.progress import track
 
-    from lpkernels.experiments.measuring.accumulator_speed import SHORTEST, speed_over_length
+    from lpkernels.experiments.measuring.speed import SHORTEST, speed_over_length
     from lpkernels.experiments.records import append_record
     from lpkernels.report.accumulators import speed_length_table
 

@@ -16,7 +16,7 @@ import lpkernels
 import lpkernels_command
 from lpkernels.backends import cpu
 from lpkernels.cli import app, main
-from lpkernels.experiments.measuring import accumulate, accumulator_speed
+from lpkernels.experiments.measuring import accumulate, speed
 from lpkernels.experiments.records import RECORDS, header, read_records, read_run, write_records
 from lpkernels.experiments.sweeps import demo
 from lpkernels.experiments.sweeps.specification import SweepSpec
@@ -258,13 +258,13 @@ def test_bench_accumulate_even_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     records = tmp_path / "speed.jsonl"
     said = done("bench", "accumulate", "--longest", 8, "--repeats", 1, "--out", records)
     assert "cpu, GMAC/s" in said and '"length": 256' in records.read_text()
-    whole = accumulator_speed.speed_over_length
+    whole = speed.speed_over_length
 
     def one_record(*arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
         yield next(whole(*arguments, **options))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(accumulator_speed, "speed_over_length", one_record)
+    monkeypatch.setattr(speed, "speed_over_length", one_record)
     result = call("bench", "accumulate", "--longest", 8, "--repeats", 1)
     assert result.exit_code == 130, result.output
     assert "stopped; what was measured" in result.output

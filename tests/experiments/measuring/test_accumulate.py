@@ -8,7 +8,7 @@ import torch
 import lpkernels as lp
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.measuring.accumulate import AccumulateConfig, Point
-from lpkernels.experiments.measuring.accumulator_speed import speed_over_length
+from lpkernels.experiments.measuring.speed import speed_over_length
 from lpkernels.techniques.accumulation import accumulator_of, nmse
 
 TINY = AccumulateConfig(model="cnn1", width=2, batch=16, sample=16, longest=256)

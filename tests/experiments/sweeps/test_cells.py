@@ -1,6 +1,5 @@
 """The folder of a sweep: the names of cells, tries that take each other's place, ends, damage."""
 
-import json
 import re
 from pathlib import Path
 
@@ -115,23 +114,6 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
     there.spec.write_text('{"kind": "run", "schema": 2}')
     with pytest.raises(ValueError, match="damaged or something else"):
         there.read_spec()
-
-
-def test_a_damaged_cell_is_an_error_that_says_which(there: Folder) -> None:
-    folder = there.cells / X
-    folder.mkdir()
-    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder"):
-        read_cell(folder)
-    for wrong, message in (
-        ({"kind": "run"}, "expected the record of a cell"),
-        ({**record(X), "values": [1]}, r"cell\.json: expected 'values' to be a dict, got \[1\]"),
-    ):
-        (folder / CELL).write_text(json.dumps(wrong))
-        with pytest.raises(ValueError, match=message):
-            read_cell(folder)
-    settle(begun(there, Y, ""), there.cells, record(X))
-    with pytest.raises(ValueError, match="belongs to another cell; remove the folder"):
-        read_cell(there.cells / Y)
 
 
 def test_no_damage_of_a_finished_cell_is_believed(there: Folder) -> None:

@@ -220,25 +220,3 @@ def test_equal_differences_have_no_spread_and_the_p_value_of_flipped_signs() -> 
         sums = [abs(sum(s * shift for s in flips)) for flips in signs]
         assert p == np.mean([total >= abs(seeds * shift) for total in sums])
         assert compared([x + shift for x in base], base)["p_holm"] == p
-
-
-def test_a_bootstrap_is_that_of_its_seed() -> None:
-    drawn = np.array([0.1, 0.4, -0.2, 0.3, 0.25])
-    one, again, other = (bootstrap_interval(drawn, 0.95, seed=s) for s in (1, 1, 2))
-    assert one == again != other
-
-
-@pytest.mark.parametrize(("count", "bootstrap"), [(5, 0.84), (20, 0.92)])
-def test_intervals_cover_the_mean_as_often_as_they_say(count: int, bootstrap: float) -> None:
-    cases = 500
-    drawn = np.random.default_rng(count).normal(size=(cases, count))
-    found = summarise(
-        table_of([r for i, x in enumerate(drawn) for r in runs(str(i), list(x))]), FIELD
-    )
-    intervals = [bootstrap_interval(values, 0.95, resamples=300) for values in drawn]
-    covered = {
-        0.95: ((found["low"] <= 0) & (found["high"] >= 0)).mean(),
-        bootstrap: np.mean([low <= 0 <= high for low, high in intervals]),
-    }
-    for share, part in covered.items():
-        assert part == pytest.approx(share, abs=3 * math.sqrt(share * (1 - share) / cases)), share
