@@ -1,9 +1,10 @@
 """The layers: each derives from a class of torch.nn and computes by a recipe.
 
-A layer is made of two classes: a mixin here, whose ``forward`` calls a function of
-`lpkernels.functional`, and torch.nn's class behind it, which has all else. The constructor takes
-the arguments of torch.nn's class, as the installed torch has them, and ``recipe``. Type checkers
-read ``__init__.pyi``, where the arguments are written out.
+A layer has two bases: a mixin of this file, whose ``forward`` calls a function of
+`lpkernels.functional`, and torch.nn's class, which has all else. The constructor takes the
+arguments of torch.nn's class, as the installed torch has them, and ``recipe``. Type checkers read
+``__init__.pyi``, where the arguments are written out. A mixin's docstring is part of the public
+docstring of its layers.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ def _layer(name: str, mixin: type, functions: str, **attributes: Any) -> Any:
     plain = getattr(torch.nn, name)
     names = functions.split()
     computed = " or ".join(f"``lpkernels.functional.{function}``" for function in names)
-    head = f"``torch.nn.{name}`` computed by {computed}."
+    # The mixin's own words, if it has any.
+    note = inspect.cleandoc(mixin.__doc__ or "")
+    doc = f"``torch.nn.{name}`` computed by {computed}.\n\n{note}"
     attributes["_function"] = staticmethod(getattr(functional, names[0]))
-    return _with_recipe(
-        (mixin, plain), plain, f"{head}\n\n{inspect.getdoc(mixin) or ''}", attributes
-    )
+    return _with_recipe((mixin, plain), plain, doc, attributes)
 
 
 def _lazy_layer(layer: Any) -> Any:
@@ -80,7 +81,7 @@ def _lazy_layer(layer: Any) -> Any:
 
 
 def _with_recipe(bases: Any, plain: type, doc: str, attributes: dict[str, Any]) -> Any:
-    """A class of these bases with the name and the constructor of plain, and a recipe."""
+    """A class of these bases with plain's name and constructor, which takes a recipe too."""
 
     def __init__(self: Any, *args: Any, recipe: Recipe | str = "fp32", **kwargs: Any) -> None:
         super(layer, self).__init__(*args, **kwargs)
