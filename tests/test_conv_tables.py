@@ -15,7 +15,7 @@ from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.conv_frames import ABSENT, ALL_CASES, in_frame
+from tests.support.operands import ABSENT, ALL_CASES, in_frame
 
 CPU = torch.device("cpu")
 SEED = 20240229

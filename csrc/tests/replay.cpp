@@ -1,5 +1,5 @@
 // lpk_replay FOLDER: makes the calls of lpkernels._C again that FOLDER/calls.bin holds, and
-// compares what they return and write with the bytes beside them. tests/support/recorder.py writes
+// compares what they return and write with the bytes beside them. tests/support/replay.py writes
 // that file and says how it is laid out. Here is no Python: a processor without one can make the
 // calls. LPKERNELS_ISA chooses the kernels. Exit status 0: all bits are equal; 1: some differ; 2:
 // the file cannot be read; 77: this processor cannot run the kernels asked for.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.backends import How, Scales, matmul_of
-from tests.support.cpu_products import ROLE, SEED
+from tests.backends.cpu_products import ROLE, SEED
 
 ACCUMULATORS = (
     "fp32_chunkscale",

@@ -15,9 +15,8 @@ from lpkernels.reference.counting import quantize_counting
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.autograd import alike
+from tests.support.autograd import Operators, alike
 from tests.support.composition import SEED, how
-from tests.support.operators import Operators
 
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
 

@@ -13,7 +13,7 @@ from lpkernels import ops
 from lpkernels.formats.grids import misfit
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.denormals import flushed
+from tests.support.processor import flushed
 from tests.support.refusals import Row, refused, refuses
 
 FORMATS = """

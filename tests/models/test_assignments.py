@@ -10,7 +10,7 @@ import lpkernels as lp
 from lpkernels.techniques import assignment
 from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, RECIPES, Architecture
-from tests.support.assigned_audit import audit
+from tests.support.techniques import audit
 
 
 def loss(output: Any, _: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ from lpkernels.nn._product_sizes import SIZES
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, LENGTH, RECIPES, WITH_RECIPES, backward
-from tests.support.operators import Operators
+from tests.support.autograd import Operators
 
 _TORCHS_PRODUCTS = {name for name in SIZES if name.startswith("aten::")} | {
     "aten::convolution_backward",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.nn.observing import Call, Visitor, observe, tensors
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 
 class Calls(Visitor):

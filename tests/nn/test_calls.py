@@ -20,7 +20,7 @@ from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import rows
 from tests.nn.layer_cases import same, twins
 from tests.nn.policy_models import Doubled, converted
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 lpf = lp.functional
 FP8 = lp.recipe("fp8_wang2018")

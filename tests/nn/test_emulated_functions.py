@@ -14,7 +14,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
 from tests.loops import rows
 from tests.nn.layer_cases import same
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 lpf = lp.functional
 

@@ -15,8 +15,7 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.layer_cases import twins
-from tests.support.autograd import compiled
-from tests.support.operators import Operators
+from tests.support.autograd import Operators, compiled
 
 RECIPE = lp.Recipe(input="e4m3", weight="e4m3", fprop="e6m9")
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))

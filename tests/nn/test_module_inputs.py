@@ -19,7 +19,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import each
 from tests.nn.layer_cases import same, twins
-from tests.support.operators import Operators
+from tests.support.autograd import Operators
 
 PUBLIC = {name: getattr(lp.nn, name) for name in lp.nn.__all__}
 CLASSES = [n for n, x in PUBLIC.items() if isinstance(x, type) and issubclass(x, nn.Module)]

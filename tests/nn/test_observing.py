@@ -16,7 +16,7 @@ from lpkernels.nn.observing.attention import dot_product_attention, multi_head_a
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 X, ODD = torch.randn(2, 4), torch.full((2, 4), 1.1)
 IMAGES = torch.randn(2, 3, 5, 5)

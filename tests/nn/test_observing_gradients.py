@@ -15,7 +15,7 @@ from lpkernels.nn.observing import Call, Visitor, observe
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 X = torch.randn(2, 4)
 

@@ -12,7 +12,7 @@ from lpkernels.arithmetic import Precision
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.layer_cases import LAYERS, changed, converted, inputs, same, step, twins
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.support.refusals import refused
 
 # AFFINE has all quantizers but output and bias. It has no running range, which only some layers

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 import lpkernels as lp
 from lpkernels.nn._product_sizes import _LOOKS_LIKE, NO_PRODUCT, NOT_COUNTED, SIZES, sizes_of
 from tests.loops import each, rows
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])

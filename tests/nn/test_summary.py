@@ -13,7 +13,7 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.computes import Computes, OwnBackward
+from tests.support.autograd import Computes, OwnBackward
 
 SUMS = lp.Recipe(fprop="e5m7")
 NATIVE = lp.Recipe(input="e4m3")

@@ -16,7 +16,7 @@ import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import each, rows
 from tests.nn.layer_cases import same
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 OTHER = lp.Recipe(input="e4m3", fprop="e5m3", dgrad="e5m4", wgrad="e5m5")
 X, W, G = torch.randn(6, 4), torch.randn(5, 4), torch.randn(6, 5)

@@ -24,7 +24,7 @@ from lpkernels.formats.integers import RULES, STEPS
 from lpkernels.formats.named_tables import linear4
 from lpkernels.rng import RNGS
 from lpkernels.rounding import ROUNDINGS
-from tests.support import descriptions
+from tests.support import strategies
 
 #: Names of tables that read like parts of other texts.
 _NAMES = """
@@ -68,7 +68,7 @@ _ALIKE = [FloatFormat(8, 0), *NAMED.values(), *(
     for overflow in (None, "saturate", "nan")
     for subnormals in (True, False)
 )]  # fmt: skip
-floats = st.sampled_from(_ALIKE) | descriptions.float_formats()
+floats = st.sampled_from(_ALIKE) | strategies.float_formats()
 tables = st.sampled_from(
     [*map(parse_format, ("posit8es1", "supernormal_e4m3_1_1", "log5s2", "nf4")), linear4()]
 ) | _accepted(
@@ -76,7 +76,7 @@ tables = st.sampled_from(
     st.just([-1.0, 0.0, 1.0]),
     st.sampled_from(_NAMES) | st.from_regex("x_[a-z0-9_]{0,4}", fullmatch=True),
 )
-numbers = floats | descriptions.fixed_formats() | tables
+numbers = floats | strategies.fixed_formats() | tables
 blocks = st.sampled_from(sorted(ALIASES)).map(parse_format) | _accepted(
     BlockFormat,
     st.sampled_from(["e4m3", "e2m1", "e4m3ieee", "int8", "int4f2", "int8f-3", "e8m0"]) | numbers,
@@ -88,7 +88,7 @@ blocks = st.sampled_from(sorted(ALIASES)).map(parse_format) | _accepted(
     target=st.integers(1, 500) | st.floats(2.0**-126, 2.0**127),
     steps=st.sampled_from(STEPS),
 )
-formats = numbers | descriptions.affine_formats() | blocks
+formats = numbers | strategies.affine_formats() | blocks
 quantizers = _accepted(
     Quantizer,
     formats,

@@ -22,7 +22,7 @@ from lpkernels.formats import (
 )
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS, formats_named
 from tests.loops import each, rows
-from tests.support import descriptions
+from tests.support import strategies
 from tests.support.refusals import refused
 
 TENSOR_FORMATS = formats_named("""
@@ -197,7 +197,7 @@ def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert as_format(str(fmt)) == fmt
 
 
-@given(descriptions.fixed_formats())
+@given(strategies.fixed_formats())
 def test_float32_holds_the_ends_of_every_fixed_format(fmt):
     assert (np.float32(fmt.max), np.float32(fmt.min)) == (fmt.max, fmt.min)
 

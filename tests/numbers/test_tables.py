@@ -19,7 +19,7 @@ from lpkernels.formats.integers import TABLE, code_bits, has_table
 from tests.compare import assert_bit_equal
 from tests.loops import rows
 from tests.numbers.exact_tables import table_named
-from tests.support.denormals import flushed
+from tests.support.processor import flushed
 from tests.support.refusals import refused
 
 OWN = lp.TableFormat([-1, 0, 2.5, 4], "tables_own", codes=[3, 0, 2, 1], nan_code=9)

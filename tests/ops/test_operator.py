@@ -11,7 +11,7 @@ import lpkernels as lp
 from lpkernels import ops
 from lpkernels.ops import _operator
 from tests.compare import assert_bit_equal
-from tests.support.operators import Operators
+from tests.support.autograd import Operators
 
 ACC = lp.Accumulator("e6m9")
 

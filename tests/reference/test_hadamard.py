@@ -15,7 +15,7 @@ from lpkernels.reference.values import narrow
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.transforms import hard_runs
+from tests.support.elements import hard_runs
 
 
 def widened(bits: np.ndarray) -> np.ndarray:

@@ -16,9 +16,9 @@ from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.operand_draws import accumulators
 from tests.support.operands import KINDS, operand
 from tests.support.recordings import Group, groups
+from tests.support.strategies import accumulators
 
 INF, NAN = math.inf, math.nan
 

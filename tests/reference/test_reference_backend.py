@@ -11,7 +11,7 @@ from lpkernels.reference import twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.denormals import flushed
+from tests.support.processor import flushed
 
 SEED = torch.tensor(-12345)
 

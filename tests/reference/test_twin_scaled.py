@@ -15,7 +15,7 @@ from lpkernels.rng import draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support import descriptions
+from tests.support import strategies
 from tests.support.elements import SMALL, UNDERFLOWING, small_tensor
 
 Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
@@ -57,13 +57,13 @@ def arrays(draw_: st.DrawFn) -> np.ndarray:
 @settings(max_examples=150)
 @given(
     arrays(),
-    descriptions.scaled_formats(),
+    strategies.scaled_formats(),
     st.sampled_from(ROUNDINGS),
     st.integers(0, 2**40),
-    descriptions.AMAX,
+    strategies.AMAX,
 )
 def test_scaled_equals_exact(x, fmt, mode, seed, amax):
-    fmt = descriptions.fitting(fmt, x.ndim)
+    fmt = strategies.fitting(fmt, x.ndim)
     compare(x, fmt, mode, seed, amax if takes_amax(fmt.to_ints()) else None)
 
 

@@ -11,8 +11,8 @@ from lpkernels.reference.values import narrow, product_to_odd, widen, without_ti
 from tests.cases import EVERY_ACCUMULATOR, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.denormals import flushed
 from tests.support.operands import operand
+from tests.support.processor import flushed
 
 Mode = Callable[[], contextlib.AbstractContextManager[None]]
 MODES = (contextlib.nullcontext, flushed)

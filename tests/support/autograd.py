@@ -1,11 +1,13 @@
-"""Results and gradients of a call, eager or compiled, and comparisons of two lists of them."""
+"""Results and gradients of calls and comparisons of them; the operators that run in a call; a
+module that is written where it is used, and a function with a backward pass of its own."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.compare import assert_bit_equal
 
@@ -87,3 +89,63 @@ def alike(functions: Iterable[Callable[..., Any]], call: Callable[[Any], Any]) -
         results.append(flat(call(function)))
     for result in results[1:]:
         same(result, results[0])
+
+
+_OURS = "lpkernels::_"
+_WAIT = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal")
+
+
+class Operators(TorchDispatchMode):
+    """Notes the operators that run, in order, such as aten::mm and lpkernels::_multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        #: The operators of lpkernels by name, such as add_bias; a product by its kind.
+        self.emulated: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        self.names.append(name)
+        if name.startswith(_OURS):
+            self.emulated.append(args[0] if name == f"{_OURS}multiply" else name[len(_OURS) :])
+        return func(*args, **(kwargs or {}))
+
+
+class Reads(TorchDispatchMode):
+    """Counts the times that Python reads a value, or a size that depends on one, from a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in _WAIT
+        return func(*args, **(kwargs or {}))
+
+
+class Computes(nn.Module):
+    """A function of the module and its inputs, with the submodules and parameters it is given."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+class OwnBackward(torch.autograd.Function):
+    """x @ w with a backward pass of its own, which torch computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return grad @ w.mT, x.mT @ grad

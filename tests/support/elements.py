@@ -1,17 +1,23 @@
-"""Elementwise kernels: the formats, quantizers and values on which every backend is tested."""
+"""Elementwise work of a backend against the reference, to the bit: formats, quantizers and values
+for rounding, counting and codes, and runs whose Hadamard transforms are hard to round."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lpkernels import rng
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import cpu
-from lpkernels.formats import FixedFormat, FloatFormat, TableFormat
+from lpkernels.backends import BINS, COUNTS, cpu
+from lpkernels.backends import get as backend_of
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, TableFormat
 from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, formats_named, hard_values
+from tests.compare import assert_bit_equal
 
 SEED = 0x1234567812345678
 SITE = rng.SITE_QUANTIZE
@@ -60,7 +66,7 @@ def quantizers(fmt: Format) -> Iterator[Quantizer]:
         yield Quantizer(fmt, "stochastic", random_bits=bits, rng="philox")
 
 
-def quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
+def cpu_quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
     """x on the cpu backend, written into ``out`` or a float32 tensor."""
     out = torch.empty_like(x, dtype=torch.float32) if out is None else out
     cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
@@ -119,3 +125,126 @@ def tensor_values(shape: tuple[int, ...], kind: str) -> Tensor:
         x[:] = float("nan")
         x[0] = float("-inf")
     return x
+
+
+REFERENCE: Any = backend_of("reference")
+WAYS = ((COUNTS + BINS, True), (COUNTS, False))
+
+
+def quantized(
+    x: Tensor, quantizer: Quantizer, backend: Any = REFERENCE, device: str = "cpu",
+    dtype: torch.dtype = torch.float32, *, seed: int = SEED, role: int = 0,
+) -> Tensor:  # fmt: skip
+    out = torch.empty(x.shape, dtype=dtype, device=device)
+    call = (quantizer.to_ints(), torch.tensor(seed), role, SITE, out)
+    backend.quantize(x.to(device), *call)
+    return out
+
+
+def assert_quantized(
+    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu", name: str = "",
+    **draws: int,
+) -> None:  # fmt: skip
+    """draws: seed and role, as for `quantized`."""
+    got = quantized(x, quantizer, backend, device, **draws)
+    want = quantized(x, quantizer, **draws)
+    assert_bit_equal(got, want, f"{name} {quantizer} {tuple(x.shape)} {x.dtype}")
+
+
+def assert_counted(
+    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu",
+    limits: Tensor | None = None, name: str = "", ways: Iterable[tuple[int, bool]] = WAYS,
+    *, seed: int = SEED, role: int = 0, on: Iterable[str] = ("",),
+) -> None:  # fmt: skip
+    """Values and counts are the reference's. ways: how many counts there are, with a histogram or
+    without, and whether values are written. on: a loop over instruction sets, or over threads."""
+    name = f"{name} {quantizer} {quantizer.random_bits} {tuple(x.shape)} {x.dtype}"
+    call = (quantizer.to_ints(), torch.tensor(seed), role, SITE)
+    want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
+    REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
+    x, limits = x.to(device), None if limits is None else limits.to(device)
+    for where, (length, written) in ((where, way) for where in on for way in ways):
+        out = torch.empty(x.shape, device=device) if written else None
+        counts = torch.full((length,), 5, dtype=torch.int64, device=device)
+        backend.quantize_counting(x, *call, out, counts, limits)
+        assert (counts - 5).tolist() == want_counts[:length].tolist(), f"{where} {name}"
+        if out is not None:
+            assert_bit_equal(out, want, f"{where} {name}")
+
+
+def ranges(x: Tensor, fmt: AffineFormat) -> Tensor:
+    """Limits for every slice of x; the limits of the second slice are NaN."""
+    slices = 1 if fmt.axis is None else x.shape[fmt.axis]
+    limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
+    limits[:, 1:2] = float("nan")
+    return limits.contiguous()
+
+
+def assert_codes(backend: Any, x: Tensor, fmt: Format | BlockFormat, device: str = "cpu") -> None:
+    """Codes of x and their values are the reference's."""
+    ints = fmt.to_ints()
+    codes, want = backend.pack(x.to(device), ints), REFERENCE.pack(x, ints)
+    assert_bit_equal(codes, want, f"codes of {fmt}")
+    values = backend.unpack(codes, ints, list(x.shape))
+    assert_bit_equal(values, REFERENCE.unpack(want, ints, tuple(x.shape)), f"values of {fmt}")
+
+
+Runs = NDArray[np.float32]
+
+
+def floats(rng: np.random.Generator, shape: tuple[int, int], fields: tuple[int, int]) -> Runs:
+    """Random signs and fractions, and exponent fields in a range."""
+    field = rng.integers(*fields, shape).astype(np.uint32)
+    sign, fraction = (rng.integers(0, n, shape).astype(np.uint32) for n in (2, 2**23))
+    return (sign << np.uint32(31) | field << np.uint32(23) | fraction).view(np.float32)
+
+
+def hard_runs(size: int, signs: Sequence[int]) -> Iterator[tuple[str, Runs]]:
+    """Named arrays (runs, size)."""
+    rng = np.random.default_rng(size)
+    shape = (3, size)
+    normal = rng.standard_normal(shape).astype(np.float32)
+    yield "normal", normal
+    yield "bfloat16", (normal.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    yield "integers", rng.integers(-9, 10, shape).astype(np.float32)
+    yield "halves", (rng.integers(-1, 2, shape) * np.float32(2.0**-134)).astype(np.float32)
+    for name, fields in {
+        "every exponent": (0, 255), "some exponents": (100, 140), "subnormal": (0, 2),
+        "near subnormal": (0, 20), "huge": (250, 255),
+    }.items():  # fmt: skip
+        yield name, floats(rng, shape, fields)
+    powers = floats(rng, shape, (0, 255)).view(np.uint32) & np.uint32(0xFF800000)
+    yield "powers of two", powers.view(np.float32)
+    yield "cancelling", _cancelling(rng, size)
+    yield "special", _special(normal)
+    yield "middles", np.stack(list(_middles(size, signs)))
+
+
+def _cancelling(rng: np.random.Generator, size: int) -> Runs:
+    x = np.zeros((4, size), np.float32)
+    x[:, 0] = rng.standard_normal(4)
+    x[:, 5] = -x[:, 0]
+    x[0, 7], x[1, 9], x[2, 3], x[2, 4] = 2.0**-140, -(2.0**-149), 2.0**-110, 2.0**-133
+    return x
+
+
+def _special(normal: Runs) -> Runs:
+    x = np.concatenate((normal, normal))
+    x[0, 3], x[1, 2], x[2, 1], x[2, 5] = np.inf, np.nan, np.inf, -np.inf
+    x[3], x[4], x[5] = 0.0, -0.0, np.copysign(np.inf, normal[2])
+    return x
+
+
+def _middles(size: int, signs: Sequence[int]) -> Iterator[Runs]:
+    """Runs whose first sum, in units of 2^-149, is beside or at the middle between two results."""
+    steps = size.bit_length() - 1
+    for odd in (257, 363, 511):
+        for power in (31, 64, 150, 230):
+            # The middle's square, times the size.
+            square = odd**2 << 2 * power + steps % 2
+            for total in (math.isqrt(square) + i for i in (-1, 0, 1)):
+                x = np.zeros(size, np.float32)
+                for i in range(-(-total.bit_length() // 24)):
+                    part = total >> 24 * i & (2**24 - 1)
+                    x[i] = math.ldexp(signs[i] * part, 24 * i - 149)
+                yield x

@@ -4,6 +4,7 @@ No other library is asked about the processor: its classes of processors may be 
 nothing about the instructions that the kernels need.
 """
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +88,15 @@ def threads() -> Iterator[Threads]:
     before = torch.get_num_threads()
     yield Threads()
     torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def flushed() -> Iterator[None]:
+    """A block in which the processor takes and gives subnormal numbers as zeros; skips where it has
+    no such mode."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor has no mode that flushes denormals")
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)

@@ -20,8 +20,8 @@ from lpkernels.techniques.accumulation import (
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.policy_models import Attention
-from tests.support.computes import Computes
-from tests.support.plans import grad, linear_rows, mean_square
+from tests.support.autograd import Computes
+from tests.support.techniques import grad, linear_rows, mean_square
 
 
 def test_measured_mantissas_of_operands_and_products():

@@ -13,9 +13,9 @@ from lpkernels.experiments.workloads.bundled import workload
 from lpkernels.techniques.accumulation import min_mantissa_bits, plan
 from lpkernels.techniques.accumulation.planning import PlanRow
 from tests.loops import each
-from tests.support.computes import Computes
-from tests.support.plans import grad, mean_square
+from tests.support.autograd import Computes
 from tests.support.refusals import refuses
+from tests.support.techniques import grad, mean_square
 
 META = torch.device("meta")
 

@@ -10,9 +10,9 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.loops import each
 from tests.nn.observed import of_weight
-from tests.support.computes import Computes, OwnBackward
-from tests.support.plans import grad, mean_square
+from tests.support.autograd import Computes, OwnBackward
 from tests.support.refusals import refuses
+from tests.support.techniques import grad, mean_square
 
 
 def lengths(model: nn.Module, sample: Tensor | tuple[Tensor, ...]) -> dict[str, list[int]]:

@@ -12,8 +12,8 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import min_mantissa_bits, plan
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
-from tests.support.computes import Computes
-from tests.support.plans import grad, linear_rows, mean_square
+from tests.support.autograd import Computes
+from tests.support.techniques import grad, linear_rows, mean_square
 
 #: The options of a plan, the metric and the margin that they mean, and the bits of 1024 products.
 WIDTHS: list[tuple[dict[str, Any], str, int, int]] = [

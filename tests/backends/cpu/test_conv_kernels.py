@@ -12,10 +12,10 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
+from tests.backends.cpu_products import ROLE, SEED, assert_convolution, assert_same, conv_calls
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.cpu_products import ROLE, SEED, assert_convolution, assert_same, conv_calls
 from tests.support.processor import Isas, Threads
 
 #: Sums for which a product's place matters and sums for which it does not, with zeros of both

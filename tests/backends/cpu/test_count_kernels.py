@@ -19,7 +19,7 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.loops import each
 from tests.support import elements
-from tests.support.element_bits import assert_counted
+from tests.support.elements import assert_counted
 from tests.support.processor import Threads
 
 #: With a histogram and without one, with the values written and not written.

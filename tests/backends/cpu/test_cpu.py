@@ -16,10 +16,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
-from tests.compare import assert_bit_equal
-from tests.loops import each, rows
-from tests.support.cpu_products import (
+from tests.backends.cpu_products import (
     REFERENCE,
     ROLE,
     SEED,
@@ -27,9 +24,11 @@ from tests.support.cpu_products import (
     assert_matmul,
     drawn,
 )
-from tests.support.denormals import flushed
+from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
+from tests.compare import assert_bit_equal
+from tests.loops import each, rows
 from tests.support.operands import KINDS
-from tests.support.processor import Isas, Threads
+from tests.support.processor import Isas, Threads, flushed
 
 
 @cache

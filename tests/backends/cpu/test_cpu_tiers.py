@@ -11,15 +11,15 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.backends import cpu
-from tests.cases import ConvCase
-from tests.loops import each, rows
-from tests.support.cpu_products import (
+from tests.backends.cpu_products import (
     assert_convolution,
     assert_matmul,
     assert_same,
     spread_values,
     tier_of,
 )
+from tests.cases import ConvCase
+from tests.loops import each, rows
 from tests.support.processor import Isas, choose
 
 

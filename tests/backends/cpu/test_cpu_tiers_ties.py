@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import lpkernels as lp
+from tests.backends.cpu_products import assert_matmul, tier_of
 from tests.loops import each
-from tests.support.cpu_products import assert_matmul, tier_of
 from tests.support.processor import Isas, choose
 
 

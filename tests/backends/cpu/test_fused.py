@@ -9,10 +9,10 @@ from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
+from tests.backends.cpu_products import drawn
 from tests.cases import CONV_CASES, DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import drawn
 from tests.support.operands import KINDS
 
 SEED = torch.tensor(-987654321)

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from lpkernels.arithmetic import MODELS, as_accumulator
 from lpkernels.backends import How, Scales, cpu, matmul_of
+from tests.backends.cpu_products import REFERENCE
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE
-from tests.support.denormals import flushed
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
+from tests.support.processor import NEEDS_KERNELS, Isas, Threads, flushed
 
 pytestmark = NEEDS_KERNELS
 BACKEND = cpu.BACKEND

@@ -4,12 +4,11 @@ import torch
 
 from lpkernels.arithmetic.hadamard import HADAMARD_SIZES, signs_of
 from lpkernels.backends import cpu
+from tests.backends.cpu_products import REFERENCE
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE
-from tests.support.denormals import flushed
-from tests.support.processor import Isas, Threads
-from tests.support.transforms import hard_runs
+from tests.support.elements import hard_runs
+from tests.support.processor import Isas, Threads, flushed
 
 BACKEND = cpu.BACKEND
 

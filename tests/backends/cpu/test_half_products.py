@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
+from tests.backends.cpu_products import assert_matmul, spread_values, tier_of
 from tests.loops import each
-from tests.support.cpu_products import assert_matmul, spread_values, tier_of
 from tests.support.processor import Isas, choose
 
 #: Products that never, may and must round: they have fewer bits than five, five, and more.

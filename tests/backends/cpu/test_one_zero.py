@@ -10,11 +10,11 @@ import lpkernels as lp
 from lpkernels.formats import parse_format
 from lpkernels.reference.packing import pack
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.cpu_products import assert_matmul
 from tests.backends.zero_sums import zero_sums
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded, signed_zeros
-from tests.support.cpu_products import assert_matmul
 from tests.support.processor import Isas
 
 DETERMINISTIC = [mode for mode in ROUNDINGS if mode != "stochastic"]

@@ -12,9 +12,9 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.backends import cpu
+from tests.backends.cpu_products import assert_convolution, assert_matmul, tier_of
 from tests.cases import CONV_CASES, ConvCase, accumulators_named
 from tests.loops import each, rows
-from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
 from tests.support.processor import Isas
 
 INF, NAN = float("inf"), float("nan")

@@ -5,10 +5,10 @@ import torch
 
 from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat
+from tests.backends.cpu_products import REFERENCE, assert_same
 from tests.cases import EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE, assert_same
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
 from tests.support.processor import Isas, Threads
 

@@ -15,20 +15,19 @@ from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import round_array
+from tests.backends.cpu_products import REFERENCE
 from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
-from tests.support.cpu_products import REFERENCE
-from tests.support.denormals import flushed
-from tests.support.processor import Isas, Threads
+from tests.support.processor import Isas, Threads, flushed
 
 
 def assert_quantized(
     ways: Iterable[str], x: Tensor, quantizer: Quantizer, want: object, name: object = ""
 ) -> None:
     for way in ways:
-        assert_bit_equal(elements.quantized(x, quantizer), want, f"{way} {quantizer} {name}")
+        assert_bit_equal(elements.cpu_quantized(x, quantizer), want, f"{way} {quantizer} {name}")
 
 
 @each("fmt", [*EVERY_FORMAT, *elements.END_FORMATS])
@@ -51,10 +50,10 @@ def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isas: 
         bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
         for isa in isas:
             assert_bit_equal(
-                elements.quantized(x, quantizer), want, f"{isa} {quantizer} to float32"
+                elements.cpu_quantized(x, quantizer), want, f"{isa} {quantizer} to float32"
             )
             if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
-                got = elements.quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
+                got = elements.cpu_quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
                 assert_bit_equal(got, bits.to(torch.int16), f"{isa} {quantizer}")
 
 
@@ -79,7 +78,7 @@ def test_lengths_and_alignments(quantizer: Quantizer, isas: Isas, monkeypatch: p
                 part = slice(start // 2, start // 2 + count)
                 out, want = torch.full((100,), 77.0), np.full(100, 77.0, np.float32)
                 want[part] = values[:count]
-                elements.quantized(x[start : start + count], quantizer, out[part])
+                elements.cpu_quantized(x[start : start + count], quantizer, out[part])
                 assert_bit_equal(out, want, f"{isa} {count} from {start}")
 
 
@@ -100,7 +99,7 @@ def test_flush_to_zero_does_not_show(isas: Isas) -> None:
     x = elements.float32_values(fmt)
     for quantizer in elements.quantizers(fmt):
         with flushed():
-            results = {isa: elements.quantized(torch.from_numpy(x), quantizer) for isa in isas}
+            results = {isa: elements.cpu_quantized(torch.from_numpy(x), quantizer) for isa in isas}
         want = elements.expected(x, quantizer)
         for isa, got in results.items():
             assert_bit_equal(got, want, f"{isa} {quantizer}")
@@ -180,7 +179,7 @@ def test_every_float32(name: str, cast: Callable[[np.ndarray], np.ndarray]) -> N
             if cast is not by_round_array:
                 assert np.array_equal(canonical(cast(-x)), mirrored), hex(start + 2**31)
         for argument, bits in ((x, want), (-x, mirrored)):
-            got = elements.quantized(torch.from_numpy(argument), quantizer)
+            got = elements.cpu_quantized(torch.from_numpy(argument), quantizer)
             assert np.array_equal(got.numpy().view(np.uint32), bits), hex(start)
 
 
@@ -198,7 +197,7 @@ def test_more_than_2_31_elements(rounding: str) -> None:
     for start in starts:
         x[start : start + window] = torch.randn(window, generator=generator)
     out = torch.ones(count, dtype=torch.bfloat16)
-    elements.quantized(x, quantizer, out)
+    elements.cpu_quantized(x, quantizer, out)
     nonzeros = 0
     for start in starts:
         part = slice(start, start + window)

@@ -18,14 +18,13 @@ from lpkernels.formats import BlockFormat, FloatFormat, parse_format
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import block_by_block
 from lpkernels.ops import packed_bytes
+from tests.backends.cpu_products import REFERENCE, assert_same
 from tests.cases import DETERMINISTIC
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
-from tests.support.cpu_products import REFERENCE, assert_same
-from tests.support.denormals import flushed
-from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
-from tests.support.processor import Isas, Threads
+from tests.support.processor import Isas, Threads, flushed
+from tests.support.strategies import LAYOUTS, ScaledCall, scaled_calls
 
 SEED = torch.tensor(elements.SEED)
 #: Every element, geometry, scale, rule, target and program.

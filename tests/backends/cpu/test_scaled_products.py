@@ -9,12 +9,11 @@ from torch import Tensor
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.backends import How, Scales, cpu, matmul_of
+from tests.backends.cpu_products import REFERENCE, ROLE, SEED
 from tests.backends.scaled_cases import ACCUMULATORS, ELEMENTS, Case, case, codes, product, scales
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE, ROLE, SEED
-from tests.support.denormals import flushed
-from tests.support.processor import Isas, Threads
+from tests.support.processor import Isas, Threads, flushed
 
 
 def cases() -> Iterator[tuple[int, str]]:

@@ -11,14 +11,13 @@ from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.backends import Fused, cpu, get
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.cpu_products import REFERENCE, ROLE, SEED, assert_matmul
 from tests.backends.table_cases import accumulators, operands, tables, values_of
 from tests.cases import DETERMINISTIC
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE, ROLE, SEED, assert_matmul
-from tests.support.denormals import flushed
-from tests.support.element_bits import assert_codes, assert_counted, quantized
-from tests.support.processor import Isas, Threads
+from tests.support.elements import assert_codes, assert_counted, quantized
+from tests.support.processor import Isas, Threads, flushed
 from tests.support.updates import STEPS, Formats, assert_same, call_of, copied, tensors_of
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

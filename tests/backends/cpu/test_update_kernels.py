@@ -5,8 +5,7 @@ import torch
 
 from lpkernels.backends import cpu
 from tests.loops import each
-from tests.support.denormals import flushed
-from tests.support.processor import Isas, Threads
+from tests.support.processor import Isas, Threads, flushed
 from tests.support.updates import (
     FORMATS,
     LOOPS,

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from lpkernels.backends.cuda import BACKEND
-from tests.support import cuda_host, sass
-from tests.support.sass import Kernels
+from tests.backends import sass
+from tests.backends.sass import Kernels
+from tests.support import cuda_host
 
 
 @pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.cuda)])

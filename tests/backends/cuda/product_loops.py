@@ -8,8 +8,8 @@ that closes chunks, divided by the loop's products.
 import itertools
 from typing import NamedTuple
 
-from tests.support import sass
-from tests.support.sass import Function, Kernels, Loop, loops, target_of
+from tests.backends import sass
+from tests.backends.sass import Function, Kernels, Loop, loops, target_of
 
 # A stage of 8 steps for 8 x 8 outputs.
 PRODUCTS = 512

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends import sass
 from tests.backends.cuda import product_loops
 from tests.backends.cuda.product_loops import CEILINGS, PRODUCTS, layouts
-from tests.support import sass
-from tests.support.sass import Kernels
+from tests.backends.sass import Kernels
 
 pytestmark = pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 

@@ -14,12 +14,12 @@ from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
+from tests.backends import sass
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support import sass
-from tests.support.conv_frames import ABSENT
 from tests.support.cuda_host import needs_device
+from tests.support.operands import ABSENT
 from tests.support.products import (
     KERNELS,
     assert_pass,

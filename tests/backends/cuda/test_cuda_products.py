@@ -19,8 +19,8 @@ from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import products
-from tests.support.conv_frames import ALL_CASES, in_frame
 from tests.support.cuda_host import needs_device
+from tests.support.operands import ALL_CASES, in_frame
 from tests.support.products import (
     KERNELS,
     PASSES,

@@ -1,3 +1,3 @@
 """The tests that the adapters of GPUs share, of the cuda adapter on the host and on a device."""
 
-from tests.support.gpu_tests import *  # noqa: F403
+from tests.backends.gpu_tests import *  # noqa: F403

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.backends import sass
 from tests.backends.triton.launches import compiled
-from tests.support import sass
 
 
 class Loop(NamedTuple):

@@ -31,8 +31,7 @@ from tests.backends.triton.every.rules import some_rules
 from tests.cases import formats_named, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.element_bits import quantized
-from tests.support.elements import Format
+from tests.support.elements import Format, quantized
 
 _BLOCK = 1 << 14
 SPLIT, FLOOR, RANGE, NEAREST, CUT, FUSED, FUSED64 = range(7)

@@ -31,14 +31,18 @@ from tests.cases import DETERMINISTIC, EVERY_ACCUMULATOR, EVERY_FORMAT, hard_val
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
-from tests.support.element_bits import (
+from tests.support.elements import (
+    END_FORMATS,
+    SITE,
+    TENSOR_FORMATS,
+    Format,
     assert_codes,
     assert_counted,
     assert_quantized,
     quantized,
     ranges,
+    tensor_values,
 )
-from tests.support.elements import END_FORMATS, SITE, TENSOR_FORMATS, Format, tensor_values
 
 ALL = [*EVERY_FORMAT, *END_FORMATS]
 NO_MANTISSA = FloatFormat(1, 3, specials="none")

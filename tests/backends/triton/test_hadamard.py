@@ -7,7 +7,7 @@ from lpkernels.arithmetic.hadamard import HADAMARD_SIZES, signs_of
 from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
 from tests.compare import assert_bit_equal
-from tests.support.transforms import hard_runs
+from tests.support.elements import hard_runs
 
 REFERENCE = _reference.BACKEND
 

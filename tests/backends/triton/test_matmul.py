@@ -21,7 +21,7 @@ from tests.backends.triton.sums import DRAWN, beside_reference, pass_beside
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.operand_cases import tensor
+from tests.support.operands import tensor
 from tests.support.products import PASSES, Tensors, convolve, lanes_of_all_kinds, tensors_of
 
 

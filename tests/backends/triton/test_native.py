@@ -14,7 +14,7 @@ from lpkernels.backends.triton.exact import units
 from tests.backends.triton.sums import beside_reference, pass_beside
 from tests.cases import ConvCase, hard_values
 from tests.loops import each, rows
-from tests.support.operand_cases import UNIT_ACCUMULATORS, tensor
+from tests.support.operands import UNIT_ACCUMULATORS, tensor
 from tests.support.products import PASSES, sums_in_float32, tensors_of
 
 #: Sums of 64 products of its values are exact in float32 in any order.

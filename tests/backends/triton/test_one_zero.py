@@ -13,7 +13,7 @@ from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded, signed_zeros
-from tests.support.element_bits import assert_codes
+from tests.support.elements import assert_codes
 
 #: Each kind of format with few bits, and the formats of 8 bits that are used most.
 SOME = [fmt for fmt in SMALL if (fmt.k, fmt.p) in ((4, 2), (4, 1), (8, 3), (8, 4))]

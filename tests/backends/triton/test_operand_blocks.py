@@ -8,11 +8,11 @@ import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
+from tests.backends.gpu_tests import INTERPRETED
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
-from tests.support import operand_cases as cases
-from tests.support.gpu_tests import INTERPRETED
-from tests.support.operand_cases import rows, short_rows, tensor
+from tests.support import operands as cases
+from tests.support.operands import rows, short_rows, tensor
 from tests.support.products import PASSES, assert_pass, assert_product
 from tests.support.products import tensors_of as tensors_of_pass
 

@@ -17,16 +17,16 @@ from lpkernels.formats import BlockFormat, parse_format
 from lpkernels.formats.integers import block_by_block
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
-from tests.support.element_bits import assert_counted
 from tests.support.elements import (
     SEED,
     SITE,
     SMALL,
     UNDERFLOWING,
+    assert_counted,
     small_tensor,
     tensor_values,
 )
+from tests.support.strategies import LAYOUTS, ScaledCall, scaled_calls
 
 REFERENCE = _reference.BACKEND
 MODES = (

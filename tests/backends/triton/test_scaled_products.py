@@ -6,10 +6,10 @@ import torch
 
 from lpkernels import backends
 from lpkernels.backends.triton import BACKEND
+from tests.backends.cpu_products import REFERENCE
 from tests.backends.scaled_cases import ACCUMULATORS, ELEMENTS, case, product
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE
 
 DRAWN = (
     "e6m5_chunkscale:stochastic:order=pairwise",

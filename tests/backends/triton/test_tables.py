@@ -9,12 +9,12 @@ from lpkernels.backends import Fused
 from lpkernels.backends.triton import BACKEND
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.cpu_products import REFERENCE, ROLE, SEED
 from tests.backends.table_cases import accumulators, operands, tables, values_of
 from tests.backends.triton.launches import compiled_launch, recorded
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE, ROLE, SEED
-from tests.support.element_bits import assert_codes, assert_counted, assert_quantized
+from tests.support.elements import assert_codes, assert_counted, assert_quantized
 
 POSIT = "posit8es1"
 

@@ -20,7 +20,7 @@ from lpkernels.experiments.training.optimizers import (
 from lpkernels.experiments.training.step import Step, Tally, all_finite, step_if
 from lpkernels.experiments.workloads.workload import Batch, Outcome
 from tests.loops import each, rows
-from tests.support.operators import Reads
+from tests.support.autograd import Reads
 
 
 def squares(model: nn.Module, batch: Batch) -> Outcome:

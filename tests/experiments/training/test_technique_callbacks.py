@@ -19,8 +19,8 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights, Report
 from lpkernels.techniques.pareto import TrainingRecipe
 from tests.compare import assert_bit_equal
-from tests.support.assigned_audit import audit
 from tests.support.refusals import rejects
+from tests.support.techniques import audit
 from tests.support.trainings import SMALL, figures, goes_on_alike, tiny_trainer
 from tests.techniques.loss_scaling.optimizers import assert_same
 

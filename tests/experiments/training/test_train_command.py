@@ -17,10 +17,9 @@ from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
 from tests.loops import each
-from tests.support.cifar import write_cifar
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
 from tests.support.refusals import rejects
-from tests.support.trainings import SMALL, stop_after, tiny_trainer
+from tests.support.trainings import SMALL, stop_after, tiny_trainer, write_cifar
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
 

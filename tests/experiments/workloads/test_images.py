@@ -19,7 +19,7 @@ from lpkernels.experiments.workloads.workload import ACCURACY
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.workloads.digest import digest
 from tests.loops import each
-from tests.support.cifar import write_cifar
+from tests.support.trainings import write_cifar
 
 
 @pytest.fixture(scope="module")

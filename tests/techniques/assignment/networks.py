@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.techniques.assignment import Assignment, Op, demote, group, trace
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 
 
 def chain(loss_numel: int = 1) -> list[Op]:

@@ -14,7 +14,7 @@ from lpkernels.techniques.assignment.rounding import Count
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import chain_model, demoted, seeded_chain

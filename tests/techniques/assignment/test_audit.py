@@ -10,8 +10,8 @@ import lpkernels as lp
 from lpkernels.techniques.assignment.rounding import Rounded, RoundingTable
 from lpkernels.techniques.assignment.running import Session
 from tests.loops import each
-from tests.support.assigned_audit import audit
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
+from tests.support.techniques import audit
 from tests.techniques.assignment.networks import chain_batch, chain_model
 from tests.techniques.assignment.runs import assigned_of, chained
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from lpkernels.techniques.assignment import Formats, Promoter, assign, group, trace, uniform
 from lpkernels.techniques.assignment.tracing import Trace, trace_calls
 from tests.loops import each
-from tests.support.assigned_audit import audit
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
+from tests.support.techniques import audit
 from tests.techniques.assignment.runs import assigned_of, gradients, same
 
 Loss = Callable[[Any, Tensor], Tensor]

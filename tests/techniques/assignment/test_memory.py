@@ -15,7 +15,7 @@ from lpkernels.techniques.assignment import Formats, Op, assign, demote, group, 
 from lpkernels.techniques.assignment import kept_memory as kept
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.techniques.assignment.networks import chain, chain_batch, chain_model, demoted
 from tests.techniques.assignment.runs import assigned_of, chained, gradients, same
 

@@ -12,7 +12,7 @@ import lpkernels as lp
 from lpkernels.techniques.assignment import Formats, Pins, assign
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import chain_batch, demoted, seeded_chain
 

@@ -13,7 +13,7 @@ import lpkernels as lp
 from lpkernels.techniques.assignment import Op, group, trace
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import (
     chain,

@@ -17,8 +17,7 @@ from lpkernels.techniques.loss_scaling.rows import TensorRow
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
-from tests.support.computes import Computes
-from tests.support.operators import Reads
+from tests.support.autograd import Computes, Reads
 from tests.techniques.loss_scaling.diagnosed import (
     batch,
     histogram,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.loops import each, rows
-from tests.support.operators import Reads
+from tests.support.autograd import Reads
 from tests.techniques.loss_scaling import optimizers
 
 STEPS = range(1, 5)

@@ -9,7 +9,7 @@ from torch import nn
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.operators import Reads
+from tests.support.autograd import Reads
 from tests.techniques.loss_scaling import optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")

@@ -16,7 +16,7 @@ from lpkernels.techniques.loss_scaling import LossScaler
 from lpkernels.techniques.loss_scaling.scaler import StepRecord
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.operators import Reads
+from tests.support.autograd import Reads
 from tests.support.refusals import refuses
 from tests.techniques.loss_scaling import optimizers
 from tests.techniques.loss_scaling.optimizers import INF, backward, parameter, take

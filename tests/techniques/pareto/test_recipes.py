@@ -13,7 +13,7 @@ from lpkernels.techniques.assignment import assign, trace
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe, count_tensors, training_memory
 from tests.loops import each
-from tests.support.computes import Computes
+from tests.support.autograd import Computes
 from tests.support.refusals import refused
 
 BATCH = 4

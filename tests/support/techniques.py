@@ -1,4 +1,4 @@
-"""The audit of a step under an assignment: from outside, call by call."""
+"""The audit of a step under an assignment; operands and rows for plans of accumulators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lpkernels import functional
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
 from lpkernels.techniques._nested import all_tensors
+from lpkernels.techniques.accumulation import plan
+from lpkernels.techniques.accumulation.planning import PlanRow
 from lpkernels.techniques.assignment import Assigned, running
 from lpkernels.techniques.assignment.graph import key_of
 from lpkernels.techniques.assignment.rounding import RoundingTable
@@ -203,3 +205,19 @@ def _expected(assigned: Assigned, plan: Trace) -> dict[str, int]:
 def _same(a: Tensor, b: Tensor) -> bool:
     a, b = a.detach(), b.detach()
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def mean_square(y: Any) -> Tensor:
+    """A loss of the first result, large enough that its gradients survive narrow formats."""
+    return (y[0] if isinstance(y, tuple) else y).square().mean() * 1024
+
+
+def grad(*size: int) -> Tensor:
+    return torch.randn(*size, requires_grad=True)
+
+
+def linear_rows(x: Tensor, w: Tensor, **options: Any) -> tuple[PlanRow, ...]:
+    """The plan of a linear layer with the weight w."""
+    model = nn.Linear(w.shape[1], w.shape[0], bias=False)
+    model.weight = nn.Parameter(w)
+    return plan(model, x, loss=lambda y: y.sum(), **{"operand": "fp32", **options}).rows

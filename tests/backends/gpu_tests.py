@@ -15,9 +15,8 @@ from lpkernels.backends import Fused
 from tests.backends.zero_sums import few_zero_sums, zero_sums
 from tests.cases import ConvCase
 from tests.loops import each
-from tests.support import operand_cases as cases
-from tests.support.operand_cases import rows, tensor
-from tests.support.operand_draws import accumulators
+from tests.support import operands as cases
+from tests.support.operands import rows, tensor
 from tests.support.products import (
     PASSES,
     assert_pass,
@@ -26,6 +25,7 @@ from tests.support.products import (
     lanes_of_all_kinds,
 )
 from tests.support.products import tensors_of as tensors_of_pass
+from tests.support.strategies import accumulators
 
 # Some operands hold values that no tensor core has.
 pytestmark = pytest.mark.filterwarnings("ignore:.* operand holds")
