@@ -93,11 +93,7 @@ __all__ = [
     "Number",
     "TableFormat",
     "as_format",
-    "check_table_name",
-    "format_from_ints",
-    "known_tables",
     "parse_format",
-    "table_of_parts",
 ]
 
 #: The formats with a fixed set of values, to which a value is rounded by itself.
