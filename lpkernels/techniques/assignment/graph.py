@@ -525,7 +525,7 @@ class Assignment(Tabular):
                 frozenset(tensor.key for tensor, is_low in rows if is_low),
                 tuple(values["low_groups"]),
                 Formats(**{kind: tuple(pair) for kind, pair in values["formats"].items()}),
-                Pins(high=values["pins"]["high"], low=values["pins"]["low"]),
+                Pins(**values["pins"]),
             )
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"{path}: a field is missing or of another type: {error}") from error
