@@ -1,7 +1,7 @@
 """The callbacks of lpkernels: importing this package registers them in CALLBACKS."""
 
 from lpkernels.experiments.training.callback import CALLBACKS
-from lpkernels.experiments.training.callbacks import (
+from lpkernels.experiments.training.callbacks import (  # noqa: F401
     assignment,
     diagnosis,
     every_tensor,
@@ -13,15 +13,4 @@ from lpkernels.experiments.training.callbacks import (
     weight_update,
 )
 
-__all__ = [
-    "CALLBACKS",
-    "assignment",
-    "diagnosis",
-    "every_tensor",
-    "layer_errors",
-    "log",
-    "loss_scale",
-    "master_weights",
-    "precision_schedule",
-    "weight_update",
-]
+__all__ = ["CALLBACKS"]

@@ -3,7 +3,13 @@
 All name their first layer `stem` and their last `head`, so that a recipe can treat these two apart.
 """
 
-from lpkernels.experiments.workloads.models import lee, plain, residual, transformer, unet
+from lpkernels.experiments.workloads.models import (  # noqa: F401
+    lee,
+    plain,
+    residual,
+    transformer,
+    unet,
+)
 from lpkernels.experiments.workloads.models.family import (
     FAMILIES,
     Task,
@@ -13,4 +19,3 @@ from lpkernels.experiments.workloads.models.family import (
 )
 
 __all__ = ["FAMILIES", "Task", "build_model", "family", "model_builder"]
-_MODULES = (lee, plain, residual, transformer, unet)
