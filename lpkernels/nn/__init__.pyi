@@ -24,7 +24,6 @@ from lpkernels.nn.selecting import FIRST as FIRST
 from lpkernels.nn.selecting import FUNCTIONS as FUNCTIONS
 from lpkernels.nn.selecting import GATES as GATES
 from lpkernels.nn.selecting import LAST as LAST
-from lpkernels.nn.summary import Row as Row
 from lpkernels.nn.summary import Summary as Summary
 from lpkernels.nn.summary import summary as summary
 

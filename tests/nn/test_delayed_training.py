@@ -121,15 +121,6 @@ def test_compiled_checkpoints_equal_eager_ones() -> None:
     same_state(train(model, compiled(Checkpointed(model, False)), end=2), want)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-def test_inductors_code_equals_eager() -> None:
-    model = network()
-    want = train(model, model)
-    model = network()
-    same_state(train(model, compiled(model, backend="inductor")), want)
-
-
 def test_evaluation_notes_nothing_and_rounds_with_the_scales() -> None:
     layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
     state = copy.deepcopy(layer.state_dict())

@@ -1,8 +1,5 @@
 """torch.export: a program with the layer's bits, for inference."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -107,8 +104,3 @@ x = torch.randn(2, 4)
 program = torch.export.export(layer, (x,))
 assert torch.equal(program.module()(x), layer(x))
 """
-
-
-@pytest.mark.slow
-def test_export_may_be_the_first_thing_that_a_process_does() -> None:
-    subprocess.run([sys.executable, "-c", FRESH], check=True)

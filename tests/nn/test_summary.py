@@ -184,17 +184,6 @@ def test_one_input_holds_all_arguments_as_that_of_a_plan_does(given: Any) -> Non
     assert lengths == [3, 5]
 
 
-def test_a_model_that_takes_a_dict_gets_it_in_a_tuple() -> None:
-    class Features(nn.Linear):
-        def forward(self, batch: Any) -> torch.Tensor:  # type: ignore[override]
-            return super().forward(batch["x"])
-
-    batch = {"x": torch.randn(5, 4)}
-    assert lp.nn.summary(Features(4, 3), (batch,)).macs == 60
-    assert lp.nn.summary(Features(4, 3), batch, kwargs={}).macs == 60
-    assert lp.nn.summary(nn.Linear(4, 3), kwargs={"input": batch["x"]}).macs == 60
-
-
 def shares(summary: lp.nn.Summary, **of: Any) -> list[tuple[Any, ...]]:
     """(name, gemm, calls, macs, emulated) of the rows that have these attributes."""
     chosen = (r for r in summary.rows if all(getattr(r, k) == v for k, v in of.items()))
@@ -323,19 +312,6 @@ def test_backward_of_a_model_without_gradient_is_refused() -> None:
 def test_summary_refuses_what_is_no_module() -> None:
     with pytest.raises(TypeError, match=r"summary: model must be a torch.nn.Module, got Tensor"):
         lp.nn.summary(X)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit")
-def test_products_in_torchscript_belong_to_the_module_around_it() -> None:
-    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
-    net = lp.convert(nn.Sequential(scripted, nn.Linear(3, 2)), SUMS, exclude="0")
-    found = lp.nn.summary(net, torch.randn(5, 4))
-    assert [(row.name, row.macs, row.emulated) for row in found.rows] == [
-        ("", 5 * 12, False),
-        ("1", 5 * 6, True),
-    ]
-    (row,) = lp.nn.summary(scripted, torch.randn(5, 4)).rows
-    assert (row.name, row.macs, row.emulated) == ("", 5 * 12, False)
 
 
 def test_delayed_scales_are_left_as_found() -> None:
