@@ -65,8 +65,8 @@ def ints(fmt: str) -> tuple[int, ...]:
     (lp.accumulator("fp32_chunkscale:scale_order=right"), [(AT.CHUNK, -3)]),
 )
 def test_a_named_position_holds_its_value(described: Any, held: list[tuple[Any, Any]]) -> None:
-    found = described.to_ints()
-    assert [found[at] for at, _ in held] == [value for _, value in held]
+    integers = described.to_ints()
+    assert [integers[at] for at, _ in held] == [value for _, value in held]
 
 
 @rows(
