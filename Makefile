@@ -68,10 +68,9 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/mypy
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python -m tests.support.lines
-	$(BIN)/python -m tests.support.parameters
 	$(BIN)/python -m bench.tables --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
-		-k "layers or links or crowded"
+		tests/project/test_docstrings.py -k "layers or links or crowded or parameters"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(BIN)/python -m bench.run

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator
@@ -14,7 +15,6 @@ from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.operands import ABSENT, ALL_CASES, in_frame
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ CASES = [
 ]
 
 
-@each("case, acc", CASES)
+@pytest.mark.parametrize("case, acc", CASES)
 def test_fprop(case: ConvCase, acc: Accumulator) -> None:
     x, w, bias, dy, g = operands(case)
     out = np.full(dy.size, np.nan, np.float32)
@@ -86,7 +86,7 @@ def test_fprop(case: ConvCase, acc: Accumulator) -> None:
     assert_bit_equal(out.reshape(dy.shape), want)
 
 
-@each("case, acc", CASES)
+@pytest.mark.parametrize("case, acc", CASES)
 def test_dgrad(case: ConvCase, acc: Accumulator) -> None:
     x, w, _, dy, g = operands(case)
     out = np.zeros(x.size, np.float32)
@@ -99,7 +99,7 @@ def test_dgrad(case: ConvCase, acc: Accumulator) -> None:
     assert_bit_equal(out.reshape(x.shape), want)
 
 
-@each("case, acc", CASES)
+@pytest.mark.parametrize("case, acc", CASES)
 def test_wgrad(case: ConvCase, acc: Accumulator) -> None:
     x, w, _, dy, g = operands(case)
     out = np.full(w.size, np.nan, np.float32)
@@ -113,7 +113,7 @@ def test_wgrad(case: ConvCase, acc: Accumulator) -> None:
     assert_bit_equal(out.reshape(w.shape), want)
 
 
-@each("case", ALL_CASES.values())
+@pytest.mark.parametrize("case", ALL_CASES.values())
 def test_all_positions_have_a_product_of_dgrad(case: ConvCase) -> None:
     *_, g = operands(case)
     products = _conv_phases.dgrad(g, CPU)

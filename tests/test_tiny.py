@@ -14,7 +14,6 @@ from lpkernels.backends import cpu
 from lpkernels.reference import exact, twin
 from tests.cases import EVERY_ACCUMULATOR, FLOAT_FORMATS, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.commands import call
 
 NEEDS_MODULE = pytest.mark.skipif(not cpu.BACKEND.available(), reason=cpu.BACKEND.why_not())
@@ -22,14 +21,14 @@ BACKENDS = ("cpu", "reference")
 SEED = torch.tensor(20)
 
 
-@each("fmt", FLOAT_FORMATS)
+@pytest.mark.parametrize("fmt", FLOAT_FORMATS)
 def test_values_of_a_format_stay_when_they_are_rounded(fmt: lp.FloatFormat) -> None:
     own = torch.from_numpy(hard_values(fmt, 20)).float()
     once = lp.quantize(own, fmt)
     assert_bit_equal(lp.quantize(once, fmt), once, str(fmt))
 
 
-@each("acc", EVERY_ACCUMULATOR)
+@pytest.mark.parametrize("acc", EVERY_ACCUMULATOR)
 def test_sums_of_the_fast_reference_are_the_exact_ones(acc: lp.Accumulator) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape, np.float32) for shape in ((2, 9), (9, 2)))
@@ -38,7 +37,7 @@ def test_sums_of_the_fast_reference_are_the_exact_ones(acc: lp.Accumulator) -> N
 
 
 @NEEDS_MODULE
-@each("acc", EVERY_ACCUMULATOR)
+@pytest.mark.parametrize("acc", EVERY_ACCUMULATOR)
 def test_kernels_have_the_bits_of_the_reference(acc: lp.Accumulator) -> None:
     a, b = torch.randn(5, 33), torch.randn(33, 7)
     got, want = (lp.matmul(a, b, acc=acc, generator=SEED, backend=name) for name in BACKENDS)

@@ -16,7 +16,6 @@ from tests.distributed.masters import RUNS
 from tests.distributed.runs import WAYS, Made
 from tests.distributed.scaling import batch, network
 from tests.distributed.worker import ranged_batch, ranged_model, users_batch, users_model
-from tests.loops import each
 from tests.support.trainings import assert_same_end, figures
 from tests.techniques.loss_scaling.optimizers import assert_same
 
@@ -102,7 +101,7 @@ def test_all_count_one_hysteresis_and_end_together_at_the_floor(seen: Seen) -> N
     assert "of another process" in other and "of parameter '2.weight'" in named
 
 
-@each("way", ["fsdp", "fsdp-fused"])
+@pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
 def test_one_bad_shard_makes_all_skip_and_gradients_are_unscaled_once(seen: Seen, way: str) -> None:
     """One process makes the same first step from the mean gradient, with no scale anywhere."""
     first, second = (rank[way] for rank in seen)
@@ -147,7 +146,8 @@ def stepped(masters: Made) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@each("after, name", ["", "-resumed"], RUNS)
+@pytest.mark.parametrize("after", ["", "-resumed"])
+@pytest.mark.parametrize("name", RUNS)
 def test_several_processes_have_the_bits_of_one_from_the_start_and_where_it_stopped(
     masters: Made, stepped: list[dict[str, Any]], way: str, name: str, after: str
 ) -> None:
@@ -163,7 +163,8 @@ def test_sharded_processes_keep_a_part_each(stepped: list[dict[str, Any]]) -> No
     assert parts[0][0] < 42 and parts[-1][-1] == 0
 
 
-@each("name, way", RUNS, WAYS)
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_part_begins_where_others_end(stepped: list[dict[str, Any]], way: str, name: str) -> None:
     for got in stepped:
         run = got[f"{way}-{name}"]

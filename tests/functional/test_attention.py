@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, same
 from tests.support.composition import SEED, signed
 from tests.support.refusals import refused
@@ -26,7 +26,7 @@ MASKS: dict[str, dict[str, Any]] = {
     "one row for all": {"attn_mask": torch.tensor([[0.0, -math.inf, 1.0, 2.0, 0.5]])},
     "scale": {"scale": 0.3},
 }
-every_mask = each("options", MASKS.values())
+every_mask = pytest.mark.parametrize("options", MASKS.values())
 
 
 def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -125,7 +125,7 @@ def test_gradient_of_an_additive_mask_and_dropout_are_torchs() -> None:
     close(gradients(got, tensors), gradients(want, tensors))
 
 
-@each("options", [{}, MASKS["causal"]])
+@pytest.mark.parametrize("options", [{}, MASKS["causal"]])
 def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     q, k, v = (torch.randn(2, h, 5, 8, requires_grad=True) for h in (6, 2, 2))
     tensors = [q, k, v]
@@ -138,7 +138,7 @@ def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     close(got, gradients(want, tensors))
 
 
-@each("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)])
+@pytest.mark.parametrize("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)])
 def test_masks_of_shared_heads(shape: tuple[int, ...]) -> None:
     q, k, v = (torch.randn(2, h, 5, 8) for h in (6, 2, 2))
     mask = torch.randn(shape)
@@ -165,7 +165,7 @@ def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
     return F.multi_head_attention_forward(*inputs, **(call | options))
 
 
-@each("separate", [False, True])
+@pytest.mark.parametrize("separate", [False, True])
 def test_multi_head_attention_is_torchs_within_fp32(separate: bool) -> None:
     options = {"use_separate_proj_weight": separate, "recipe": SUMS}
     options |= dict(zip((f"{x}_proj_weight" for x in "qkv"), WEIGHT.chunk(3), strict=True))
@@ -180,7 +180,7 @@ def test_multi_head_attention_takes_keys_already_split() -> None:
     close(list(got), list(multi_head(E, E, E, static_k=static, static_v=static, recipe="fp32")))
 
 
-@each("recipe", [DETERMINISTIC, STOCHASTIC])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Recipe) -> None:
     seed = torch.tensor(SEED)
     with_weights, weights = multi_head(E, E, E, recipe=recipe, generator=seed)
@@ -202,7 +202,6 @@ def test_multi_head_attention_is_its_parts() -> None:
     assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
 
 
-CAUSAL = {"is_causal": True, "attn_mask": torch.ones(4, 4, dtype=torch.bool).triu(1)}
 ERRORS = [
     (lambda: sdpa(Q, K, V, is_causal=True, attn_mask=E, recipe=SUMS), ValueError, "is a mask of"),
     (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
@@ -211,9 +210,6 @@ ERRORS = [
     (lambda: sdpa(Q, K, V, E.int(), recipe=SUMS), ValueError, "attn_mask has shape"),
     (lambda: sdpa(Q, K, V, torch.ones(5).int(), recipe=SUMS), TypeError, "is torch.int32"),
     (lambda: sdpa(Q, K, V[:, :1], enable_gqa=True, recipe=SUMS), ValueError, "same number of he"),
-    (lambda: sdpa(Q.double(), K, V, recipe=SUMS), TypeError, "query is float64"),
-    (lambda: sdpa(Q, K, V, recipe=SUMS, backend="x"), ValueError, "unknown backend 'x'"),
-    (lambda: sdpa(Q, K, V, recipe=SUMS, generator=3), TypeError, "generator must be"),
     (lambda: multi_head(E, E[:, :1], E), ValueError, "query has shape"),
     (lambda: multi_head(E[:, :1], E, E), ValueError, r"has shape \(4, 1, 8\), key \(4, 2, 8\)"),
     (lambda: multi_head(E, E, E, embed_dim_to_check=6), ValueError, "query has E=8; expected 6"),
@@ -224,13 +220,5 @@ ERRORS = [
     (lambda: multi_head(E, E, E, in_proj_bias=torch.ones(8)), ValueError, "in_proj_bias has shape"),
     (lambda: multi_head(E, E, E, attn_mask=E), ValueError, r"attn_mask has shape \(4, 2, 8\)"),
     (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
-    (lambda: multi_head(E.double(), E, E), TypeError, "query is float64"),
 ]
 test_refusals = refused(ERRORS)
-
-
-def test_multi_head_attention_takes_the_hint_of_a_causal_mask() -> None:
-    for need_weights in (False, True):
-        got = multi_head(E, E, E, **CAUSAL, need_weights=need_weights)[0]
-        want = multi_head(E, E, E, **CAUSAL, need_weights=need_weights, recipe="fp32")[0]
-        torch.testing.assert_close(got, want)

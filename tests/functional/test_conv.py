@@ -18,7 +18,6 @@ from lpkernels.rng import SITE_BIAS, draws
 from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
-from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients
 from tests.support.composition import Steps, assert_composed
 from tests.support.refusals import Row, refuses
@@ -52,14 +51,14 @@ def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> 
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-@each("case", CONV_CASES.values())
+@pytest.mark.parametrize("case", CONV_CASES.values())
 def test_conv_is_its_steps_by_the_reference(recipe: lp.Recipe, case: ConvCase, backends: list[str]):
     tensors = operands(case)
     call = partial(CONV[len(case.stride)], *tensors, *numbers(case), recipe=recipe)
     assert_composed(call, tensors, composed(case, tensors, recipe), backends)
 
 
-@each("case", CONV_CASES.values())
+@pytest.mark.parametrize("case", CONV_CASES.values())
 def test_quantizers_alone_leave_the_products_to_torch(case: ConvCase) -> None:
     recipe = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
     (x, w, b), dims = operands(case), len(case.stride)
@@ -70,8 +69,8 @@ def test_quantizers_alone_leave_the_products_to_torch(case: ConvCase) -> None:
     close(got, [y, *torch.autograd.grad(y, rounded, g)])
 
 
-@each("dims", [1, 2, 3])
-@each("kernel, dilation", [(3, 1), (2, 1), (4, 3)])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("kernel, dilation", [(3, 1), (2, 1), (4, 3)])
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 def test_same_padding_is_torchs(dims: int, kernel: int, dilation: int) -> None:
     tensors = leaves((2, 2, 6, 5, 7)[: dims + 2], (3, 2, kernel, 3, kernel)[: dims + 2], (3,))
@@ -91,14 +90,15 @@ def test_valid_padding_is_none_and_one_number_stands_for_both_sizes() -> None:
         assert_bit_equal(lp.functional.conv2d(x, w, b, *given, recipe=DETERMINISTIC), want)
 
 
-@each("dims, name", [1, 2, 3], ["conv", "conv_transpose"])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
 def test_an_image_alone_is_a_batch_of_one(name: str, dims: int) -> None:
     x, w = leaves((1, 2, *(5,) * dims), (2, 2, *(3,) * dims))
     conv = getattr(lp.functional, f"{name}{dims}d")
     assert_bit_equal(conv(x[0], w, recipe=DETERMINISTIC), conv(x, w, recipe=DETERMINISTIC)[0])
 
 
-@each("order", ["sequential", "native"])
+@pytest.mark.parametrize("order", ["sequential", "native"])
 def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order: str) -> None:
     """The strides decide which kernel torch's batch norm picks, and so its last bits."""
     acc = lp.Accumulator(order=order, chunk=4, outer="e6m9")
@@ -188,28 +188,21 @@ def composed_transposed(
     return [y, dx, step.rounded(dw, "grad_weight"), db]
 
 
-@each("recipe, case", RECIPES.values(), TRANSPOSED_CASES.values())
+@pytest.mark.parametrize("recipe", RECIPES.values())
+@pytest.mark.parametrize("case", TRANSPOSED_CASES.values())
 def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
     assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)
 
 
-@each("product", ["fp32", "native", "native_chunk1", "native_chunk3"])
-@each("case", TRANSPOSED_CASES.values())
+@pytest.mark.parametrize("product", ["fp32", "native", "native_chunk1", "native_chunk3"])
+@pytest.mark.parametrize("case", TRANSPOSED_CASES.values())
 def test_transposed_sums_in_fp32_are_torchs_within_rounding(case: Transposed, product: str) -> None:
     sums = lp.Recipe(input="fp32", fprop=product, dgrad=product, wgrad=product)
     tensors, dims = transposed_operands(case), len(case.stride)
     got = gradients(TRANSPOSED[dims](*tensors, *case.numbers, recipe=sums), tensors)
     close(got, gradients(TORCH_TRANSPOSED[dims](*tensors, *case.numbers), tensors))
-
-
-def test_conv_transpose_is_the_input_gradient_of_the_convolution() -> None:
-    w, x = torch.randn(4, 2, 3, 3), torch.randn(2, 4, 5, 5)
-    image = torch.zeros(2, 2, 7, 7, requires_grad=True)
-    y = lp.functional.conv2d(image, w, recipe=lp.Recipe(dgrad="e5m3"))
-    (want,) = torch.autograd.grad(y, image, x)
-    assert_bit_equal(lp.functional.conv_transpose2d(x, w, recipe=lp.Recipe(fprop="e5m3")), want)
 
 
 def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
@@ -223,23 +216,20 @@ def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
 X, W, T, B = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3), torch.ones(4, 3, 3, 3), torch.ones(6)
 
 
-def refused_by_both(name: str, w: torch.Tensor) -> list[Row]:
+def refused_by_both(w: torch.Tensor) -> list[Row]:
     """Calls that both refuse in the same words."""
     return [
-        ((X.double(), w, B), {}, TypeError, rf"{name}: x is float64.*quantize\(x, fmt\).float\(\)"),
         ((X, w.int(), B), {}, TypeError, r"weight must be float.*int32"),
         ((X[0, 0], w, B), {}, ValueError, r"x has shape \(5, 5\).*\(N, C_in, H, W\)"),
         ((X, w[0], B), {}, ValueError, rf"weight \({w.shape[1]}, 3, 3\)"),
         ((X, w, B), {"groups": 0}, ValueError, r"groups=0 with"),
         ((X, w, B[:3]), {}, ValueError, r"bias has shape \(3,\).*must be \(6,\)"),
         ((X, w, B), {"stride": 0}, ValueError, r"stride=0; expected an int or 2 ints, each at le"),
-        ((X, w, B), {"backend": "gpu"}, ValueError, r"unknown backend 'gpu'"),
-        ((X, w, B), {"generator": 3}, TypeError, r"generator must be a torch.Generator.*got int"),
     ]
 
 
 REFUSED: list[Row] = [
-    *refused_by_both("conv2d", W),
+    *refused_by_both(W),
     ((X, W, B), {"groups": 1}, ValueError, r"C_in=4 but weight has C_in / groups=2 with gro"),
     ((X, W, B), {"groups": 4}, ValueError, r"groups=4 with C_in=4 and C_out=6; expected"),
     ((X, W.to("meta"), B), {}, ValueError, r"one device.*weight on meta"),
@@ -252,7 +242,7 @@ REFUSED: list[Row] = [
     ((X, W, B), {"recipe": "fp9"}, ValueError, r"unknown name 'fp9'"),
 ]
 REFUSED_TRANSPOSED: list[Row] = [
-    *refused_by_both("conv_transpose2d", T),
+    *refused_by_both(T),
     ((X, T[:2], B), {}, ValueError, r"x has C_in=4 but weight has C_in=2"),
     ((X, T, B), {"groups": 3}, ValueError, r"groups=3 with C_in=4; expected"),
     ((X, T, B), {"padding": "same"}, TypeError, r"padding='same'; expected an int or 2 ints"),

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.rng import Role, derive_seed, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.composition import signed
 
 F = lp.functional
@@ -170,7 +170,7 @@ def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> 
     same(db, of_bias, "gradient of b")
 
 
-@each("sizes", [(2, 2, 2), (3, 2, 1)])
+@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)])
 def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
     """The last step's rows come first, in both directions. The state's weight is zero, so that a
     step has only the gradient of its output."""

@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch.nn import functional as F
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, same
 
 
@@ -38,14 +38,16 @@ TRANSPOSED = Layer(
 LAYERS = (Layer("linear", ((2, 4, 5), (3, 5), (3,)), {}), CONV, TRANSPOSED)
 
 
-@each("dtype, layer", [torch.float64, torch.float32, torch.bfloat16], LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS)
 def test_the_recipe_fp32_is_torchs_own_function(layer: Layer, dtype: torch.dtype) -> None:
     x, w, b = (t.to(dtype) for t in layer.operands())
     assert_bit_equal(layer(x, w, b, recipe="fp32"), layer.torchs(x, w, b))
     assert_bit_equal(layer(x, w), layer.torchs(x, w))
 
 
-@each("native, layer", ["fprop", "dgrad", "wgrad"], LAYERS)
+@pytest.mark.parametrize("native", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("layer", LAYERS)
 def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None:
     fields = {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
     tensors = layer.operands()
@@ -60,7 +62,8 @@ def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None
                 assert_bit_equal(mixed[i], emulated[i])
 
 
-@each("dtype, layer", [torch.float16, torch.bfloat16], LAYERS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layer", LAYERS)
 def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -> None:
     narrow = [t.detach().to(dtype).requires_grad_() for t in layer.operands()]
     wide = [t.detach().float().requires_grad_() for t in narrow]
@@ -70,7 +73,7 @@ def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -
     same(got, [c.to(dtype) for c in want])
 
 
-@each("layer", LAYERS)
+@pytest.mark.parametrize("layer", LAYERS)
 def test_an_expanded_gradient_is_taken(layer: Layer) -> None:
     tensors = layer.operands()
     y = layer(*tensors, recipe=DETERMINISTIC)
@@ -78,7 +81,8 @@ def test_an_expanded_gradient_is_taken(layer: Layer) -> None:
     same(torch.autograd.grad(y.sum(), tensors), want)
 
 
-@each("recipe, layer", [lp.Recipe(input="e4m3"), DETERMINISTIC], LAYERS)
+@pytest.mark.parametrize("recipe", [lp.Recipe(input="e4m3"), DETERMINISTIC])
+@pytest.mark.parametrize("layer", LAYERS)
 def test_the_result_can_be_changed_in_place(layer: Layer, recipe: lp.Recipe) -> None:
     x, w, b = layer.operands()
     for each_x in (x, x[0]):

@@ -13,7 +13,6 @@ import lpkernels as lp
 from lpkernels import backends
 from lpkernels.arithmetic import MODELS
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.processor import NEEDS_KERNELS
 
 DATA = Path(__file__).parents[1] / "data" / "scaled_formats" / "mmasim.npz"
@@ -72,7 +71,7 @@ def test_mma_sims_outputs(backend: str) -> None:
     assert equal == 450
 
 
-@each("name, left, right", FORMATS)
+@pytest.mark.parametrize("name, left, right", FORMATS)
 def test_backends_agree(name: str, left: str, right: str) -> None:
     for lead in ((), (2,), (3, 2)):
         a, b = operands(left, right, lead)
@@ -136,7 +135,7 @@ REFUSED: tuple[tuple[Any, Any, str, str], ...] = (
 )
 
 
-@each("a, b, unit, message", REFUSED)
+@pytest.mark.parametrize("a, b, unit, message", REFUSED)
 def test_refusals(a: Any, b: Any, unit: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lp.matmul(a, b, f"model_b200_{unit}")
@@ -199,7 +198,7 @@ REFUSED_RECIPES: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-@each("given, message", REFUSED_RECIPES)
+@pytest.mark.parametrize("given, message", REFUSED_RECIPES)
 def test_recipes_with_operands_that_the_unit_lacks(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lp.Recipe(**given)

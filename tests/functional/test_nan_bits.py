@@ -1,10 +1,10 @@
 """The NaNs that have the bits of docs/contract.md, and the NaNs that are torch's."""
 
+import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 F = lp.functional
 # Two NaN with other bits than 0x7fc00000, and infinities: their difference is a third NaN.
@@ -34,7 +34,7 @@ def test_emulated_gradients_have_one_nan(backend: str) -> None:
     assert [nans(each) for each in (y, *found)] == [{0x7FC00000}] * 4
 
 
-@each("dtype, bits", [(torch.float16, 0x7E00), (torch.bfloat16, 0x7FC0)])
+@pytest.mark.parametrize("dtype, bits", [(torch.float16, 0x7E00), (torch.bfloat16, 0x7FC0)])
 def test_quantize_has_one_nan_in_narrow_dtypes(dtype: torch.dtype, bits: int, backend: str) -> None:
     x = special(4, 16).to(dtype)
     out = torch.empty_like(x)

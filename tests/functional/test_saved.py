@@ -1,6 +1,5 @@
 """The tensors that layers keep for backward: codes that give the same bits back."""
 
-import copy
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import lpkernels as lp
 from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.loops import each, rows
 from tests.support.autograd import compiled, kept_bytes, same
 
 F = lp.functional
@@ -57,18 +55,18 @@ def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
 
-@each("recipe, kind", FORMATS.values(), LAYERS)
+@pytest.mark.parametrize("recipe", FORMATS.values())
+@pytest.mark.parametrize("kind", LAYERS)
 def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     layer, inputs = LAYERS[kind](recipe)
     same(gradients(layer, inputs, True), gradients(layer, inputs, False))
 
 
-@rows(
-    "text, bits",
+@pytest.mark.parametrize("text, bits", [
     ("e5m2", 8), ("e4m3fn", 8), ("fp4_e2m1", 4), ("e5m2:stochastic", 8),
     ("fixed6_f3", 6), ("bf16", 16),
-)  # fmt: skip
-@each("acc", ["e6m9", "native"])
+])  # fmt: skip
+@pytest.mark.parametrize("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
     recipe = lp.Recipe(input=text, fprop=acc, dgrad=acc, wgrad=acc)
     layer = lp.nn.Conv2d(6, 4, 3, recipe=recipe)
@@ -78,13 +76,6 @@ def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, a
     assert sum(found.values()) == X.numel() * bits // 8 + seed
 
 
-def test_both_activations_of_a_product_are_packed() -> None:
-    a, b = (torch.randn(2, 8, 8, requires_grad=True) for _ in range(2))
-    with kept_bytes(a, b) as found:
-        F.bmm(a, b, recipe=lp.Recipe(input="e5m2", weight="fp4_e2m1", **SUMS))
-    assert sorted(found.values()) == [64, 128]
-
-
 def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
     for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), FORMATS["affine"]):
@@ -92,8 +83,8 @@ def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
         assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
 
 
-@each("value", [math.nan, math.inf])
-@each("text", [
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("text", [
     "e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1", "int8_training",
     "block32_k_e2m1_up_deepgemm",
 ])  # fmt: skip
@@ -160,7 +151,8 @@ def weight_gradients(layer: nn.Module, x: torch.Tensor, inputs: int) -> list[tor
     return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
 
 
-@each("change, kind", CHANGES, LAYERS)
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("kind", LAYERS)
 def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]) -> None:
     (first, inputs), (second, _) = (LAYERS[kind](DETERMINISTIC) for _ in range(2))
     x = inputs[0].clone().requires_grad_() * 1
@@ -171,7 +163,7 @@ def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]
     same(got, weight_gradients(second, changed, len(inputs)))
 
 
-@each("change", CHANGES[1:])
+@pytest.mark.parametrize("change", CHANGES[1:])
 def test_a_layer_keeps_what_it_read(change: Callable[..., None]) -> None:
     """The first layer does not see that its input changes later."""
     first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
@@ -201,12 +193,6 @@ def test_codes_that_the_host_cannot_read_are_not_shared() -> None:
     assert len({id(each) for each in codes}) == 3
 
 
-def test_inputs_of_a_model_get_no_attribute() -> None:
-    x = X[0].clone().requires_grad_()
-    lp.nn.Linear(5, 5, recipe=DETERMINISTIC)(x)
-    assert not vars(x) and not vars(copy.deepcopy(x))
-
-
 def test_packing_compiles() -> None:
     layer = lp.nn.Linear(5, 3, recipe=DETERMINISTIC)
     want = gradients(layer, [X], True)
@@ -228,14 +214,6 @@ def test_blocks_nest_and_end() -> None:
     with pytest.raises(RuntimeError, match="stop"), F.packed_activations(False):
         raise RuntimeError("stop")
     assert packs()
-
-
-def test_switch_refuses_what_is_no_bool() -> None:
-    with (
-        pytest.raises(TypeError, match="expected True or False, got 'off'"),
-        F.packed_activations("off"),
-    ):
-        pass
 
 
 def test_nothing_is_packed_while_a_graph_is_captured(monkeypatch):

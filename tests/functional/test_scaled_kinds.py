@@ -11,10 +11,8 @@ import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
 from lpkernels.functional.scaled import parts_of, saving
-from lpkernels.techniques.loss_scaling import diagnose
 from tests.compare import assert_bit_equal
 from tests.functional.scaled_layers import MXFP8, PRETRAINING, SCALE, gradients, made, top
-from tests.loops import rows
 from tests.support.autograd import same
 
 F = lp.functional
@@ -158,7 +156,6 @@ def test_scales_of_tensors_multiply_the_sums_of_a_convolution() -> None:
         same([dx, dw], found[1:], acc)
 
 
-K = "block32_k_e4m3_up"
 X, W = torch.ones(2, 4, 16), torch.ones(8, 16)
 IMAGE, KERNEL = torch.ones(2, 16, 4, 4), torch.ones(8, 16, 3, 3)
 BOTH = {"wgrad_input": "fp32:rht16", "wgrad_grad_output": "fp32:rht16"}
@@ -166,8 +163,7 @@ TRANSFORMED = lp.Recipe(**BOTH)
 BY_SCALE = lp.Recipe(input="tensor_e4m3", fprop="fp32_chunkscale")
 
 
-@rows(
-    "call, message",
+@pytest.mark.parametrize("call, message", [
     (lambda: F.conv2d(IMAGE, KERNEL, recipe=MXFP8), "conv2d: input=.* one pixel of a conv"),
     (lambda: lp.nn.Conv2d(4, 4, 3, recipe=MXFP8), "has blocks.*exclude=.*input=.block32_axis1_e4"),
     (lambda: F.conv2d(IMAGE, KERNEL, recipe=TRANSFORMED), "transform runs along the sum of a m"),
@@ -210,16 +206,10 @@ BY_SCALE = lp.Recipe(input="tensor_e4m3", fprop="fp32_chunkscale")
         lambda: F.gelu(X, recipe=lp.Recipe(input="e4m3", **BOTH)),
         "gelu: wgrad_input='e8m23:rht16' transforms the operand of a matrix product",
     ),
-)  # fmt: skip
+])  # fmt: skip
 def test_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_a_length_that_no_gradient_sums_needs_no_runs() -> None:
-    F.linear(X[:, :3], W, recipe=TRANSFORMED)
-    with torch.no_grad():
-        F.linear(X[:, :3], W.clone().requires_grad_(), recipe=TRANSFORMED)
 
 
 def test_convert_refuses_a_convolution_before_anything_changes() -> None:
@@ -229,23 +219,3 @@ def test_convert_refuses_a_convolution_before_anything_changes() -> None:
     assert type(model[0]) is torch.nn.Linear
     lp.convert(model, MXFP8, exclude=torch.nn.Conv2d)
     assert type(model[0]) is lp.nn.Linear and type(model[1]) is torch.nn.Conv2d
-
-
-def test_a_diagnosis_counts_the_operands_of_one_product() -> None:
-    layer = lp.nn.Linear(32, 16, recipe=PRETRAINING)
-    with diagnose(layer) as report:
-        layer(torch.randn(16, 32)).sum().backward()
-    kinds = [row.kind for row in report.rows]
-    # No gradient of the input is asked for.
-    assert sorted(kinds) == ["input", "weight", "wgrad_grad_output", "wgrad_input"]
-
-
-def test_precision_changes_the_operands_of_one_product_too() -> None:
-    layer = lp.nn.Linear(
-        32, 16, recipe=lp.Recipe(**{**PRETRAINING.to_dict(), "dgrad_weight": "fp32"})
-    )
-    layer.set_precision(8, 8, formats={8: "mxfp8_up"})
-    recipe = layer.recipe
-    assert str(recipe.input) == str(recipe.weight) == K
-    assert str(recipe.wgrad_grad_output) == f"{K}:stochastic:rht16"
-    assert str(recipe.dgrad_weight) == "e8m23"

@@ -11,7 +11,6 @@ import lpkernels as lp
 from lpkernels.functional import linear
 from lpkernels.recipes import describe
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.autograd import alike, compiled
 from tests.support.autograd import gradients as flat_gradients
 
@@ -48,7 +47,7 @@ def along(recipe: lp.Recipe, role: str, x: Tensor, axis: int) -> Tensor:
     return lp.quantize(x, replace(fmt, axis=axis) if fmt.axis == "k" else fmt)
 
 
-@each("name", [*PLAIN, "fp8_rowwise", "int8_training"])
+@pytest.mark.parametrize("name", [*PLAIN, "fp8_rowwise", "int8_training"])
 def test_each_product_has_codes_along_its_sum(name: str) -> None:
     recipe = native(lp.recipe(name))
     x, w, g = tensors()
@@ -81,14 +80,6 @@ def test_errors_of_weight_gradients_are_in_this_order() -> None:
     full = native(lp.recipe("nvfp4_pretraining"))
     assert found[4] * 1.1 < error(full) < found[-1] / 1.1
     assert max(error(drawn, 64), error(full, 64)) * 1.1 < found[4]
-
-
-def test_means_of_errors_put_the_whole_recipe_of_nvfp4_before_mxfp4() -> None:
-    """By 8% in the mean over 64 tensors, and in 53 of them."""
-    up = "block32_k_e2m1_up"
-    pair = native(lp.recipe("nvfp4_pretraining")), lp.Recipe(up, up, grad_output=up)
-    first, second = (sum(error(recipe, seed=seed) for seed in range(8)) for recipe in pair)
-    assert first < second
 
 
 NAMES = [name for name in lp.recipes() if lp.recipe(name).by_product is not None]

@@ -13,7 +13,6 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, transformers
 
 # It needs transformers, without which the import above skips this file.
@@ -32,7 +31,7 @@ def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
     return model
 
 
-@each("name", [name for name in ARCHITECTURES if not name.endswith("-eager")])
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if not name.endswith("-eager")])
 def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: str) -> None:
     model = saved(tmp_path, name)
     loaded = type(model).from_pretrained(tmp_path)

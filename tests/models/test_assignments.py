@@ -8,7 +8,6 @@ import torch
 
 import lpkernels as lp
 from lpkernels.techniques import assignment
-from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, RECIPES, Architecture
 from tests.support.techniques import audit
 
@@ -24,7 +23,7 @@ def traced(model: Any, architecture: Architecture) -> tuple[assignment.Op, ...]:
         return assignment.trace(model, loss, (architecture.batch(), None))
 
 
-@each("architecture", ARCHITECTURES.values())
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values())
 def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) -> None:
     model = architecture.model()
     before = {name: value.clone() for name, value in model.state_dict().items()}

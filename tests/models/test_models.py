@@ -13,7 +13,6 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.nn._product_sizes import SIZES
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, LENGTH, RECIPES, WITH_RECIPES, backward
 from tests.support.autograd import Operators
 
@@ -38,7 +37,7 @@ def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
     handle.remove()
 
 
-@each("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_product_is_emulated_forward_and_backward(name: str) -> None:
     model, batch = ARCHITECTURES[name].model(), ARCHITECTURES[name].batch()
     lp.convert(model, RECIPES["fp8"])
@@ -78,7 +77,7 @@ def test_layers_and_gradients_are_the_references_to_the_bit(name, recipe, monkey
     assert loss == want[3]
 
 
-@each(
+@pytest.mark.parametrize(
     "name, recipe",
     [
         *(("resnet", "fp8"), ("resnet", "sums"), ("mobilenet_v2", "fp8"), ("vit-eager", "sums")),
@@ -95,7 +94,7 @@ def test_losses_fall(name: str, recipe: str) -> None:
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), losses
 
 
-@each("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> None:
     model, plain = (ARCHITECTURES[name].model() for _ in range(2))
     batch = ARCHITECTURES[name].batch()
@@ -125,7 +124,7 @@ def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> 
 TRANSFORMERS = [name for name in ARCHITECTURES if name.endswith("-sdpa")]
 
 
-@each("name", ["llama-eager", "llama-sdpa"])
+@pytest.mark.parametrize("name", ["llama-eager", "llama-sdpa"])
 def test_rotary_positions_are_no_product_and_stay_exact(name: str) -> None:
     plain, model = (ARCHITECTURES[name].model() for _ in range(2))
     lp.convert(model, RECIPES["fp8"])
@@ -138,7 +137,7 @@ def test_rotary_positions_are_no_product_and_stay_exact(name: str) -> None:
         assert_bit_equal(got, want)
 
 
-@each("name", TRANSFORMERS)
+@pytest.mark.parametrize("name", TRANSFORMERS)
 def test_checkpointing_changes_no_bit(name: str) -> None:
     gradients: list[list[Any]] = []
     for checkpointed in (False, True):
@@ -151,7 +150,7 @@ def test_checkpointing_changes_no_bit(name: str) -> None:
         assert_bit_equal(got, want)
 
 
-@each("name", ["gpt2-sdpa", "llama-sdpa"])
+@pytest.mark.parametrize("name", ["gpt2-sdpa", "llama-sdpa"])
 def test_generation_does_not_depend_on_the_cache(name: str) -> None:
     model = lp.convert(ARCHITECTURES[name].model(), RECIPES["sums"]).eval()
     tokens = ARCHITECTURES[name].batch()["input_ids"][:, :4]
@@ -165,7 +164,7 @@ def test_generation_does_not_depend_on_the_cache(name: str) -> None:
     assert torch.equal(cached, whole)
 
 
-@each("name", TRANSFORMERS)
+@pytest.mark.parametrize("name", TRANSFORMERS)
 def test_a_converted_model_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model, kind = ARCHITECTURES[name].model(), type(ARCHITECTURES[name].model())
     lp.convert(model, RECIPES["fp8"]).eval().save_pretrained(tmp_path)

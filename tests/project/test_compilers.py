@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.loops import rows
-
 ROOT = Path(__file__).resolve().parents[2]
 #: Words that GCC has and Clang lacks. Both know `#pragma GCC unroll`.
 _GCC_ALONE = re.compile(
@@ -55,32 +53,17 @@ def test_an_old_compiler_is_refused_in_a_sentence(name: str, macros: str, tmp_pa
     ), done.stderr  # fmt: skip
 
 
-@rows(
-    "refused, message",
-    ("-B", "CMake refused this build; its message above says why"),
-    ("--build", r"the C\+\+ module does not compile; see the message above"),
-)
-def test_a_refused_build_ends_in_a_sentence(setup, monkeypatch, tmp_path, refused, message):
-    distribution = pytest.importorskip("setuptools").Distribution()
-
-    def run(command, **_):
-        return subprocess.CompletedProcess(command, int(refused in command))
-
-    monkeypatch.setattr(setup.subprocess, "run", run)
-    monkeypatch.setattr(setup, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match=message):
-        setup.CMakeBuild(distribution).build_module(tmp_path, "0")
-
-
-@rows(
+@pytest.mark.parametrize(
     "cache, cxx, kept",
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "", True),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}/elsewhere\n", "", False),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "clang++-16", False),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "", True),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "clang++-16", False),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "g++", True),
-    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "", False),
+    [
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "", True),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}/elsewhere\n", "", False),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "clang++-16", False),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "", True),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "clang++-16", False),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "g++", True),
+        ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "", False),
+    ],
 )
 def test_a_build_folder_serves_one_checkout_and_one_compiler(
     setup, monkeypatch, tmp_path, cache, cxx, kept

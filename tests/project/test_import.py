@@ -12,7 +12,6 @@ import torch
 import lpkernels
 from lpkernels import _build
 from lpkernels.techniques import assignment, cpt
-from tests.loops import each, rows
 
 HEAVY = (
     "matplotlib", "pandas", "sklearn", "tensorboard", "transformers", "triton", "typer", "rich",
@@ -96,11 +95,10 @@ def test_a_technique_may_be_the_first_import_and_no_package_has_other_names():
         from lpkernels.techniques import ctp  # noqa: F401
 
 
-@rows(
-    "package, names",
+@pytest.mark.parametrize("package, names", [
     (lpkernels, ["reference", "techniques"]),
     (lpkernels.nn, ["observing", "Linear"]), (lpkernels.techniques, lpkernels.techniques.__all__),
-)  # fmt: skip
+])  # fmt: skip
 def test_dir_lists_what_is_loaded_on_first_use(package, names):
     assert {*names, *package.__all__} <= {*dir(package)}
 
@@ -108,23 +106,10 @@ def test_dir_lists_what_is_loaded_on_first_use(package, names):
 PUBLIC = (lpkernels, lpkernels.experiments, lpkernels.nn, lpkernels.functional, assignment)
 
 
-@each("package", [*PUBLIC, lpkernels.techniques])
+@pytest.mark.parametrize("package", [*PUBLIC, lpkernels.techniques])
 def test_public_names_are_there_and_listed_once(package):
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert len(package.__all__) == len(set(package.__all__))
-
-
-@rows(
-    "name, answer",
-    ("quantise", r"; expected one of lpkernels\.quantize, .*dir\(lpk"),
-    ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
-    ("Linear", r"; it is lpkernels\.nn\.Linear$"), ("xyzzy", "; expected one of "),
-)  # fmt: skip
-def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
-    assert not hasattr(lpkernels, name)
-    message = f"^module 'lpkernels' has no attribute '{name}'{answer}"
-    with pytest.raises(AttributeError, match=message):
-        getattr(lpkernels, name)
 
 
 def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
@@ -149,12 +134,11 @@ def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
     assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
 
 
-@rows(
-    "info, match",
+@pytest.mark.parametrize("info, match", [
     (None, "never built here"), ("not json", "never built here"),
     ('{"extension": false, "reason": "no compiler"}', "C\\+\\+ module: no compiler"),
     ('{"extension": true, "reason": ""}', "was built but does not load"),
-)  # fmt: skip
+])  # fmt: skip
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
     if info is not None:
         (tmp_path / _build.INFO).write_text(info)

@@ -13,7 +13,6 @@ import pytest
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.measuring.machine import environment
-from tests.loops import rows
 
 setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +22,7 @@ REPOSITORY = "https://example.org/lpkernels"
 PAGE, RAW = f"{REPOSITORY}/blob/main", f"{REPOSITORY}/raw/main"
 
 
-@rows(
-    "text, shown",
+@pytest.mark.parametrize("text, shown", [
     ("[x](docs/x.md#y)", f"[x]({PAGE}/docs/x.md#y)"),
     ("![x](docs/x.svg)", f"![x]({RAW}/docs/x.svg)"),
     ('<a href="x.md"><img src="x.png"></a>',
@@ -33,7 +31,7 @@ PAGE, RAW = f"{REPOSITORY}/blob/main", f"{REPOSITORY}/raw/main"
     ("[`x`](x.md)", f"[`x`]({PAGE}/x.md)"),
     ("[x](#y) [z](https://z.org/)", "[x](#y) [z](https://z.org/)"),
     ("`models[0](x)`\n\n```python\nmodels[0](x)\n```\n", None),
-)  # fmt: skip
+])  # fmt: skip
 def test_the_description_leads_to_the_repository(setup, monkeypatch, tmp_path, text, shown):
     (tmp_path / "README.md").write_text(text)
     (tmp_path / "pyproject.toml").write_text(f'Repository = "{REPOSITORY}"\n')

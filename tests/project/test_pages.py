@@ -1,7 +1,6 @@
 """Pages of results follow from the records, and prose quotes the figures of their tables."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,31 +8,11 @@ import pytest
 from bench import tables
 from lpkernels.experiments.sweeps.results import Result, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
-from tests.loops import each
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"\]\((?:docs/)?results/([\w-]+)\.md#?([\w-]*)\)")
 DECIMAL = re.compile(r"(?<![\w.:])\d+\.\d+")
-
-#: Tables with decimals that no record has, by page and first headings; and what the decimals are.
-OWN = {
-    ("formats", "name | bits"): "definitions, held by test_docs.py",
-    ("formats", "elsewhere | alias"): "versions of specifications, and numbers of papers",
-    ("formats", "rule | X of the scale 2^X"): "a version of a specification",
-    ("formats", "steps | formats"): "targets of formats",
-    ("formats", "name | made by"): "the number of a paper",
-    ("mixed-precision", "one run each, seed 0 | test PSNR (dB)"): "runs that were not kept",
-    ("compare", "package | what it rounds"): "versions, and a figure of cpfloat's",
-    ("assignments", "word | meaning"): "a default value",
-    ("backends", "name | needs"): "a version",
-    ("layers", " | "): "versions",
-    ("layers", "model | `fp8_wang2018`, forward"): "held by test_zoo.py",
-    ("cyclic-precision", "schedule | mean bits"): "held by techniques/cpt/test_schedule.py",
-    ("master-weights", " | arguments"): "numbers of papers",
-    ("scaled-formats", "recipe | input, weight, gradient of the output"): "numbers of papers",
-    ("tensor-cores", "wrong in | fits, results in fp32"): "measurements that were not kept",
-}
 
 
 def test_the_pages_of_results_are_those_of_the_records(tmp_path: Path, capsys) -> None:
@@ -73,7 +52,7 @@ def held(prose: str, links: list[tuple[str, str]]) -> list[str]:
     ]
 
 
-@each("page", sorted(DOCS.glob("*.md")))
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")))
 def test_prose_after_a_link_to_a_table_quotes_its_numbers(page: Path) -> None:
     for section in re.split("^(?=#+ )", page.read_text(), flags=re.M):
         _, found, prose = re.split("^(Tables?: )", section + "\nTable: ", maxsplit=1, flags=re.M)
@@ -94,22 +73,7 @@ def test_a_number_that_the_table_lacks_is_found() -> None:
     assert held("It was 12.34 (commit 05048600). And `0.5`.", link) == []
 
 
-def bare(page: Path) -> Iterator[tuple[str, str]]:
-    """The tables of a page that have decimals outside of code."""
-    for table in re.findall(r"(?:^\|.*\n)+", page.read_text(), flags=re.M):
-        first, _, *rows = table.splitlines()
-        if re.search(r"\d\.\d", re.sub(r"`[^`]*`", "", "\n".join(rows))):
-            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", first)[1:3]]
-            yield page.stem, " | ".join(cells)
-
-
-def test_other_tables_with_decimals_are_listed_and_no_comment_holds_a_program() -> None:
-    assert {key for page in DOCS.glob("*.md") for key in bare(page)} == OWN.keys()
-    pages = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "bench" / "NOTES.md"]
-    assert not any("<!-- table" in page.read_text() for page in pages)
-
-
-@each(
+@pytest.mark.parametrize(
     "text, found",
     [
         (("mean", "accuracy", 2), "0.25"),

@@ -14,7 +14,6 @@ from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.results import read_results
-from tests.loops import each
 from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
 
@@ -30,7 +29,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 
 
-@each("path", COMMITTED)
+@pytest.mark.parametrize("path", COMMITTED)
 def test_published_records_open(path: Path) -> None:
     lines = path.read_text().splitlines()
     first = json.loads(lines[0])
@@ -56,7 +55,7 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
     assert schemas.check_all(lines, "x") == lines
 
 
-@each(
+@pytest.mark.parametrize(
     "kind, command, name",
     [
         ("run", "report .", "records.jsonl"),

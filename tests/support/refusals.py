@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from tests.loops import each
-
 #: The arguments of a call, its options, and the error with a pattern of its message.
 Row = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
 Test = Callable[[], None]
@@ -20,7 +18,7 @@ def refused(rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = Non
 
     full = [row if error is None else (row[0], error, row[1]) for row in rows]
 
-    @each("call, error, message", full)
+    @pytest.mark.parametrize("call, error, message", full)
     def test(call: Callable[[], Any], error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             call()
@@ -31,7 +29,7 @@ def refused(rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = Non
 def refuses(function: Callable[..., Any], rows: Iterable[Row], **defaults: Any) -> Test:
     """A test: the function refuses the arguments and options of every row, beside the defaults."""
 
-    @each("arguments, options, error, message", rows)
+    @pytest.mark.parametrize("arguments, options, error, message", rows)
     def test(arguments, options, error, message):
         with pytest.raises(error, match=message):
             function(*arguments, **{**defaults, **options})
@@ -46,7 +44,7 @@ def rejects(
 ) -> Test:
     """A test of rows (argument, message): the function refuses the argument with the message."""
 
-    @each("argument, message", rows)
+    @pytest.mark.parametrize("argument, message", rows)
     def test(argument: Any, message: str) -> None:
         with pytest.raises(error, match=message):
             function(argument)
