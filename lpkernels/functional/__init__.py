@@ -20,11 +20,14 @@ from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_n
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bmm
 from lpkernels.functional.quantize import quantize
-from lpkernels.functional.recurrent import gru, lstm, rnn_relu, rnn_tanh
-from lpkernels.functional.recurrent_cells import (
+from lpkernels.functional.recurrent import (
+    gru,
     gru_cell,
+    lstm,
     lstm_cell,
+    rnn_relu,
     rnn_relu_cell,
+    rnn_tanh,
     rnn_tanh_cell,
 )
 from lpkernels.functional.scaled import Scaled, scaled

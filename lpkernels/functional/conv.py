@@ -13,13 +13,12 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._families import member
 from lpkernels.functional.layer import Sum, emulated_layer, widened_all
 from lpkernels.functional.running import Scales
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.torch_calls import CONVOLUTIONS, own
 from lpkernels.ops import Convolution, Product, fprop_of, is_direct
 from lpkernels.recipes import as_recipe
-
-_TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 Size = int | Sequence[int]
 
@@ -192,46 +191,6 @@ def ranks(name: str, dims: int, bias: object) -> Ranks:
     return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2, _NO_K)
 
 
-def _conv(
-    dims: int,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Size,
-    padding: Size | str,
-    dilation: Size,
-    groups: int,
-    recipe: Recipe | str,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-    scales: Scales | None,
-) -> Tensor:
-    recipe = as_recipe(recipe)
-    if recipe.is_torch:
-        return own(_TORCH_CONV[dims], x, weight, bias, stride, padding, dilation, groups)
-    name = f"conv{dims}d"
-    direct = _check_operands(name, dims, x, weight, bias, groups)
-    if backend != "auto" or generator is not None:
-        _checks.call(name, backend, generator)
-    if recipe.axes:
-        check_axes(recipe, ranks(name, dims, bias))
-    numbers = (name, x.shape[-dims:], weight.shape[2:], stride, padding, dilation, groups)
-    if torch.compiler.is_compiling():
-        geometry, extra = _geometry(*numbers)
-    else:
-        try:
-            geometry, extra = _kept_geometry(*numbers)
-        except TypeError:
-            # A list is no key; a number of a wrong type is refused here.
-            geometry, extra = _geometry(*numbers)
-    seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
-    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
-    image = F.pad(image, extra) if extra else image
-    direct = direct and (seed is None or is_direct(seed))
-    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales, direct)
-    return y if x.dim() == dims + 2 else y.squeeze(0)
-
-
 def _geometry(
     name: str,
     sizes: Sequence[int],
@@ -259,7 +218,8 @@ def _geometry(
 _kept_geometry = lru_cache(maxsize=4096, typed=True)(_geometry)
 
 
-def conv1d(
+def _conv(
+    dims: int,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -273,89 +233,55 @@ def conv1d(
     backend: str = "auto",
     scales: Scales | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv1d`` under a recipe: as ``conv2d``, in one dimension.
+    """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
+
+    The sums run in the order of k, within a group: over (c_in, kernel) forward, (c_out, kernel) for
+    the input's gradient, (n, output position) for the gradients of weight and bias. A tap on
+    padding adds nothing, whatever the weight there, but its position counts for chunks and draws.
 
     Args:
-        x: (N, C_in, L) or (C_in, L); dtypes as in ``linear``.
-        weight: (C_out, C_in / groups, k).
-        bias, stride, padding, dilation, groups: as there,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv1d.html.
-        recipe, generator, backend, scales: as in ``linear``.
-
-    Returns, Raises: as ``conv2d``.
-    """
-    numbers = (stride, padding, dilation, groups)
-    return _conv(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
-
-
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Size = 1,
-    padding: Size | str = 0,
-    dilation: Size = 1,
-    groups: int = 1,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-    scales: Scales | None = None,
-) -> Tensor:
-    """``torch.nn.functional.conv2d`` with every operand and every sum rounded as the recipe says.
-
-    The sums run in the order of k, within a group: over (c_in, kh, kw) forward, (c_out, kh, kw) for
-    the input's gradient, (n, h_out, w_out) for the gradients of weight and bias. A tap on padding
-    adds nothing, whatever the weight there, but its position counts for chunks and draws.
-
-    Args:
-        x: (N, C_in, H, W) or (C_in, H, W), float32, float16 or bfloat16 (widened exactly), any
-            strides.
-        weight: (C_out, C_in / groups, kh, kw), same dtypes and device.
-        bias: (C_out,) or None; one more addition in the outermost accumulator.
+        x: (N, C_in, *) or (C_in, *), with L, (H, W) or (D, H, W) in place of the star; dtypes as in
+            ``linear``.
+        weight: (C_out, C_in / groups, *kernel), bias: (C_out,) or None, as in ``linear``.
         stride, dilation: an int or one per dimension.
         padding: the same, or "valid" (none), or "same" (stride 1 only). Where "same" pads one side
             more, that side is padded with zeros first, as torch does: these zeros are part of the
             input that the recipe quantises, and their taps are products with zero.
         groups: divides C_in and C_out.
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv2d.html.
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
 
     Returns:
-        (N, C_out, H_out, W_out), without N if x had none; float32.
+        (N, C_out, *), without N if x had none; float32.
 
-    Raises:
-        TypeError, ValueError, NotImplementedError: as ``linear``; a stride, padding, dilation or
-            groups that does not fit.
+    Raises: as ``linear``; ValueError: a stride, padding, dilation or groups that does not fit.
     """
-    numbers = (stride, padding, dilation, groups)
-    return _conv(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        return own(CONVOLUTIONS[dims], x, weight, bias, stride, padding, dilation, groups)
+    name = f"conv{dims}d"
+    direct = _check_operands(name, dims, x, weight, bias, groups)
+    if backend != "auto" or generator is not None:
+        _checks.call(name, backend, generator)
+    if recipe.axes:
+        check_axes(recipe, ranks(name, dims, bias))
+    numbers = (name, x.shape[-dims:], weight.shape[2:], stride, padding, dilation, groups)
+    if torch.compiler.is_compiling():
+        geometry, extra = _geometry(*numbers)
+    else:
+        try:
+            geometry, extra = _kept_geometry(*numbers)
+        except TypeError:
+            # A list is no key; a number of a wrong type is refused here.
+            geometry, extra = _geometry(*numbers)
+    seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
+    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
+    image = F.pad(image, extra) if extra else image
+    direct = direct and (seed is None or is_direct(seed))
+    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales, direct)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
-def conv3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Size = 1,
-    padding: Size | str = 0,
-    dilation: Size = 1,
-    groups: int = 1,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-    scales: Scales | None = None,
-) -> Tensor:
-    """``torch.nn.functional.conv3d`` under a recipe: as ``conv2d``, in three dimensions.
-
-    Args:
-        x: (N, C_in, D, H, W) or (C_in, D, H, W); dtypes as in ``linear``.
-        weight: (C_out, C_in / groups, kd, kh, kw).
-        bias, stride, padding, dilation, groups: as there,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv3d.html.
-        recipe, generator, backend, scales: as in ``linear``.
-
-    Returns, Raises: as ``conv2d``.
-    """
-    numbers = (stride, padding, dilation, groups)
-    return _conv(3, x, weight, bias, *numbers, recipe, generator, backend, scales)
+conv1d = member("conv1d", _conv, 1)
+conv2d = member("conv2d", _conv, 2)
+conv3d = member("conv3d", _conv, 3)

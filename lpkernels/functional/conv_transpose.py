@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._families import member
 from lpkernels.functional.conv import Size, SlidingGeometry, as_sizes, check_dimensions, ranks
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.running import Scales
@@ -112,17 +113,42 @@ def _conv_transpose(
     dims: int,
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    stride: Size,
-    padding: Size,
-    output_padding: Size,
-    groups: int,
-    dilation: Size,
-    recipe: Recipe | str,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-    scales: Scales | None,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
+    """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
+
+    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``: its
+    sums run over (c_in, kernel) within a group, and a tap that falls between strides or outside
+    adds nothing, but its position counts for chunks and draws. The input's gradient is that
+    convolution of the output's, in ``recipe.dgrad``, over (c_out, kernel); the weight's gradient
+    sums over (n, input position) and the bias' over (n, output position), both in ``recipe.wgrad``.
+
+    Args:
+        x: (N, C_in, *) or (C_in, *), as in ``conv2d``; dtypes as in ``linear``.
+        weight: (C_in, C_out / groups, *kernel), bias: (C_out,) or None, as in ``linear``.
+        stride, padding, dilation: an int or one per dimension.
+        output_padding: the same, positions more on one side of the output, fewer than the stride or
+            the dilation.
+        groups: divides C_in.
+        recipe, generator, backend, scales: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
+
+    Returns:
+        (N, C_out, *), without N if x had none; float32.
+
+    Raises: as ``linear``; ValueError: a stride, padding, output_padding, dilation or groups that
+        does not fit.
+    """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
         numbers = (stride, padding, output_padding, groups, dilation)
@@ -147,107 +173,6 @@ def _conv_transpose(
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
-def conv_transpose1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Size = 1,
-    padding: Size = 0,
-    output_padding: Size = 0,
-    groups: int = 1,
-    dilation: Size = 1,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-    scales: Scales | None = None,
-) -> Tensor:
-    """``torch.nn.functional.conv_transpose1d`` under a recipe: as ``conv_transpose2d``.
-
-    Args:
-        x: (N, C_in, L) or (C_in, L); dtypes as in ``linear``.
-        weight: (C_in, C_out / groups, k).
-        bias, stride, padding, output_padding, groups, dilation: as there,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose1d.html.
-        recipe, generator, backend, scales: as in ``linear``.
-
-    Returns, Raises: as ``conv_transpose2d``.
-    """
-    numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
-
-
-def conv_transpose2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Size = 1,
-    padding: Size = 0,
-    output_padding: Size = 0,
-    groups: int = 1,
-    dilation: Size = 1,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-    scales: Scales | None = None,
-) -> Tensor:
-    """``torch.nn.functional.conv_transpose2d`` with every operand and sum rounded by the recipe.
-
-    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``: its
-    sums run over (c_in, kh, kw) within a group, and a tap that falls between strides or outside
-    adds nothing, but its position counts for chunks and draws. The input's gradient is that
-    convolution of the output's, in ``recipe.dgrad``, over (c_out, kh, kw); the weight's gradient
-    sums over (n, h_in, w_in) and the bias' over (n, h_out, w_out), both in ``recipe.wgrad``.
-
-    Args:
-        x: (N, C_in, H, W) or (C_in, H, W), float32, float16 or bfloat16 (widened exactly), any
-            strides.
-        weight: (C_in, C_out / groups, kh, kw), same dtypes and device.
-        bias: (C_out,) or None; one more addition in the outermost accumulator.
-        stride, padding, dilation: an int or one per dimension.
-        output_padding: the same, rows and columns more on one side of the output, fewer than the
-            stride or the dilation.
-        groups: divides C_in.
-        recipe, generator, backend, scales: as in ``linear``; torch's own function is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose2d.html.
-
-    Returns:
-        (N, C_out, H_out, W_out), without N if x had none; float32.
-
-    Raises:
-        TypeError, ValueError, NotImplementedError: as ``linear``; a stride, padding,
-            output_padding, dilation or groups that does not fit.
-    """
-    numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
-
-
-def conv_transpose3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Size = 1,
-    padding: Size = 0,
-    output_padding: Size = 0,
-    groups: int = 1,
-    dilation: Size = 1,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-    scales: Scales | None = None,
-) -> Tensor:
-    """``torch.nn.functional.conv_transpose3d`` under a recipe: as ``conv_transpose2d``.
-
-    Args:
-        x: (N, C_in, D, H, W) or (C_in, D, H, W); dtypes as in ``linear``.
-        weight: (C_in, C_out / groups, kd, kh, kw).
-        bias, stride, padding, output_padding, groups, dilation: as there,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose3d.html.
-        recipe, generator, backend, scales: as in ``linear``.
-
-    Returns, Raises: as ``conv_transpose2d``.
-    """
-    numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(3, x, weight, bias, *numbers, recipe, generator, backend, scales)
+conv_transpose1d = member("conv_transpose1d", _conv_transpose, 1)
+conv_transpose2d = member("conv_transpose2d", _conv_transpose, 2)
+conv_transpose3d = member("conv_transpose3d", _conv_transpose, 3)

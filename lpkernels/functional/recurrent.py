@@ -1,4 +1,4 @@
-"""Recurrent layers under a Recipe."""
+"""Recurrent layers, and cells, which are one step of a layer, under a Recipe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._families import member
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
 from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, ranks
 from lpkernels.functional.layer import emulated_layer, widened
-from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.linear import LinearGeometry, linear
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
@@ -62,9 +63,7 @@ def lstm(
     Returns:
         The output in the input's layout, h and c after the last step; float32.
 
-    Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+    Raises: as ``linear``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
@@ -72,7 +71,8 @@ def lstm(
     return y, h, h if c is None else c
 
 
-def gru(
+def _of_one_state(
+    cell: Cell,
     input: Tensor,
     hx: Tensor,
     weights: Sequence[Tensor],
@@ -88,94 +88,99 @@ def gru(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``torch.gru``, the function of ``torch.nn.GRU``, under a recipe: as ``lstm``, with one state.
+    """``torch.NAME`` under a recipe: as ``lstm``, with one state.
 
-    The reset gate multiplies the product of the hidden state, so the gradients of the two products
-    differ, and each is rounded by `grad_output`.
+    In ``gru`` the reset gate multiplies the product of the hidden state, so the gradients of the
+    two products differ, and each is rounded by `grad_output`. ``rnn_tanh`` and ``rnn_relu`` have
+    one gate: h is the tanh or the relu of the sum of the two products.
 
     Args:
         input, batch_sizes: as in ``lstm``.
         hx: the state h (num_layers * directions, N, H).
-        weights: for each layer and direction w_ih (3 H, in), w_hh (3 H, H), and with has_biases
-            b_ih and b_hh (3 H,).
-        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html.
+        weights: for each layer and direction w_ih (gates * H, in), w_hh (gates * H, H), and with
+            has_biases b_ih and b_hh (gates * H,); ``gru`` has 3 gates.
+        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns:
         The output in the input's layout, and h after the last step; float32.
 
-    Raises: as ``lstm``.
+    Raises: as ``linear``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
-    return _layers(GRU, input, (hx,), weights, *flags, *call)[:2]
+    return _layers(cell, input, (hx,), weights, *flags, *call)[:2]
 
 
-def rnn_tanh(
+gru = member("gru", _of_one_state, GRU)
+rnn_tanh = member("rnn_tanh", _of_one_state, RNN_TANH)
+rnn_relu = member("rnn_relu", _of_one_state, RNN_RELU)
+
+
+def lstm_cell(
     input: Tensor,
-    hx: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool = True,
-    num_layers: int = 1,
-    dropout: float = 0.0,
-    train: bool = False,
-    bidirectional: bool = False,
-    batch_first: bool = False,
+    hx: tuple[Tensor, Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
     *,
-    batch_sizes: Tensor | None = None,
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``torch.rnn_tanh`` under a recipe: as ``gru``, h = tanh of the sum of the two products.
+    """``torch.lstm_cell`` under a recipe: one step of ``lstm``.
+
+    Both products of the gates are ``linear``; everything behind them, and its gradient, is
+    float32's. The weights' gradients sum over n. A layer made of cells adds the gradients of its
+    steps in float32; in ``lstm`` a gradient is one sum over all steps.
 
     Args:
-        input, batch_sizes: as in ``lstm``.
-        hx: the state h (num_layers * directions, N, H).
-        weights: for each layer and direction w_ih (H, in), w_hh (H, H), and with has_biases
-            b_ih and b_hh (H,).
-        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        input: (N, in), hx: (h, c), each (N, H); float32, float16 or bfloat16 (widened exactly).
+        w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
     Returns:
-        The output in the input's layout, and h after the last step; float32.
+        h and c, (N, H), float32.
 
-    Raises: as ``lstm``.
+    Raises: as ``linear``.
     """
-    flags = (has_biases, num_layers, dropout, train, bidirectional)
-    call = (batch_first, batch_sizes, recipe, generator, backend)
-    return _layers(RNN_TANH, input, (hx,), weights, *flags, *call)[:2]
+    call = (w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)
+    h, c = _step(LSTM, input, tuple(hx), *call)
+    return h, h if c is None else c
 
 
-def rnn_relu(
+def _cell_of_one_state(
+    cell: Cell,
     input: Tensor,
     hx: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool = True,
-    num_layers: int = 1,
-    dropout: float = 0.0,
-    train: bool = False,
-    bidirectional: bool = False,
-    batch_first: bool = False,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
     *,
-    batch_sizes: Tensor | None = None,
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """``torch.rnn_relu`` under a recipe: as ``rnn_tanh``, h = relu of the sum of the two products.
+) -> Tensor:
+    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state, and 3 gates or one.
 
     Args:
-        input, hx, weights, has_biases, num_layers, dropout, train: as in ``rnn_tanh``, as are
-            bidirectional, batch_first, batch_sizes, recipe, generator and backend.
+        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
+        w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None; ``gru_cell``
+            has 3 gates, the others have one.
+        recipe, generator, backend: as in ``lstm_cell``.
 
-    Returns, Raises: as ``rnn_tanh``.
+    Returns: h, (N, H), float32.
+    Raises: as ``linear``.
     """
-    flags = (has_biases, num_layers, dropout, train, bidirectional)
-    call = (batch_first, batch_sizes, recipe, generator, backend)
-    return _layers(RNN_RELU, input, (hx,), weights, *flags, *call)[:2]
+    return _step(cell, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
+
+
+gru_cell = member("gru_cell", _cell_of_one_state, GRU)
+rnn_tanh_cell = member("rnn_tanh_cell", _cell_of_one_state, RNN_TANH)
+rnn_relu_cell = member("rnn_relu_cell", _cell_of_one_state, RNN_RELU)
 
 
 def _layers(
@@ -323,3 +328,41 @@ def _check_states(
         raise ValueError(
             f"{cell.name}: the states have the shapes {shapes}; expected {expected[: cell.states]}"
         )
+
+
+def _step(
+    cell: Cell,
+    input: Tensor,
+    hx: tuple[Tensor, ...],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None,
+    b_hh: Tensor | None,
+    recipe: Recipe | str,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor | None]:
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        states = hx if cell is LSTM else hx[0]
+        torchs = getattr(torch, f"{cell.name}_cell")
+        result = own(torchs, input, states, w_ih, w_hh, b_ih, b_hh)
+        return result if cell is LSTM else (result, None)
+    name = f"{cell.name}_cell"
+    _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(hx)})
+    _checks.generator(name, generator)
+    rows = [(*input.shape[:-1], w_hh.shape[-1])] * cell.states
+    if len(w_ih) != len(w_hh) or [tuple(state.shape) for state in hx] != rows:
+        raise ValueError(
+            f"{name}: input has shape {tuple(input.shape)}, hx {[tuple(x.shape) for x in hx]}, "
+            f"w_ih {tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}; expected (N, in), (N, H) "
+            f"each, ({cell.gates} H, in), ({cell.gates} H, H)"
+        )
+    if recipe.axes:
+        check_axes(recipe, ranks(name, not (b_ih is None and b_hh is None)))
+    first = seeds.seed_for(recipe.is_stochastic, generator)
+    second = seeds.seed_of_product(first, 1)
+    zx = linear(input, w_ih, b_ih, recipe=recipe, generator=first, backend=backend)
+    zh = linear(hx[0], w_hh, b_hh, recipe=recipe, generator=second, backend=backend)
+    c = hx[1].float() if len(hx) == 2 else None
+    return cell.forward(zx, zh, hx[0].float(), c)[:2]

@@ -64,7 +64,8 @@ def is_dense(x: Tensor) -> bool:
     return torch.compiler.is_dynamo_compiling() or x.layout is torch.strided
 
 
-_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+#: torch's convolutions by their dimensions.
+CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 class Mark(NamedTuple):
@@ -124,7 +125,7 @@ def torchs(product: Product) -> Tensor:
     if conv is None:
         return own(torch.matmul, left, right)
     if kind == "conv_fprop":
-        return own(_CONVOLUTIONS[len(conv.stride)], left, right, bias, *conv)
+        return own(CONVOLUTIONS[len(conv.stride)], left, right, bias, *conv)
     if kind == "conv_dgrad":
         return gradient_of_convolution(0, left, _nothing(left, shape), right, conv)
     return gradient_of_convolution(1, right, left, _nothing(right, shape), conv)
