@@ -118,6 +118,17 @@ def same_device(function: str, **tensors: Tensor | None) -> None:
         )
 
 
+def broadcasts(function: str, name: str, x: Tensor, shape: Sequence[int]) -> None:
+    """x broadcasts to this shape."""
+    padded = (1,) * (len(shape) - x.dim()) + tuple(x.shape)
+    sizes = zip(padded, shape, strict=False)
+    if len(padded) > len(shape) or any(n not in (1, size) for n, size in sizes):
+        raise ValueError(
+            f"{function}: {name} has shape {tuple(x.shape)}, which does not broadcast to "
+            f"{tuple(shape)}; each dimension must be equal or 1"
+        )
+
+
 def backend(function: str, name: object) -> None:
     """name is "auto" or the name of a backend."""
     if name not in ops.BACKENDS:
@@ -190,8 +201,7 @@ def generator(function: str, value: object) -> None:
         if value.dim() != 0:
             raise ValueError(
                 f"{function}: a tensor that gives the seed must be 0-d, got shape "
-                f"{tuple(value.shape)}; "
-                "select one element or .reshape(())"
+                f"{tuple(value.shape)}; select one element or .reshape(())"
             )
     else:
         raise TypeError(
@@ -223,8 +233,7 @@ def out(
     if target.dtype not in dtypes:
         raise TypeError(
             f"{function}: out must be {' or '.join(str(dtype) for dtype in dtypes)}, got "
-            f"{target.dtype}; "
-            "leave out away to get a tensor of the right dtype"
+            f"{target.dtype}; leave out away to get a tensor of the right dtype"
         )
     same_device(function, out=target, **inputs)
     tensors = {"out": target, **inputs}
@@ -232,23 +241,20 @@ def out(
     if grad and torch.is_grad_enabled():
         raise ValueError(
             f"{function}: out= does not record gradients, but {' and '.join(grad)} requires grad; "
-            "leave out away, "
-            "or call under torch.no_grad()"
+            "leave out away, or call under torch.no_grad()"
         )
     if target.shape != torch.Size(shape) and target.numel() == 0:
         target.resize_(tuple(shape))
     if target.shape != torch.Size(shape):
         raise ValueError(
             f"{function}: out has shape {tuple(target.shape)} but the result has shape "
-            f"{tuple(shape)}; "
-            "pass a tensor of that shape or torch.empty(0)"
+            f"{tuple(shape)}; pass a tensor of that shape or torch.empty(0)"
         )
     steps = zip(target.shape, target.stride(), strict=True)
     if any(size > 1 and stride == 0 for size, stride in steps):
         raise ValueError(
             f"{function}: out is an expanded view (strides {target.stride()}) whose elements share "
-            "memory; "
-            "pass .contiguous()"
+            "memory; pass .contiguous()"
         )
 
 

@@ -34,19 +34,10 @@ def packed_activations(on: bool) -> Iterator[None]:
     By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
     unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.
     (Native sums are the exception: their order depends on the strides, and an unpacked tensor is
-    contiguous.) In the memory of the CPU, layers that round one tensor alike and without random
-    bits share its codes: each packs it, and keeps the codes of the layer before if they are the
-    same, byte for byte. On other devices, and under torch.compile, each layer keeps its own. Some
-    operands are never packed: operands in float32, in affine formats, and in
-    block formats whose values do not tell their scales (`lpkernels.pack`); an operand with NaN or
-    infinity in a format without a code for it; the gates and the state of recurrent layers, which
-    are float32's; a weight that is kept itself, without a copy; tensors on a device without a
-    kernel that packs; and any tensor while a CUDA graph is captured, because packing would wait.
-    Under torch.compile no tensor is packed in a format without codes for NaN and infinity (fixed
-    formats, and float formats without special values). With packing off, a layer whose products
-    round the input themselves keeps the input as it came. The block counts in forward, and belongs
-    to the thread that entered it. Activation checkpointing computes a function again in backward:
-    enter the block inside that function.
+    contiguous.) docs/layers.md, "What a layer keeps", says which operands are never packed, and
+    which layers share codes. The block counts in forward, and belongs to the thread that entered
+    it. Activation checkpointing computes a function again in backward: enter the block inside that
+    function.
 
     Args:
         on: whether layers pack.

@@ -68,29 +68,23 @@ def softmax(
     Everything else is float32's.
 
     Args:
-        input: float32, float16 or bfloat16 (widened exactly), any shape.
+        input: any shape; dtypes as in ``linear``.
         dim: the axis of the sums, as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns:
-        The shape of input, float32.
-
-    Raises:
-        TypeError: float64 or integer input, an argument of the wrong type.
-        IndexError: a dim that input does not have.
+    Returns: the shape of input, float32.
+    Raises: as ``linear``; IndexError: a dim that input does not have.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
         return own(F.softmax, input, dim)
     _checks.operands("softmax", input=input)
-    _checks.call("softmax", backend, generator)
     _checks.no_matmul("softmax", recipe, "fprop", "dgrad")
     if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
         raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
-    if recipe.axes:
-        check_axes(recipe, Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    ranks = Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT)
+    seed = seeds.seed_of_call("softmax", recipe, generator, backend, ranks)
     x = widened(input) if input.dim() else widened(input).reshape(1)
     return apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
 
@@ -110,15 +104,12 @@ def gelu(
     with none of these four quantizers is torch's own function.
 
     Args:
-        input: float32, float16 or bfloat16 (widened exactly), any shape.
+        input: any shape; dtypes as in ``linear``.
         approximate: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns:
-        The shape of input, float32.
-
-    Raises:
-        TypeError: float64 or integer input, an argument of the wrong type.
+    Returns: the shape of input, float32.
+    Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
     used = (recipe.input, recipe.output, recipe.grad_output, recipe.grad_input)

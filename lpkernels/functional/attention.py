@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.products import product
 from lpkernels.functional.storing import masked, stored
@@ -40,15 +40,14 @@ def scaled_dot_product_attention(
 
         s = matmul(query, key^T) * scale + mask;   p = dropout(softmax(s));   y = matmul(p, value)
 
-    Both products multiply two activations, as ``matmul(..., recipe=recipe)`` does. The recipe's
+    Both products multiply two activations, as ``matmul(..., recipe=recipe)`` does: the recipe's
     `input` rounds query and p, `weight` rounds key and value, and `output` rounds both results.
-    fprop sums the products, dgrad sums the gradients of query and p, and wgrad sums the gradients
-    of key and value. Scale, mask, softmax and dropout, and their gradients, are float32's. So a
-    model that calls these functions one by one gets the same bits.
+    Scale, mask, softmax and dropout, and their gradients, are float32's. So a model that calls
+    these functions one by one gets the same bits.
 
     Args:
-        query: (..., L, E), key: (..., S, E), value: (..., S, E_v), float32, float16 or bfloat16
-            (widened exactly); leading dimensions broadcast.
+        query: (..., L, E), key: (..., S, E), value: (..., S, E_v); dtypes as in ``linear``; leading
+            dimensions broadcast.
         attn_mask: broadcasts to (..., L, S): bool, True where a key takes part, or floating, which
             is added. A query without any key gets zeros, as in torch. Without a mask a query gets
             NaN if all of its scores are -inf, which takes infinite operands; torch gives zeros.
@@ -63,12 +62,8 @@ def scaled_dot_product_attention(
             own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html.
 
-    Returns:
-        (..., L, E_v), float32.
-
-    Raises:
-        TypeError: float64 or integer operands, a mask or another argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices, mask and is_causal.
+    Returns: (..., L, E_v), float32.
+    Raises: as ``linear``; ValueError: attn_mask and is_causal.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -76,18 +71,16 @@ def scaled_dot_product_attention(
         masks = (attn_mask, dropout_p, is_causal)
         return own(torchs, query, key, value, *masks, scale=scale, enable_gqa=enable_gqa)
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
-    _checks.call(_NAME, backend, generator)
-    if recipe.axes:
-        # With enable_gqa the queries that share a head have a dimension of their own.
-        q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
-        scores, values = max(q, k), max(q, k, v)
-        check_axes(recipe, Ranks(_NAME, q, k, None, scores), Ranks(_NAME, scores, v, None, values))
     length, keys = query.shape[-2], key.shape[-2]
     mask = additive_mask(_NAME, "attn_mask", attn_mask, False)
     if is_causal:
         hidden = torch.ones(length, keys, dtype=torch.bool, device=query.device).triu(1)
         mask = hiding(hidden, torch.float32)
-    matmul = matmul_under(recipe, seeds.seed_for(recipe.is_stochastic, generator), backend)
+    # With enable_gqa the queries that share a head have a dimension of their own.
+    q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
+    ranks = (Ranks(_NAME, q, k, None, max(q, k)), Ranks(_NAME, max(q, k), v, None, max(q, k, v)))
+    seed = seeds.seed_of_call(_NAME, recipe, generator, backend, *ranks)
+    matmul = matmul_under(recipe, seed, backend)
     if not enable_gqa:
         return attended(query, key, value, mask, dropout_p, scale, matmul)[0]
     heads = key.shape[-3]
@@ -203,14 +196,5 @@ def _check_broadcast(
             f"{_NAME}: the leading dimensions {q[:-2]} of query, {k[:-2]} of key and {v[:-2]} of "
             "value do not broadcast; each must be equal or 1"
         ) from None
-    if mask is None:
-        return
-    scores = (*batch, q[-2], k[-2])
-    padded = (1,) * (len(scores) - mask.dim()) + tuple(mask.shape)
-    if len(padded) > len(scores) or any(
-        n not in (1, size) for n, size in zip(padded, scores, strict=True)
-    ):
-        raise ValueError(
-            f"{_NAME}: attn_mask has shape {tuple(mask.shape)}, which does not broadcast to the "
-            f"scores' {scores}"
-        )
+    if mask is not None:
+        _checks.broadcasts(_NAME, "attn_mask", mask, (*batch, q[-2], k[-2]))

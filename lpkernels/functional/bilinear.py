@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
@@ -51,9 +51,8 @@ def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None)
     features = [x.shape[-1] if x.dim() else None for x in (x1, x2)]
     if features != list(weight.shape[1:]) or x1.shape[:-1] != x2.shape[:-1]:
         raise ValueError(
-            f"bilinear: x1 has shape {tuple(x1.shape)} and x2 {tuple(x2.shape)}; expected "
-            f"(..., {weight.shape[1]}) and (..., {weight.shape[2]}) with the same leading "
-            "dimensions"
+            f"bilinear: x1 has shape {tuple(x1.shape)} and x2 {tuple(x2.shape)}; expected (..., "
+            f"{weight.shape[1]}) and (..., {weight.shape[2]}) with the same leading dimensions"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(
@@ -83,36 +82,26 @@ def bilinear(
         t[n, o, j] = sum over i of x1[n, i] * weight[o, i, j]
         y[n, o] = sum over j of t[n, o, j] * x2[n, j], + bias[o]
 
-    The first is a linear layer with the weight (out * in2, in1) and without `output`. The second is
-    a product of two activations, as in ``bmm``: the recipe's `input` rounds t and its `weight`
-    rounds x2; dgrad sums the gradient of t, over one term, and wgrad sums the gradient of x2, over
-    o. The gradient of t is the first product's output gradient. n runs over the leading dimensions
-    in row-major order, also in the sums of the gradients of weight and bias. A format with an axis
-    sees x1 as (n, in1), x2 as (n, 1, in2) and y as (n, out).
+    The first is a linear layer with the weight (out * in2, in1) and without `output`; its output
+    gradient is the gradient of t. The second is a product of two activations, as in ``bmm``: the
+    recipe's `input` rounds t and its `weight` rounds x2. n runs over the leading dimensions in
+    row-major order. A format with an axis sees x1 as (n, in1), x2 as (n, 1, in2) and y as (n, out).
 
     Args:
-        x1: (..., in1_features), x2: (..., in2_features), float32, float16 or bfloat16 (widened
-            exactly), any strides.
+        x1: (..., in1_features), x2: (..., in2_features); dtypes as in ``linear``.
         weight: (out_features, in1_features, in2_features), bias: (out_features,) or None; the bias
             is one more addition in the outermost accumulator of the second product.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products. torch's
             own function is https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.bilinear.html.
 
-    Returns:
-        (..., out_features), float32.
-
-    Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+    Returns: (..., out_features), float32.
+    Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(F.bilinear, x1, x2, weight, bias)
     _check_bilinear(x1, x2, weight, bias)
-    _checks.call("bilinear", backend, generator)
-    if recipe.axes:
-        check_axes(recipe, *ranks(bias))
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    seed = seeds.seed_of_call("bilinear", recipe, generator, backend, *ranks(bias))
     outs, ins1, ins2 = weight.shape
     left = widened(x1.reshape(-1, ins1))
     right = widened(x2.reshape(-1, 1, ins2))

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe, check_axes
-from lpkernels.functional import _checks, seeds
+from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.functional import seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.conv import Size, SlidingGeometry, as_sizes, check_dimensions, ranks
 from lpkernels.functional.layer import Sum, emulated_layer, widened
@@ -155,9 +155,6 @@ def _conv_transpose(
         return own(_TORCH_CONV[dims], x, weight, bias, *numbers)
     name = f"conv_transpose{dims}d"
     _check_operands(name, dims, x, weight, bias, groups)
-    _checks.call(name, backend, generator)
-    if recipe.axes:
-        check_axes(recipe, ranks(name, dims, bias))
     geometry = ConvTransposeGeometry(
         as_sizes(name, "stride", stride, dims, 1),
         as_sizes(name, "padding", padding, dims, 0),
@@ -167,7 +164,7 @@ def _conv_transpose(
     )
     batch = widened(x if x.dim() == dims + 2 else x.unsqueeze(0))
     _check_output(name, geometry, batch, weight)
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    seed = seeds.seed_of_call(name, recipe, generator, backend, ranks(name, dims, bias))
     b = None if bias is None else widened(bias)
     y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)

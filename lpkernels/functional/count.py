@@ -33,21 +33,17 @@ def count(
     """Counts what `quantize` with the same arguments would do to x, and writes nothing but the
     counts.
 
-    As with `quantize`'s counts=, the counts are [overflow, underflow, zeros, nonfinite] and, with a
-    histogram, the numbers of elements with each of the 256 exponent fields of float32. Stochastic
-    rounding counts what its draws would do. Nothing is recorded for gradients.
+    The counts are those of `quantize`'s counts=, and, with a histogram, the numbers of elements
+    with each of the 256 exponent fields of float32. Stochastic rounding counts what its draws would
+    do. Nothing is recorded for gradients.
 
     Args:
         x, fmt, rounding, random_bits, generator, range, backend: as for `quantize`.
         counts: the tensor to add to, as for `quantize`; None: a new one.
         histogram: whether a new tensor has the 256 bins too.
 
-    Returns:
-        counts, or a new int64 tensor of 4 or 260 elements on x's device.
-
-    Raises:
-        TypeError, ValueError: as `quantize`; histogram with counts that have no bins.
-        NotImplementedError: inside torch.func.vmap, which maps no call that writes.
+    Returns: counts, or a new int64 tensor of 4 or 260 elements on x's device.
+    Raises: as `quantize`; ValueError: histogram with counts that have no bins.
 
     >>> lp.count(torch.tensor([0.0, 1e-9, 1.0, 1e9]), "e4m3fn")
     tensor([1, 1, 1, 0])

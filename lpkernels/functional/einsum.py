@@ -36,17 +36,12 @@ def einsum(
     Args:
         equation: letters, "..." and "->" as torch.einsum takes them; a label repeated in one
             operand is its diagonal.
-        operands: two tensors, float32, float16 or bfloat16 (widened exactly), any strides.
+        operands: two tensors; dtypes as in ``linear``.
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.einsum.html.
 
-    Returns:
-        float32, with torch.einsum's shape.
-
-    Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: not two operands, an equation that does not fit their shapes, operands on
-            different devices.
+    Returns: float32, with torch.einsum's shape.
+    Raises: as ``linear``; ValueError: not two operands, an equation that does not fit their shapes.
 
     >>> q, k = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
     >>> lp.functional.einsum("nqe,nke->nqk", q, k, recipe="fp16_mixed").shape

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import RoundedBothWays, widened
 from lpkernels.functional.recording import apply
@@ -35,18 +35,14 @@ def embedding(
 
     Args:
         input: indices, any shape, int32 or int64.
-        weight: (rows, features), float32, float16 or bfloat16 (widened exactly).
+        weight: (rows, features); dtypes as in ``linear``.
         padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html.
             max_norm scales the rows of weight itself, in place, before they are rounded.
         recipe, generator, backend: as in ``linear``.
 
-    Returns:
-        (*input.shape, features), float32.
-
-    Raises:
-        TypeError: a float64 or integer weight, an argument of the wrong type.
-        NotImplementedError: sparse with a recipe that rounds the table's gradient.
+    Returns: (*input.shape, features), float32.
+    Raises: as ``linear``; NotImplementedError: sparse with a recipe that rounds grad_weight.
     """
     recipe = as_recipe(recipe)
     used = (recipe.weight, recipe.output, recipe.grad_output, recipe.grad_weight)
@@ -54,19 +50,17 @@ def embedding(
         lookup = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return F.embedding(input, weight, *lookup)
     _checks.operands("embedding", weight=weight)
-    _checks.call("embedding", backend, generator)
     _checks.no_matmul("embedding", recipe)
-    if recipe.axes:
-        check_axes(recipe, Ranks("embedding", weight=2, output=input.dim() + 1, no_k=NO_PRODUCT))
     if sparse and recipe.grad_weight is not None:
         raise NotImplementedError(
             "embedding: sparse=True with a recipe that rounds grad_weight; leave one of them away: "
             "only dense gradients are rounded"
         )
+    ranks = Ranks("embedding", weight=2, output=input.dim() + 1, no_k=NO_PRODUCT)
+    seed = seeds.seed_of_call("embedding", recipe, generator, backend, ranks)
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
     arithmetic = (recipe, seed, backend)
     table = widened(weight)
     if not (recipe.weight is None and recipe.grad_weight is None):

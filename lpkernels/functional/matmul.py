@@ -18,9 +18,8 @@ from lpkernels.arithmetic import (
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
-from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional.layer import widened_all
-from lpkernels.functional.products import product
+from lpkernels.functional.products import one_sum, product, result_shape
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.scaled import Scaled
@@ -126,7 +125,8 @@ def matmul(
             "lp.scaled(a, fmt), or an accumulator without chunk='scale' and group"
         )
     if initial is not None:
-        _check_initial(initial, shape, left)
+        _checks.operands("matmul", initial=initial, a=left)
+        _checks.broadcasts("matmul", "initial", initial, shape)
     if quantizer is not None:
         _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
@@ -164,17 +164,6 @@ def _check_starts(sums: _Sums) -> None:
             "matmul: initial= needs a running sum that could start there, which order 'native' and "
             "a tree without chunks have not; use another accumulator, or for torch's own sums "
             "torch.addmm or torch.baddbmm"
-        )
-
-
-def _check_initial(initial: Tensor, shape: tuple[int, ...], a: Tensor) -> None:
-    _checks.operands("matmul", initial=initial, a=a)
-    padded = (1,) * (len(shape) - initial.dim()) + tuple(initial.shape)
-    sizes = zip(padded, shape, strict=False)
-    if len(padded) > len(shape) or any(n not in (1, size) for n, size in sizes):
-        raise ValueError(
-            f"matmul: initial has shape {tuple(initial.shape)}, which does not broadcast to the "
-            f"result's {tuple(shape)}"
         )
 
 

@@ -72,16 +72,14 @@ def multi_head_attention_forward(
     """``torch.nn.functional.multi_head_attention_forward`` under a recipe.
 
     The projections of query, key and value are three ``linear``, each with its rows of a packed
-    weight. They stay three where query, key and value are one tensor, so that results do not depend
-    on which tensors are one object; autograd adds the three gradients of such a tensor in float32.
+    weight, also where query, key and value are one tensor: docs/contract.md, "Gradients".
     Attention is ``scaled_dot_product_attention`` on (N * heads, L, E / heads). Between them
-    everything is float32: the splitting into heads, scale, masks, softmax, dropout, bias_k and
-    bias_v, the mean of the weights over the heads. The output does not depend on need_weights,
-    except that with it a query without any key gets NaN, as in torch.
+    everything is float32's. The output does not depend on need_weights, except that with it a query
+    without any key gets NaN, as in torch.
 
     Args:
-        query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; float32, float16 or
-            bfloat16 (widened exactly), as are all weights and biases.
+        query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; dtypes as in
+            ``linear``, as are those of all weights and biases.
         embed_dim_to_check: E.  num_heads: a divisor of E.
         in_proj_weight: (3 E, E), the rows of query, key and value; None with
             use_separate_proj_weight: q_proj_weight (E, E), k_proj_weight (E, E_k) and v_proj_weight
@@ -101,13 +99,9 @@ def multi_head_attention_forward(
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
         attention_recipe: the recipe of both products of the attention; None is `recipe`.
 
-    Returns:
-        The output (L, N, E), float32, and, with need_weights, the weights (N, L, S), or (N, heads,
-        L, S) unless average_attn_weights; without N if query had none.
-
-    Raises:
-        TypeError: float64 or integer operands, a mask or another argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices, is_causal without a mask.
+    Returns: the output (L, N, E), float32, and, with need_weights, the weights (N, L, S), or (N,
+        heads, L, S) unless average_attn_weights; without N if query had none.
+    Raises: as ``linear``; ValueError: is_causal without a mask.
     """
     recipe = as_recipe(recipe)
     inner = recipe if attention_recipe is None else as_recipe(attention_recipe)

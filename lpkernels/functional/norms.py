@@ -1,19 +1,74 @@
-"""Normalising layers under a Recipe."""
+"""Normalising layers under a Recipe.
+
+    forward     xq = input(x);  mean = sum(xq) / K;  d = xq - mean;  var = sum(d d) / K
+                xhat = d / sqrt(var + eps);  y = output(xhat weight(w) + bias(b))
+    backward    g = grad_output(dy);  h = g w;  dw = grad_weight(sum(g xhat));  db = sum(g)
+                dx = grad_input((h - sum(h) / K - xhat sum(h xhat) / K) / sqrt(var + eps))
+
+The forward sums are in fprop, the sums of dx in dgrad, and the sums of dw and db in wgrad.
+Everything else is float32's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._normalisation import Normalisation, normalised
-from lpkernels.functional.layer import widened
+from lpkernels.functional._sums import dots, sums
+from lpkernels.functional.layer import Call, Sum, widened
+from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import own
+from lpkernels.ops import operators_for
 from lpkernels.recipes import as_recipe
+from lpkernels.rng import Role
+
+
+@dataclass(frozen=True)
+class _Normalisation:
+    """How a tensor is normalised, and how its elements share weights.
+
+    Elements in one row of ``rows`` (R, K) share a mean and a variance. Elements in one row of
+    ``channels`` (C, T) share a weight. One of the three kinds of layers:
+        "trailing"   the last ``dims`` dimensions; a weight for each of their K elements
+        "groups"     (N, C, ...) in ``groups`` groups of channels; a weight for each channel
+        "channels"   (N, C, ...) over all but C; a weight for each channel
+    """
+
+    kind: str
+    eps: float
+    dims: int = 0
+    groups: int = 0
+    centred: bool = True
+
+    def rows(self, x: Tensor) -> Tensor:
+        if self.kind == "channels":
+            return self.channels(x)
+        if self.kind == "groups":
+            return x.reshape(x.shape[0] * self.groups, -1)
+        return x.reshape(-1, x.shape[x.dim() - self.dims :].numel())
+
+    def unrowed(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        """The inverse of ``rows``."""
+        if self.kind != "channels":
+            return rows.reshape(shape)
+        return rows.reshape(shape[1], shape[0], *shape[2:]).transpose(0, 1)
+
+    def channels(self, x: Tensor) -> Tensor:
+        if self.kind == "trailing":
+            return self.rows(x).t()
+        return x.transpose(0, 1).reshape(x.shape[1], -1)
+
+    def spread(self, w: Tensor, x: Tensor) -> Tensor:
+        """The weights as a tensor that multiplies x."""
+        return w if self.kind == "trailing" else w.reshape(-1, *[1] * (x.dim() - 2))
 
 
 def layer_norm(
@@ -33,30 +88,25 @@ def layer_norm(
 
     K elements, row-major, share a mean. Both sums are in the recipe's fprop, with the products x *
     1 and (x - mean)(x - mean). The two sums of the input's gradient are in dgrad. The gradients of
-    weight and bias are sums over the leading dimensions, in wgrad. `input`, `weight`, `bias`,
-    `output`, `grad_output`, `grad_input` and `grad_weight` round what they name. Everything else is
-    float32's: division, square root, the products with weight and scale.
+    weight and bias are sums over the leading dimensions, in wgrad. The quantizers round what they
+    name. Everything else is float32's: division, square root, the products with weight and scale.
 
     Args:
-        input: (..., *normalized_shape), float32, float16 or bfloat16 (widened exactly).
+        input: (..., *normalized_shape); dtypes as in ``linear``.
         normalized_shape, eps: as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.layer_norm.html.
         weight, bias: of normalized_shape, or None; dtypes as input's.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns:
-        The shape of input, float32.
-
-    Raises:
-        TypeError, ValueError, NotImplementedError: as ``linear``; an accumulator for products of
-            scaled operands.
+    Returns: the shape of input, float32.
+    Raises: as ``linear``; ValueError: an accumulator for products of scaled operands.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
         return own(F.layer_norm, input, normalized_shape, weight, bias, eps)
-    how = Normalisation("trailing", eps, dims=len(normalized_shape))
-    _check_trailing("layer_norm", input, normalized_shape, weight, bias)
-    return _normalised("layer_norm", input, weight, bias, how, recipe, generator, backend)
+    how = _Normalisation("trailing", eps, dims=len(normalized_shape))
+    _check("layer_norm", input, weight, bias, normalized_shape)
+    return _normalised("layer_norm", input, weight, bias, how, recipe, generator, backend)[0]
 
 
 def rms_norm(
@@ -76,17 +126,17 @@ def rms_norm(
         eps: added to the mean square; None is float32's machine epsilon, for 16-bit input too, as
             there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.rms_norm.html
             (torch before 2.7 took the 16-bit epsilon, which is large beside small inputs).
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        recipe, generator, backend: as in ``layer_norm``.
 
     Returns, Raises: as ``layer_norm``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
         return own(F.rms_norm, input, normalized_shape, weight, eps)
-    _check_trailing("rms_norm", input, normalized_shape, weight, None)
+    _check("rms_norm", input, weight, None, normalized_shape)
     eps = torch.finfo(torch.float32).eps if eps is None else eps
-    how = Normalisation("trailing", eps, dims=len(normalized_shape), centred=False)
-    return _normalised("rms_norm", input, weight, None, how, recipe, generator, backend)
+    how = _Normalisation("trailing", eps, dims=len(normalized_shape), centred=False)
+    return _normalised("rms_norm", input, weight, None, how, recipe, generator, backend)[0]
 
 
 def group_norm(
@@ -104,25 +154,25 @@ def group_norm(
     group, positions) share a mean and (n, positions) a weight.
 
     Args:
-        input: (N, C, ...); dtypes as in ``layer_norm``.
+        input: (N, C, ...); dtypes as in ``linear``.
         num_groups: a divisor of C.
         weight, bias: (C,) or None.
         eps: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.group_norm.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        recipe, generator, backend: as in ``layer_norm``.
 
     Returns, Raises: as ``layer_norm``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
         return own(F.group_norm, input, num_groups, weight, bias, eps)
-    _check_channels("group_norm", input, weight, bias)
+    _check("group_norm", input, weight, bias)
     if num_groups < 1 or input.shape[1] % num_groups:
         raise ValueError(
             f"group_norm: num_groups={num_groups} with {input.shape[1]} channels; expected a "
             "divisor of them"
         )
-    how = Normalisation("groups", eps, groups=num_groups)
-    return _normalised("group_norm", input, weight, bias, how, recipe, generator, backend)
+    how = _Normalisation("groups", eps, groups=num_groups)
+    return _normalised("group_norm", input, weight, bias, how, recipe, generator, backend)[0]
 
 
 def batch_norm(
@@ -143,14 +193,14 @@ def batch_norm(
     of a channel share a mean and a weight.
 
     Args:
-        input: (N, C, ...); dtypes as in ``layer_norm``.
+        input: (N, C, ...); dtypes as in ``linear``.
         running_mean, running_var: (C,) or None, changed in place where `training`, from the sums in
             fprop, with `momentum`. Without training they are used as they are, so that
             neither the forward pass nor the input's gradient has sums.
         weight, bias: (C,) or None.
         training, momentum, eps: as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.batch_norm.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        recipe, generator, backend: as in ``layer_norm``.
 
     Returns: as ``layer_norm``.
     Raises: as ``layer_norm``; ValueError: one value per channel in training, or no running
@@ -160,21 +210,21 @@ def batch_norm(
     if recipe.is_torch or not input.numel():
         stats = (running_mean, running_var)
         return own(F.batch_norm, input, *stats, weight, bias, training, momentum, eps)
-    _check_channels("batch_norm", input, weight, bias)
+    _check("batch_norm", input, weight, bias)
     count = input.numel() // input.shape[1]
     if training and count == 1:
         raise ValueError(
             "batch_norm: expected more than 1 value per channel when training, got input of shape "
             f"{tuple(input.shape)}"
         )
-    given = None
+    statistics = None
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("batch_norm: expected running_mean and running_var unless training")
-        given = (running_mean.float(), running_var.float())
-    how = Normalisation("channels", eps)
-    call = (how, recipe, generator, backend)
-    y, mean, var = _all("batch_norm", input, weight, bias, *call, given)
+        statistics = (running_mean.float(), running_var.float())
+    how = _Normalisation("channels", eps)
+    call = (how, recipe, generator, backend, statistics)
+    y, mean, var = _normalised("batch_norm", input, weight, bias, *call)
     if training and running_mean is not None:
         _update(running_mean, mean, momentum)
     if training and running_var is not None:
@@ -187,63 +237,128 @@ def _update(running: Tensor, value: Tensor, momentum: float) -> None:
         running.mul_(1 - momentum).add_(value.to(running.dtype), alpha=momentum)
 
 
+def _check(
+    function: str,
+    x: Tensor,
+    w: Tensor | None,
+    b: Tensor | None,
+    trailing: Sequence[int] | None = None,
+) -> None:
+    """x (..., *trailing) with a weight and a bias of this shape, or (N, C, ...) and (C,)."""
+    tensors = {"input": x, "weight": w, "bias": b}
+    _checks.operands(function, **{name: t for name, t in tensors.items() if t is not None})
+    sizes = [tuple(t.shape) for t in (w, b) if t is not None]
+    if trailing is None:
+        fits, shape, expected = x.dim() > 1, tuple(x.shape[1:2]), "(N, C, ...), and (C,)"
+    else:
+        shape = tuple(trailing)
+        fits = len(shape) > 0 and tuple(x.shape[-len(shape) :]) == shape
+        expected = f"(..., *{shape}), and {shape}"
+    if not fits or set(sizes) - {shape}:
+        raise ValueError(
+            f"{function}: input has shape {tuple(x.shape)}, weight and bias {sizes}; expected "
+            f"{expected} for each"
+        )
+
+
 def _normalised(
     function: str,
     x: Tensor,
     w: Tensor | None,
     b: Tensor | None,
-    how: Normalisation,
+    how: _Normalisation,
     recipe: Recipe,
     generator: torch.Generator | Tensor | None,
     backend: str,
-) -> Tensor:
-    return _all(function, x, w, b, how, recipe, generator, backend, None)[0]
-
-
-def _all(
-    function: str,
-    x: Tensor,
-    w: Tensor | None,
-    b: Tensor | None,
-    how: Normalisation,
-    recipe: Recipe,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-    given: tuple[Tensor, Tensor] | None,
+    statistics: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _checks.call(function, backend, generator)
+    """y, and the mean and variance of each row; x is not empty.
+
+    statistics: a mean and a variance for each row, which are used and not computed.
+    """
     _checks.no_matmul(function, recipe, *PRODUCTS)
-    if recipe.axes:
-        weight, bias = (None if t is None else t.dim() for t in (w, b))
-        check_axes(recipe, Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT))
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    weight, bias = (None if t is None else t.dim() for t in (w, b))
+    ranks = Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT)
+    seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
     w, b = (None if t is None else widened(t) for t in (w, b))
-    return normalised(widened(x), w, b, how, recipe, seed, backend, given)
+    mean, var = (None, None) if statistics is None else statistics
+    return apply(_Normalise, (widened(x), w, b, mean, var), how, recipe, seed, backend)
 
 
-def _check_operands(function: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> None:
-    given = {"input": x, "weight": w, "bias": b}
-    _checks.operands(function, **{name: t for name, t in given.items() if t is not None})
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor | None,
+        b: Tensor | None,
+        mean: Tensor | None,
+        var: Tensor | None,
+        how: _Normalisation,
+        recipe: Recipe,
+        seed: Tensor | None,
+        backend: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        call = Call(recipe, seed, backend, operators_for(x, w, b, mean, var, seed), seeing())
+        rows, total = how.rows(call.rounded(x, "input")), call.sum("fprop")
+        ctx.given = mean is not None and var is not None
+        if mean is None or var is None:
+            count = rows.shape[1]
+            mean = rows.new_zeros(rows.shape[0])
+            if how.centred:
+                mean = sums(total, rows) / count
+            d = rows - mean[:, None]
+            var = dots(_second(total), d, d) / count
+        else:
+            mean, var = mean.clone(), var.clone()
+            d = rows - mean[:, None]
+        scale = torch.rsqrt(var + how.eps)
+        xhat = how.unrowed(d * scale[:, None], x.shape)
+        y, wq = xhat, None
+        if w is not None:
+            wq = call.rounded(w, "weight")
+            y = y * how.spread(wq, x)
+        if b is not None:
+            y = y + how.spread(call.rounded(b, "bias"), x)
+        ctx.save_for_backward(xhat, scale, wq, seed)
+        ctx.how, ctx.recipe, ctx.backend, ctx.sees = how, recipe, backend, seeing()
+        ctx.b_shape = None if b is None else b.shape
+        ctx.mark_non_differentiable(mean, var)
+        y = call.rounded(y, "output")
+        return y.clone() if y is xhat else y, mean, var
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        xhat, scale, w, seed = ctx.saved_tensors
+        how = ctx.how
+        operators = operators_for(dy, xhat, scale, w, seed)
+        call = Call(ctx.recipe, seed, ctx.backend, operators, seeing())
+        dx = dw = db = None
+        g, total = call.rounded(dy, "grad_output"), call.sum("wgrad")
+        if ctx.needs_input_grad[1]:
+            dw = dots(total, how.channels(g), how.channels(xhat))
+            dw = call.rounded(dw.reshape(w.shape), "grad_weight")
+        if ctx.needs_input_grad[2]:
+            of_bias = total._replace(role=Role.GRAD_BIAS)
+            db = sums(of_bias, how.channels(g)).reshape(ctx.b_shape)
+        if ctx.needs_input_grad[0]:
+            h = how.rows(g if w is None else g * how.spread(w, g))
+            if not ctx.given:
+                h = _centred(h, how.rows(xhat), how, call.sum("dgrad"))
+            dx = call.rounded(how.unrowed(h * scale[:, None], g.shape), "grad_input")
+        return dx, dw, db, None, None, None, None, None, None
 
 
-def _check_trailing(
-    function: str, x: Tensor, shape: Sequence[int], w: Tensor | None, b: Tensor | None
-) -> None:
-    _check_operands(function, x, w, b)
-    expected = tuple(shape)
-    sizes = [tuple(t.shape) for t in (w, b) if t is not None]
-    if not expected or tuple(x.shape[-len(expected) :]) != expected or set(sizes) - {expected}:
-        raise ValueError(
-            f"{function}: input has shape {tuple(x.shape)}, weight and bias {sizes}; expected "
-            f"(..., *{expected}), and {expected} for each"
-        )
+def _second(total: Sum) -> Sum:
+    """The second of two sums in one accumulator, with draws of its own."""
+    return total._replace(seed=seeds.seed_of_product(total.seed, 1))
 
 
-def _check_channels(function: str, x: Tensor, w: Tensor | None, b: Tensor | None) -> None:
-    _check_operands(function, x, w, b)
-    sizes = [tuple(t.shape) for t in (w, b) if t is not None]
-    if x.dim() < 2 or set(sizes) - {(x.shape[1],)}:
-        raise ValueError(
-            f"{function}: input has shape {tuple(x.shape)}, weight and bias {sizes}; expected (N, "
-            "C, ...), and (C,) for each"
-        )
+def _centred(h: Tensor, xhat: Tensor, how: _Normalisation, total: Sum) -> Tensor:
+    """h without the part that would change the mean and the variance of its row."""
+    count = h.shape[1]
+    result = h - xhat * (dots(_second(total), h, xhat) / count)[:, None]
+    if how.centred:
+        result = result - (sums(total, h) / count)[:, None]
+    return result

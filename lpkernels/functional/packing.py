@@ -28,15 +28,8 @@ PackableLike: TypeAlias = Number | BlockFormat | str | torch.dtype
 def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
     """The codes of x, one after the other, least significant bit first; nothing is rounded.
 
-    A float code is sign | exponent | mantissa, a fixed-point code two's complement. NaN has one
-    code: sign 0, exponent all ones, and the top bit of the mantissa alone ("fn": all ones). No
-    gradient passes through codes.
-
-    Blocks of n values with e8m0 scales follow each other, each a scale byte (255 for a block that
-    is NaN), then its elements. Other block formats are packed apart: the tensor scale (float32,
-    little endian) if there is one, all scales in the order of their grid, filled up to a byte, then
-    all elements in order. The elements of a block that is NaN are 0, or the least value
-    where 0 is none.
+    docs/contract.md, "Packed codes", has the layout of every kind of format. No gradient passes
+    through codes.
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is
@@ -107,8 +100,7 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     if codes.numel() != expected:
         raise ValueError(
             f"unpack: {fmt} of shape {tuple(shape)} is {expected} bytes, but codes has "
-            f"{codes.numel()}; "
-            "pass the fmt and shape that were packed"
+            f"{codes.numel()}; pass the fmt and shape that were packed"
         )
     return ops.unpack(codes, packable, shape)
 

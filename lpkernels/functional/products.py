@@ -8,13 +8,62 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._batches import one_sum
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import matmul_of
+from lpkernels.ops import broadcast_batch, matmul_of
 from lpkernels.recipes import as_recipe
+
+
+def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
+    """Two factors. Their product, reshaped to target, is left @ right, summed over the dimensions
+    in which target was broadcast.
+
+    These dimensions move, in order, in front of the summed axis and become one with it. Views where
+    the strides allow it.
+    """
+    batch = broadcast_batch(left, right)
+    dims = len(batch)
+    padded = (1,) * (dims + 2 - len(target)) + tuple(target)
+    summed = [i for i in range(dims) if padded[i] != batch[i]]
+    if not summed:
+        return left, right
+    kept = [i for i in range(dims) if i not in summed]
+    left = left.reshape((1,) * (dims + 2 - left.dim()) + left.shape)
+    right = right.reshape((1,) * (dims + 2 - right.dim()) + right.shape)
+    left = left.permute(*kept, dims, *summed, dims + 1).flatten(len(kept) + 1)
+    right = right.permute(*kept, *summed, dims, dims + 1).flatten(len(kept), -2)
+    return left, right
+
+
+def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """The shape of torch.matmul(a, b).
+
+    Raises: ValueError: there is none.
+    """
+    if a.dim() == 0 or b.dim() == 0:
+        raise ValueError(
+            f"matmul: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; both need at least one "
+            "dimension; for a product with a scalar use *"
+        )
+    left, right = a.shape, b.shape
+    if len(left) == len(right) == 2 and left[1] == right[0]:
+        return (left[0], right[1])
+    inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
+    if a.shape[-1] != inner:
+        raise ValueError(
+            f"matmul: a has K={a.shape[-1]} but b has K={inner} (shapes {tuple(a.shape)} and "
+            f"{tuple(b.shape)}); a must be (..., M, K) and b (..., K, N)"
+        )
+    try:
+        batch = broadcast_batch(a, b)
+    except RuntimeError:
+        raise ValueError(
+            f"matmul: the leading dimensions {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} "
+            "of b do not broadcast; each pair must be equal or one of them 1"
+        ) from None
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
 
 
 @dataclass(frozen=True)
@@ -22,11 +71,9 @@ class ProductGeometry:
     """y (..., M, N) = alpha * x (..., M, K) @ w (..., N, K)^T + b, leading dimensions broadcast.
 
     The right operand is laid out as a linear layer's weight, so that the sum runs along the last
-    axis of both operands. The sums run over K forward, over (leading dimensions in which x was
-    broadcast, n) for the left gradient, and over (leading dimensions in which w was broadcast, m)
-    for the right gradient. alpha multiplies each sum in float32. b is any tensor that broadcasts to
-    y, one more addition in the outermost accumulator; its gradient sums over the dimensions in
-    which it was broadcast.
+    axis of both operands; docs/contract.md, "The order of k". alpha multiplies each sum in float32.
+    b is any tensor that broadcasts to y, one more addition in the outermost accumulator; its
+    gradient sums over the dimensions in which it was broadcast.
     """
 
     alpha: float = 1.0
@@ -93,12 +140,9 @@ def product(
     backend: str,
 ) -> Tensor:
     """alpha * left (..., M, K) @ right (..., K, N) + addend, checked operands, under a recipe."""
-    _checks.call(function, backend, generator)
-    if recipe.axes:
-        bias = None if addend is None else addend.dim()
-        rank = max(left.dim(), right.dim())
-        check_axes(recipe, Ranks(function, left.dim(), right.dim(), bias, rank))
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    bias, rank = None if addend is None else addend.dim(), max(left.dim(), right.dim())
+    ranks = Ranks(function, left.dim(), right.dim(), bias, rank)
+    seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
     b = None if addend is None else widened(addend)
     operands = (widened(left), widened(right).mT)
     return emulated_layer(*operands, b, recipe, ProductGeometry(alpha), seed, backend)
@@ -124,22 +168,17 @@ def bmm(
     """``torch.bmm`` under a recipe: the products of B pairs of matrices.
 
     This is a product of two activations: the recipe's `input` rounds a, `weight` rounds b and
-    `output` rounds the result. fprop sums the product, dgrad sums the gradient of a, and wgrad sums
-    the gradient of b; `grad_input` and `grad_weight` round these gradients. The sums run over k
-    forward, over n for a's gradient, over m for b's. A format with an axis sees b transposed, (B,
-    N, K), like the weight of a linear layer: the sum runs along axis -1 of both operands.
+    `output` rounds the result. fprop sums the product over k, dgrad the gradient of a over n, and
+    wgrad the gradient of b over m; `grad_input` and `grad_weight` round these gradients. A format
+    with an axis sees b transposed, (B, N, K), like the weight of a linear layer.
 
     Args:
-        a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
+        a: (B, M, K), b: (B, K, N); dtypes as in ``linear``.
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.bmm.html.
 
-    Returns:
-        (B, M, N), float32. K = 0 gives +0.
-
-    Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+    Returns: (B, M, N), float32. K = 0 gives +0.
+    Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -169,16 +208,12 @@ def baddbmm(
     Args:
         input: any shape that broadcasts to (B, M, N); not read where beta is 0.
         beta, alpha: numbers.
-        a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
+        a: (B, M, K), b: (B, K, N); dtypes as in ``linear``.
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.baddbmm.html.
 
-    Returns:
-        (B, M, N), float32.
-
-    Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+    Returns: (B, M, N), float32.
+    Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -186,7 +221,7 @@ def baddbmm(
     _check_batches("baddbmm", a, b)
     _checks.operands("baddbmm", input=input, a=a)
     shape = (a.shape[0], a.shape[1], b.shape[2])
-    addend = scaled_addend("baddbmm", input, shape, beta)
+    addend = _scaled_addend("baddbmm", input, shape, beta)
     return product("baddbmm", a, b, addend, float(alpha), recipe, generator, backend)
 
 
@@ -214,10 +249,8 @@ def addmm(
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.addmm.html.
 
-    Returns:
-        (M, N), float32.
-
-    Raises: as ``baddbmm``.
+    Returns: (M, N), float32.
+    Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -228,22 +261,15 @@ def addmm(
             f"addmm: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (M, K) and "
             "(K, N)"
         )
-    addend = scaled_addend("addmm", input, (a.shape[0], b.shape[1]), beta)
+    addend = _scaled_addend("addmm", input, (a.shape[0], b.shape[1]), beta)
     return product("addmm", a, b, addend, float(alpha), recipe, generator, backend)
 
 
-def scaled_addend(
+def _scaled_addend(
     function: str, input: Tensor, shape: tuple[int, ...], beta: float
 ) -> Tensor | None:
     """beta * input, which must broadcast to shape; None where beta is 0."""
-    padded = (1,) * (len(shape) - input.dim()) + tuple(input.shape)
-    if len(padded) > len(shape) or any(
-        n not in (1, size) for n, size in zip(padded, shape, strict=True)
-    ):
-        raise ValueError(
-            f"{function}: input has shape {tuple(input.shape)}, which does not broadcast to the "
-            f"result's {shape}"
-        )
+    _checks.broadcasts(function, "input", input, shape)
     if beta == 0:
         return None
     return input if beta == 1 else widened(input) * beta

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Recipe, check_axes
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional._recurrence import Spec, Weights, recurrence
@@ -44,13 +44,13 @@ def lstm(
         w_hr)
 
     In backward `grad_output` rounds the gradient of the gates once for each product. dgrad sums
-    over the gates, at each step. The gradient of a weight or a bias is one sum, in wgrad, over
-    (step, n), steps descending, n ascending; the reverse direction's first step is the last
-    position. The gradient of h is the float32 sum of the gradients from its uses.
+    over the gates, at each step. The gradient of a weight or a bias is one sum over all steps, in
+    wgrad: docs/contract.md, "The order of k". The gradient of h is the float32 sum of the gradients
+    from its uses.
 
     Args:
         input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
-            PackedSequence; float32, float16 or bfloat16 (widened exactly). L is at least 1.
+            PackedSequence; dtypes as in ``linear``. L is at least 1.
         hx: the states h (num_layers * directions, N, H_out) and c (..., H).
         weights: for each layer and direction w_ih, w_hh, with has_biases b_ih, b_hh, and w_hr where
             the layers project: (4 H, in), (4 H, H_out), (4 H,) twice, (H_out, H).
@@ -60,9 +60,7 @@ def lstm(
         batch_sizes: int64 on the CPU, from a PackedSequence.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns:
-        The output in the input's layout, h and c after the last step; float32.
-
+    Returns: the output in the input's layout, h and c after the last step; float32.
     Raises: as ``linear``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
@@ -102,9 +100,7 @@ def _of_one_state(
         num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns:
-        The output in the input's layout, and h after the last step; float32.
-
+    Returns: the output in the input's layout, and h after the last step; float32.
     Raises: as ``linear``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
@@ -136,14 +132,12 @@ def lstm_cell(
     steps in float32; in ``lstm`` a gradient is one sum over all steps.
 
     Args:
-        input: (N, in), hx: (h, c), each (N, H); float32, float16 or bfloat16 (widened exactly).
+        input: (N, in), hx: (h, c), each (N, H); dtypes as in ``linear``.
         w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
-    Returns:
-        h and c, (N, H), float32.
-
+    Returns: h and c, (N, H), float32.
     Raises: as ``linear``.
     """
     call = (w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)
@@ -164,10 +158,10 @@ def _cell_of_one_state(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state, and 3 gates or one.
+    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state.
 
     Args:
-        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
+        input: (N, in), hx: h, (N, H); dtypes as in ``linear``.
         w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None; ``gru_cell``
             has 3 gates, the others have one.
         recipe, generator, backend: as in ``lstm_cell``.
@@ -208,14 +202,12 @@ def _layers(
         y, *last = own(getattr(torch, cell.name), *first, list(weights), *flags, *more)
         return y, last[0], last[1] if len(last) == 2 else None
     _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
-    _checks.call(cell.name, backend, generator)
-    if recipe.axes:
-        check_axes(recipe, ranks(cell.name, has_biases))
     directions = 2 if bidirectional else 1
     sizes = _sizes(cell, input, batch_first, batch_sizes)
     grouped = _grouped(cell, weights, has_biases, num_layers * directions)
     _check_states(cell, hx, sizes[0], grouped)
-    seed = seeds.seed_for(recipe.is_stochastic, generator)
+    layer_ranks = ranks(cell.name, has_biases)
+    seed = seeds.seed_of_call(cell.name, recipe, generator, backend, layer_ranks)
     x = widened(input)
     if batch_sizes is None:
         x = (x.transpose(0, 1) if batch_first else x).flatten(0, 1)
@@ -350,7 +342,6 @@ def _step(
         return result if cell is LSTM else (result, None)
     name = f"{cell.name}_cell"
     _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(hx)})
-    _checks.generator(name, generator)
     rows = [(*input.shape[:-1], w_hh.shape[-1])] * cell.states
     if len(w_ih) != len(w_hh) or [tuple(state.shape) for state in hx] != rows:
         raise ValueError(
@@ -358,9 +349,8 @@ def _step(
             f"w_ih {tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}; expected (N, in), (N, H) "
             f"each, ({cell.gates} H, in), ({cell.gates} H, H)"
         )
-    if recipe.axes:
-        check_axes(recipe, ranks(name, not (b_ih is None and b_hh is None)))
-    first = seeds.seed_for(recipe.is_stochastic, generator)
+    cell_ranks = ranks(name, not (b_ih is None and b_hh is None))
+    first = seeds.seed_of_call(name, recipe, generator, backend, cell_ranks)
     second = seeds.seed_of_product(first, 1)
     zx = linear(input, w_ih, b_ih, recipe=recipe, generator=first, backend=backend)
     zh = linear(hx[0], w_hh, b_hh, recipe=recipe, generator=second, backend=backend)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
+from lpkernels.arithmetic import Ranks, Recipe, check_axes
 from lpkernels.functional import _checks
 
 __all__ = ["derived_seed", "seed_for", "seed_from"]
@@ -73,6 +74,24 @@ def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor 
     return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
 
 
+def seed_of_call(
+    function: str,
+    recipe: Recipe,
+    generator: torch.Generator | Tensor | None,
+    backend: str,
+    *ranks: Ranks,
+) -> Tensor | None:
+    """`seed_for` of a call under a recipe, whose last arguments are checked first.
+
+    Args:
+        ranks: of the tensors that the recipe's quantizers with an axis meet.
+    """
+    _checks.call(function, backend, generator)
+    if recipe.axes:
+        check_axes(recipe, *ranks)
+    return seed_for(recipe.is_stochastic, generator)
+
+
 def seed_of_product(seed: Tensor | None, index: int) -> Tensor | None:
     """The seed of one of several products of a call. The first (index 0) has the call's seed
     itself, the others have ``rng.derive_seed(seed, 15 + index)``: no role derives these."""
@@ -101,15 +120,12 @@ def seed_from(tensor: Tensor) -> Iterator[None]:
     differ from each other, and entering a block again with the same value repeats them. The seed is
     computed by torch operations on the tensor's device: in a CUDA graph captured inside the block,
     new values copied into `tensor` give new draws at each replay. Blocks nest, the innermost
-    counts; a block belongs to the thread that entered it.
-
-    Activation checkpointing computes a function again during backward: enter the block inside that
-    function, and both times draw the same.
+    counts; a block belongs to the thread that entered it. Activation checkpointing computes a
+    function again during backward: enter the block inside that function.
 
     Args:
         tensor: 0-d int64, on the CPU or on the device of the operands.
-    Raises:
-        TypeError, ValueError: it is not.
+    Raises: TypeError, ValueError: it is not.
 
     >>> x = torch.full((4,), 1.1)
     >>> seed = torch.tensor(7)

@@ -305,7 +305,7 @@ def test_a_stochastic_start_is_drawn_once_a_call() -> None:
 OPERANDS, START = (torch.zeros(5, 12), torch.zeros(12, 3)), torch.zeros(3)
 REFUSED_WITH_A_START: list[Row] = [
     (OPERANDS, {"initial": torch.zeros(4)}, ValueError, r"\(4,\), which does not .* \(5, 3\)"),
-    (OPERANDS, {"initial": torch.zeros(1, 5, 3)}, ValueError, "not broadcast to the result's"),
+    (OPERANDS, {"initial": torch.zeros(1, 5, 3)}, ValueError, "does not broadcast to"),
     (OPERANDS, {"initial": START.double()}, TypeError, "initial is float64"),
     (OPERANDS, {"initial": START.int()}, TypeError, "initial must be float16"),
     (OPERANDS, {"initial": 1.0}, TypeError, "initial must be a torch.Tensor, got float"),

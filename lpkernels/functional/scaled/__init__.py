@@ -92,9 +92,8 @@ class Scaled:
         for name, shape in shapes.items():
             if tuple(parts[name].shape) != tuple(shape):
                 raise ValueError(
-                    f"Scaled: {name} has shape {tuple(parts[name].shape)}, "
-                    f"expected {tuple(shape)} for values of shape {tuple(values.shape)} in "
-                    f"{format_from_ints(ints)}"
+                    f"Scaled: {name} has shape {tuple(parts[name].shape)}, expected {tuple(shape)} "
+                    f"for values of shape {tuple(values.shape)} in {format_from_ints(ints)}"
                 )
         _set(self, [each.detach() for each in parts.values()], ints)
 
@@ -203,19 +202,11 @@ def scaled(
     the parts carry no gradient, where `quantize` has a straight-through one.
 
     Args:
-        x, rounding, random_bits, generator, backend: as for `quantize`; empty and 0-d x too.
+        x, rounding, random_bits, generator, amax, backend: as for `quantize`; empty and 0-d x too.
         fmt: a BlockFormat, its name such as "nvfp4", a Quantizer of one, or its text.
-        amax: the largest magnitude, in place of that of x's finite values, for formats with a
-            scale of the whole tensor (tensor_scale, or block_size "tensor"): a number or a tensor
-            of one element on x's device, which the host does not read. NaN, an infinity or a
-            negative amax makes everything NaN, but for the steps "te" with one scale a tensor,
-            which is 1 then.
 
-    Returns:
-        A `Scaled` of new float32 tensors on x's device.
-
-    Raises:
-        TypeError, ValueError: as `quantize`; a format that is no BlockFormat.
+    Returns: a `Scaled` of new float32 tensors on x's device.
+    Raises: TypeError, ValueError: as `quantize`; a format that is no BlockFormat.
 
     >>> x = lp.scaled(torch.tensor([[1.0, 6.0, 0.25, 0.5]]), lp.BlockFormat("e2m1", 2))
     >>> x.values, x.scale

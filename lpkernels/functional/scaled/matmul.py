@@ -9,8 +9,8 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.functional import _checks
-from lpkernels.functional._batches import result_shape
 from lpkernels.functional.layer import widened
+from lpkernels.functional.products import result_shape
 from lpkernels.functional.scaled import Scaled, parts_of, products
 from lpkernels.functional.torch_calls import native_sum, own
 from lpkernels.rng import Role
