@@ -93,9 +93,3 @@ def new_product() -> Sees | None:
 def seeing() -> Sees | None:
     """The function that is shown the tensors rounded now, or None."""
     return _local.sees
-
-
-def seen(x: Tensor, quantizer: Quantizer | None, role: Role) -> None:
-    """Shows x, which is about to be rounded if there is a quantizer."""
-    if _local.sees is not None and quantizer is not None:
-        _local.sees(x, quantizer, role)
