@@ -64,33 +64,6 @@ def test_no_accumulator_has_more_mantissa_than_fp32():
     assert any("more mantissa bits than the 23 of fp32" in note for note in row.notes)
 
 
-@each("margin, error", [(-1, ValueError), (24, ValueError), (0.5, TypeError), (True, TypeError)])
-def test_a_margin_is_a_number_of_bits(margin: Any, error: type[Exception]):
-    with pytest.raises(error, match="plan: margin: expected"):
-        linear_rows(torch.ones(2, 4), torch.ones(3, 4), margin=margin)
-
-
-def test_a_plan_prints_as_a_table_of_its_rows():
-    model = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
-    made = plan(model, torch.randn(32, 64), loss=mean_square, operand="e5m2")
-    assert str(made) == repr(made)
-    head, *lines = str(made).splitlines()
-    names = "block gemm length m_p nzr normal chunked exponents accumulator notes"
-    assert head.split() == names.split()
-    # A note of several rows stands once.
-    notes = {
-        note: sum(note in row.notes for row in made.rows) for row in made.rows for note in row.notes
-    }
-    for row, line in zip(made.rows, lines, strict=False):
-        low, high = row.exponents
-        assert f"{low}..{high} +1  {row.accumulator}" in line
-        assert line.split()[0] == (row.layer if row.gemm == "fprop" else row.gemm)
-    assert lines[len(made.rows) :] == [
-        f"{i}: {note}" + (f" ({count} rows)" if count > 1 else "")
-        for i, (note, count) in enumerate(notes.items(), start=1)
-    ]
-
-
 def test_notes_say_where_the_theory_is_wrong():
     model = nn.Linear(4, 3)
     nn.init.zeros_(model.weight)
@@ -191,9 +164,3 @@ def test_given_exponent_bits_have_no_headroom() -> None:
     assert exponents(x, exp_bits=3) == [(3, 3 - bits) for bits in fitted]
     with pytest.raises(ValueError, match="headroom=2 adds to exponent bits"):
         exponents(x, exp_bits=6, headroom=2)
-
-
-@each("headroom, error", [(-1, ValueError), (1.0, TypeError), (True, TypeError), (None, TypeError)])
-def test_headroom_is_a_number_of_bits(headroom: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"headroom: expected (an int|at least 0)"):
-        exponents(torch.ones(4, 8), headroom=headroom)

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Assigned, Promoter, assign
 from lpkernels.techniques.assignment.rounding import Count
-from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
+from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.autograd import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment import runs
-from tests.techniques.assignment.networks import chain_model, demoted, seeded_chain
+from tests.techniques.assignment.networks import demoted, seeded_chain
 
 MADE = demoted(*seeded_chain(), 0.6)
 
@@ -252,26 +252,3 @@ def test_second_derivatives_are_refused():
     value = assigned(*batch)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)
-
-
-@each("masters", [False, True])
-def test_a_loss_falls_and_master_weights_take_the_gradients(masters: bool):
-    torch.manual_seed(1)
-    batch = torch.randn(4, 1, 8, 8), torch.arange(4)
-    assigned = runs.assigned_of(chain_model(), batch, 1.0)
-    optimizer: Any = torch.optim.SGD(assigned.model.parameters(), lr=0.05, momentum=0.9)
-    if masters:
-        optimizer = MasterWeights(optimizer, weight="bf16", master="fp32")
-    scaler = LossScaler()
-    losses = []
-    for _ in range(30):
-        optimizer.zero_grad()
-        value = assigned(*batch)
-        losses.append(float(value.detach()))
-        scaler.scale(value).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assigned.step()
-    assert losses[-1] < 0.5 * losses[0]
-    # No step was skipped.
-    assert scaler.get_scale() == 2.0**16

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.techniques.assignment.rounding import Rounded, RoundingTable
-from lpkernels.techniques.assignment.running import Session
 from tests.loops import each
 from tests.support.autograd import Computes
 from tests.support.techniques import audit
 from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.runs import assigned_of, chained
+from tests.techniques.assignment.runs import assigned_of
 
 
 def residual(m: Any, x: Tensor) -> Tensor:
@@ -64,31 +62,3 @@ def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> 
         # A tensor that is read twice is rounded once or for each reader.
         reads = 1 if fan_out == "sum" else 2
         assert (found.rounded["add.GY"], found.rounded["norm.GY"]) == (reads, 1)
-
-
-@each("key", ["0.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
-def test_a_tensor_that_is_not_rounded_is_found(key: str) -> None:
-    rounded = RoundingTable.rounded
-
-    def broken(self: RoundingTable, x: Tensor, of: str, **options: Any) -> Tensor:
-        return x.detach().clone() if of == key else rounded(self, x, of, **options)
-
-    assigned, batch = chained()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RoundingTable, "rounded", broken)
-        departures = audit(assigned, batch).departures
-    assert any(key in each and "was not rounded to" in each for each in departures)
-    # The fault is seen from outside too, where the tensor is read or received.
-    assert any(key in each and "is not in its format" in each for each in departures)
-
-
-def test_a_rounding_too_many_is_found(monkeypatch: Any) -> None:
-    assigned, batch = chained()
-    result = Session.result
-
-    def twice(self: Session, x: Tensor, op: Any, **options: Any) -> Tensor:
-        y = result(self, x, op, **options)
-        return Rounded.apply(y, self._table, "1.Y", None, False) if op.name == "1" else y
-
-    monkeypatch.setattr(Session, "result", twice)
-    assert audit(assigned, batch).departures == ("1.Y was rounded 2 times, not 1",)

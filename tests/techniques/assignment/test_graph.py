@@ -1,7 +1,6 @@
 """Operations, groups, formats and assignments as plain data, as a table and as a file."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,27 +10,11 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques import assignment, saving, state
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demote, group
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, ops_from
-
-FOLDER = Path(assignment.__file__).parent
-DATA = [FOLDER / f"{name}.py" for name in ("graph", "operations", "rules")]
-FREE = (
-    "__future__|lpkernels.(schemas|formats|arithmetic|_table)|lpkernels.techniques.(saving|checks"
-)
-FREE += f"|state|assignment.({'|'.join(path.stem for path in DATA)}))"
-
-
-@each("path", [*DATA, Path(saving.__file__), Path(state.__file__)])
-def test_the_data_side_imports_no_torch(path: Path):
-    text = path.read_text().replace("lpkernels import ", "lpkernels.")
-    text = text.replace("lpkernels.techniques import ", "lpkernels.techniques.")
-    for name in re.findall(r"^ *(?:from|import) (torch|lpkernels[\w.]*)", text, re.MULTILINE):
-        assert re.match(FREE, name), name
 
 
 def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
@@ -108,9 +91,7 @@ test_fields_of_another_type_are_refused = refuses(
     [
         (("", False, ()), {}, ValueError, "name must be text that is not empty, got ''"),
         (("a", False, "b"), {}, TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
-        (("a", False, (1,)), {}, TypeError, "inputs must be names of Ops"),
         (("a", False, (), {}, -1), {}, ValueError, r"elements of the result: .* got -1"),
-        (("a", False, (), {}, 2.0), {}, TypeError, "of the result: expected an int, got float 2.0"),
         (("a", False, (), {"w": True}), {}, TypeError, "elements of w: expected an int, got bool"),
     ],
 )
@@ -178,21 +159,6 @@ def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
     path.write_text(text)
     with pytest.raises(ValueError, match=match):
         Assignment.load(path)
-
-
-def test_the_table_has_a_row_for_each_group():
-    assert str(demote(group(chain(loss_numel=4)), 0.6)).splitlines() == [
-        "group  from   to     tensors  elements   low    bits",
-        "    0  in     in           4       584    0%   9,344",
-        "    1  conv1  relu1       12     6,736  100%  56,256",
-        "    2  conv2  pool        16     3,348    0%  53,568",
-        "    3  fc     nll          6       168    0%   2,688",
-        "low-precision ratio 0.6216, 121,856 bits of 173,376 in high precision, bit ratio 0.5943",
-    ]
-    # A network without elements has no ratio.
-    made = demote(group([Op("in", False, (), {}, 0)]), 0.0)
-    assert (made.ratio, made.bits, made.bit_ratio) == (0.0, 0, 0.0)
-    assert "of none in high precision" in str(made)
 
 
 LOW, GRADIENT, HIGH = PAPER.activation.low, PAPER.grad_activation.low, PAPER.activation.high

@@ -98,10 +98,8 @@ test_wrong_demands_are_refused = refuses(
     demote,
     [
         ((GROUPS, 1.1), {}, ValueError, "ratio: expected a finite .* most 1, got 1.1"),
-        ((GROUPS, "0.5"), {}, TypeError, "ratio: expected a number, got str '0.5'"),
         (NONE, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
         (HALF, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
-        (NONE, {"bits": 0.5}, TypeError, "bits: expected an int, got float 0.5"),
         (NONE, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
         (HALF, {"order": "size"}, ValueError, "order: expected one of decreasing, .* got 'size'"),
         (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
@@ -144,13 +142,6 @@ def test_the_ratio_is_reached_by_the_smallest_prefix(ops, a, b, order):
     # A smaller demand is a prefix.
     assert large.low_groups[: len(small.low_groups)] == small.low_groups
     assert small.bits >= large.bits
-
-
-def test_other_formats_have_other_bits_and_another_loss_another_group():
-    made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
-    assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)
-    made = demote(group(chain()), 0.62)
-    assert (made.low_groups, made.numel, made.high_bits) == ((1,), 10830, 173280)
 
 
 def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
@@ -254,11 +245,6 @@ WRONG = [
 test_pins_that_cannot_be_are_refused = refused(WRONG, ValueError)
 
 
-def test_globs_are_text():
-    with pytest.raises(TypeError, match="Pins: high must be globs of keys, got 3"):
-        Pins(high=[3])  # type: ignore[list-item]
-
-
 LOW = demote(GROUPS, 0.6)
 
 
@@ -300,7 +286,6 @@ def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     "measured, match",
     ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
     ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
-    ({"bn1.Y": float("nan")}, "overflow of 'bn1.Y' must be from 0 to 1, got nan"),
 )
 def test_wrong_ratios_change_nothing(measured: dict, match: str):
     promoter = Promoter(LOW)
@@ -314,7 +299,6 @@ test_wrong_thresholds_and_assignments_are_refused = refuses(
     Promoter,
     [
         ((LOW, -1.0), {}, ValueError, "threshold: expected a finite number of at least 0"),
-        ((LOW, "0.01"), {}, TypeError, "threshold: expected a number, got str '0.01'"),
         ((GROUPS,), {}, TypeError, "Promoter: expected an Assignment, such as .*, got tuple"),
     ],
 )

@@ -1,14 +1,11 @@
 """Schedules on the layers of lpkernels, under the policy of the paper."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import PrecisionScheduler, precision_range_test, recalibrate
-from tests.techniques.loss_scaling.optimizers import assert_same
+from lpkernels.techniques.cpt import PrecisionScheduler, recalibrate
 
 
 def model_of(policy: str = "cpt_fu2021") -> nn.Sequential:
@@ -85,16 +82,6 @@ def test_a_schedule_of_8_to_32_bits_comes_back_to_the_same_quantizers() -> None:
     )
 
 
-def test_floats_without_a_table_are_refused() -> None:
-    model = model_of("hfp8_sun2019")
-    before = model[0].recipe, model[3].recipe
-    with pytest.raises(ValueError, match=r"does not take .* give a table of formats"):
-        PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert (model[0].recipe, model[3].recipe) == before
-    PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, formats="float")
-    assert str(model[3].recipe.input) == "e2m0_sat"
-
-
 def test_recalibration_redoes_ranges() -> None:
     model = model_of()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
@@ -104,22 +91,3 @@ def test_recalibration_redoes_ranges() -> None:
     low, high = (model[0].input_range / model[0].input_range_weight).tolist()
     assert (low, high) == pytest.approx((x().min().item(), x().max().item()), rel=1e-5)
     assert precisions(model)[0] == (3, 8)
-
-
-def test_the_range_test_leaves_precisions_and_ranges() -> None:
-    model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(x())
-    before, state = precisions(model), copy.deepcopy(model.state_dict())
-    rising = iter(range(100))
-
-    def step() -> float:
-        model(x()).square().mean().backward()
-        optimizer.step()
-        return next(rising) / 100
-
-    options = {"candidates": (2, 4), "window": 10, "steps_per_level": 20}
-    options["restore"] = (model, optimizer)
-    precision_range_test(step, lambda bits: lp.set_precision(model, bits, 4), **options)
-    assert precisions(model) == before
-    assert_same(model.state_dict(), state)

@@ -41,15 +41,6 @@ def test_the_published_trace_turns_after_periods_8_and_13(period: int) -> None:
     assert scheduler.threshold == pytest.approx(0.024) and scheduler.window == pytest.approx([0.98])
 
 
-def test_the_scale_of_the_trace_moves_until_period_10_and_the_window_empties() -> None:
-    scheduler = PFQ(Named(), STAGES, period=1, eps=0.15, decay=0.4)
-    bits_of(scheduler, TRACE[:7])
-    assert scheduler.window == TRACE[2:7] and scheduler.threshold == 0.15
-    scheduler.step(TRACE[7])
-    assert math.fsum(scheduler.first_losses) / 8 == pytest.approx(1.2325)
-    assert scheduler.window == [] and scheduler.threshold == 0.06
-
-
 def simulated(
     losses: list[float], period: int, eps: float, decay: float, stages: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
@@ -72,9 +63,8 @@ def simulated(
 
 
 # Eighths, so that means are exact, and thresholds that no quotient of them meets.
-LOSS = st.one_of(
-    st.integers(1, 24).map(lambda n: n / 8), st.just(1.0), st.just(1.125), st.just(math.nan)
-)
+SPECIAL = (1.0, 1.125, -1.0, 0.0, math.nan, math.inf, -math.inf)
+LOSS = st.one_of(st.integers(-8, 24).map(lambda n: n / 8), st.sampled_from(SPECIAL))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -107,22 +97,6 @@ def test_an_equal_distance_turns_and_the_threshold_shrinks_twice() -> None:
     assert {**scheduler.state_dict(), "steps": 0, "bitops": 0} == {**state, "steps": 0, "bitops": 0}
 
 
-def test_losses_that_are_not_finite_leave_their_period_out() -> None:
-    scheduler = PFQ(Named(), STAGES, period=2, eps=0.5)
-    bits_of(scheduler, [1.0] * 8)
-    for bad in (math.nan, math.inf, -math.inf):
-        before = scheduler.state_dict()
-        assert bits_of(scheduler, [bad, 1.0]) == [(3, 6)] * 2
-        after = scheduler.state_dict()
-        assert all(
-            before[name] == after[name] for name in ("window", "first_losses", "stage", "sum")
-        )
-    assert bits_of(scheduler, [1.0, 1.0]) == [(3, 6), (4, 6)]
-    # The scale of losses that are all 0 compares nothing; of negative ones its magnitude counts.
-    assert bits_of(PFQ(Named(), STAGES, period=1), [0.0] * 20)[-1] == (3, 6)
-    assert bits_of(PFQ(Named(), STAGES, period=1), [-2.0] * 5)[-1] == (4, 6)
-
-
 def test_losses_may_be_tensors_and_at_is_the_last_stage() -> None:
     plain, scheduler = PFQ(Named(), period=3, eps=9), PFQ(layer := Quantized(2, 2), period=3, eps=9)
     for step in range(16):
@@ -150,12 +124,10 @@ def test_cost_is_the_mean_over_the_steps_and_tables_need_the_stages_widths_alone
     "options, error, match",
     ({"stages": [(3, 6)]}, ValueError, r"expected two or more, got \[\(3, 6\)\]"),
     ({"stages": [(4, 6), (3, 8)]}, ValueError, r"do not fall, got \[\(4, 6\), \(3, 8"),
-    ({"stages": [(3, 8), (4, 6)]}, ValueError, "stages: expected bits that do not fall"),
     ({"stages": [3, 8]}, TypeError, "stages: expected pairs"),
     ({"stages": [(3, 6), (8, 33)]}, ValueError, "stages: expected 1 to 32, got 33"),
     ({"period": 0}, ValueError, "period: expected at least 1, got 0"),
     ({"eps": 0}, ValueError, "eps: expected a finite number above 0, got 0"),
-    ({"eps": math.inf}, ValueError, "eps: expected a finite number"),
     ({"decay": 0.0}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
     ({"decay": 1.01}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
     ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),

@@ -89,18 +89,6 @@ def test_bits_may_be_a_scheduler_and_batches_pairs_and_a_function_may_call_the_m
     assert_same(statistics(model[1]), statistics(other[1]))
 
 
-def test_draws_of_the_forward_pass_are_undone_and_no_graph_is_kept() -> None:
-    model, graphs = small_model(), []
-    state = torch.get_rng_state()
-
-    def forward(model: nn.Module, batch: Tensor) -> None:
-        graphs.append(model(batch + torch.rand(6)).requires_grad)
-
-    recalibrate(model, batches(), forward=forward)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert graphs == [False] * 4
-
-
 def test_a_block_gives_the_statistics_back() -> None:
     model = small_model()
     before = statistics(model[1])

@@ -98,26 +98,6 @@ def test_steps_that_cycles_do_not_divide(remainder: str, end: str) -> None:
     assert digits(Schedule((3, 8), 4, remainder=remainder).plan(32)) == "33456678" * 4
 
 
-def test_hold_max_holds_from_the_last_whole_cycle_on() -> None:
-    plan = Schedule((3, 8), 3, "rex", remainder="hold_max").plan(26)
-    assert digits(plan[:24]) == "33333445" * 3
-    assert digits(plan[24:]) == "88"
-
-
-FORMS = [{"profile": "cosine"}, {"profile": "linear"}, {"form": "triangular"}]
-BITS = st.builds(lambda low, span: (low, low + span), st.integers(1, 8), st.integers(0, 8))
-
-
-@settings(max_examples=150)
-@given(form=st.sampled_from(FORMS), bits=BITS, count=st.integers(1, 40), extra=st.integers(0, 300))
-def test_no_default_form_and_no_even_number_of_triangles_ends_more_than_a_bit_below_the_highest(
-    form: Any, bits: tuple[int, int], count: int, extra: int
-) -> None:
-    cycles = 2 * count if "form" in form else count
-    total = 8 * cycles + extra
-    assert bits_at(total - 1, total, bits=bits, cycles=cycles, **form) >= bits[1] - 1
-
-
 @settings(max_examples=50)
 @given(
     total=st.integers(32, 400),
@@ -161,15 +141,11 @@ def test_functions_constants_and_the_widest_range() -> None:
 
 WRONG = [
     ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3\)"),
-    ({"bits": (0, 3)}, ValueError, "bits: expected 1 to 32, got 0"),
     ({"bits": (3, 33)}, ValueError, "bits: expected 1 to 32, got 33"),
     ({"bits": (3.0, 8)}, TypeError, "bits: expected an int, got float 3.0"),
-    ({"bits": "3-8"}, TypeError, r"bits: expected \(lowest, highest\) such as \(3, 8\)"),
     ({"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
     ({"cycles": 41}, ValueError, "as many steps as cycles, got 40 steps and cycles=41"),
-    ({"warmup": 20}, ValueError, "got 40 steps after 20 of warm-up and cycles=32"),
     ({"warmup": -1}, ValueError, "warmup: expected at least 0, got -1"),
-    ({"total": 0}, ValueError, "total: expected at least 1, got 0"),
     ({"step": -1}, ValueError, "step: expected at least 0, got -1"),
     ({"profile": "cos"}, ValueError, "profile: expected one of cosine, linear, exp, rex"),
     ({"form": "saw"}, ValueError, "form: expected one of repeated, triangular, got 'saw'"),

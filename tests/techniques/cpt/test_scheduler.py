@@ -122,24 +122,6 @@ def test_a_step_within_a_block_of_at_holds_after_it_and_evaluation_may_have_bits
         assert fakes.bits_of(model) == [(10, 8)] * 2
 
 
-def test_layers_have_schedules_of_their_own_by_schedulers_of_their_own() -> None:
-    model = fakes.small_model()
-    PrecisionScheduler(model[:4], 8, bits=(3, 8), cycles=1)
-    head = PrecisionScheduler(model[4], 8, bits=(4, 6), cycles=1, grad_bits=5)
-    assert fakes.bits_of(model) == [(3, 8), (4, 5)]
-    with head.at():
-        assert fakes.bits_of(model) == [(3, 8), (6, 5)]
-
-
-def test_nothing_is_set_without_targets_and_a_pair_of_gradient_bits_has_the_cycles() -> None:
-    scheduler = PrecisionScheduler(None, 8, bits=8, cycles=2, grad_bits=(6, 8))
-    assert scheduler.plan().T.tolist() == [[8] * 8, [6, 6, 7, 8] * 2]
-    with pytest.raises(TypeError, match="unexpected keyword argument 'lr'"):
-        PrecisionScheduler(None, 8, bits=8, lr=1)
-    with pytest.raises(ValueError, match="plan: expected a schedule of bits"):
-        PrecisionScheduler(None, 8, bits=None, accumulator_bits=8).plan()
-
-
 def test_costs_run_and_are_expected() -> None:
     scheduler = PrecisionScheduler(fakes.Named(), 8, bits=(3, 8), cycles=1)
     costs = [bitops(bits, 8) for bits in CYCLE + [8] * 4]
@@ -241,9 +223,6 @@ TARGETS = [
 OPTIONS = [
     ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
     ({"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
-    ({"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
-    ({"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
-    ({"grad_bits": 0}, ValueError, "grad_bits: expected 1 to 32, got 0"),
     ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 32, got 99"),
     ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),
     ({"accumulator_bits": 4}, ValueError, "no attribute 'set_accumulator'"),
@@ -251,7 +230,6 @@ OPTIONS = [
 FORMATS = [
     ({"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
     ({"formats": FLOATS}, ValueError, "the table lacks 6, 7, 8 of the sch"),
-    ({"formats": "float", "eval_bits": 9}, ValueError, "the table lacks 9 of the scheduled"),
     ({"formats": "e4m3"}, ValueError, "text with {bits} in it once"),
     ({"formats": 3}, TypeError, "formats: expected a text"),
 ]

@@ -111,14 +111,6 @@ def test_what_checkpointing_computes_again_is_counted_once(reentrant: bool) -> N
     assert calls == ({"input": 1} if reentrant else {"input": 1, "grad_output": 1})
 
 
-def test_a_backward_pass_after_the_block_is_not_counted() -> None:
-    model = lp.convert(nn.Linear(4, 4), lp.Recipe(input="e4m3", grad_output="e4m3"))
-    with diagnose(model) as report:
-        y = model(torch.randn(3, 4))
-    y.mean().backward()
-    assert [row.kind for row in report.rows] == ["input"]
-
-
 def diagnosed(
     model: nn.Module, loss: Callable[[nn.Module], Tensor], scale: float, fmt: Any = "recipe"
 ) -> Report:

@@ -13,36 +13,6 @@ from tests.loops import each, rows
 from tests.techniques.loss_scaling.diagnosed import histogram
 
 TINY = np.float32(2.0**-149)
-SPECIAL = (np.inf, -np.inf, np.nan)
-VALUES = np.array(
-    [0, -0.0, 1, -1.5, 1.9999999, 2, -(2.0**-24), 3e-5, TINY, -(2.0**-126), 3e38, *SPECIAL],
-    dtype=np.float32,
-)  # fmt: skip
-
-
-@each("exponent", [-130, -126, -125, -24, -23, 0, 1, 2, 127, 128, 200])
-def test_below_counts_magnitudes(exponent: int) -> None:
-    of = histogram(VALUES)
-    found = np.abs(VALUES[np.isfinite(VALUES)].astype(np.float64))
-    expected = int(((found > 0) & (found < math.ldexp(1, exponent))).sum())
-    # The histogram does not know where float32's subnormals lie below 2**-126.
-    assert of.below(exponent) == (0 if exponent < -126 else expected)
-
-
-def test_parts_of_a_histogram() -> None:
-    of = histogram(VALUES)
-    assert (of.elements, of.zeros, of.nonfinite, of.numbers) == (14, 2, 3, 9)
-    assert of.exponents == (-127, 127)
-    assert histogram([0.0, math.inf]).exponents is None
-    assert [-127, 1] in of.to_pairs()
-    again = Histogram.from_pairs(of.to_pairs(), of.zeros, of.nonfinite)
-    assert np.array_equal(again.bins, of.bins)
-    both = of + histogram([0.0, 7.0])
-    assert np.array_equal(both.bins, histogram([*VALUES, 0.0, 7.0]).bins) and both.zeros == 3
-    # A magnitude is the middle of its bin.
-    of = histogram([1, 1.9, -4, 0, 2.0**-140])
-    assert (of.magnitude(), of.magnitude(None, 2), of.magnitude(2, 3)) == (9, 3, 6)
-    assert of.magnitude(3, None) == of.magnitude(None, -200) == of.magnitude(200) == 0
 
 
 def fmt(name: str) -> FloatFormat:
@@ -55,24 +25,6 @@ def powers(**counts: int) -> Histogram:
     """A histogram by exponents: e_24=3 means three elements 2**-24, and e3=1 means one of 2**3."""
     pairs = [[int(name[1:].replace("_", "-")), count] for name, count in counts.items()]
     return Histogram.from_pairs(pairs, 0, 0)
-
-
-def test_lost_counts_what_lies_outside_of_the_format_at_a_scale() -> None:
-    of = histogram([2.0**-25, 2.0**-24, 1.0, 65504.0, 65536.0, 0.0, 0.0, math.inf])
-    found = advice.losses([(of, fmt("fp16"))])
-    assert found == pytest.approx((1 / 5, 1 / 5, 65536 / (65536 + 32768 + 1)))
-    of = powers(e_15=1, e_14=1)
-    assert advice.losses([(of, fmt("e5m10_nosub"))])[0] == 0.5
-    assert advice.losses([(of, fmt("e5m10"))])[0] == 0
-    assert advice.losses([(histogram([0.0, math.nan]), fmt("fp16"))]) == (0, 0, 0)
-    of = powers(e_30=1, e_20=1, e10=2)
-    at = [advice.losses([(of, fmt("fp16"))], k) for k in (-10, 0, 5, 6)]
-    assert [found[0] for found in at] == [0.5, 0.25, 0.25, 0]
-    assert [found[1] for found in at] == [0, 0, 0, 0.5]
-    held = [(powers(e_30=3), fmt("fp16")), (powers(e0=8, e20=1), fmt("fp16"))]
-    assert advice.losses(held)[:2] == pytest.approx((3 / 12, 1 / 12))
-    assert advice.losses(held).worst == 1
-    assert advice.losses([])[:2] == (0, 0)
 
 
 @each("exponent, name", [-24, -3, 0, 8, 15], ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])

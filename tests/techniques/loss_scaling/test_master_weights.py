@@ -106,36 +106,6 @@ def test_states_that_the_optimizer_had_are_taken_over() -> None:
     optimizers.assert_same([p.detach() for p in held], [p.detach() for p in bare])
 
 
-def test_groups_have_formats_of_their_own() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    wide = {"weight": "fp32", "master": lp.Quantizer("bf16"), "state": {"exp_avg": "bf16"}}
-    groups = [
-        {"params": model[0].parameters()},
-        {"params": model[1].parameters(), **wide, "grad": "e5m2"},
-    ]
-    optimizer = MasterWeights(torch.optim.Adam(groups), weight="e4m3fn", state="e8m3")
-    formats = [rule.formats for rule in optimizer.rules().values()]
-    assert [str(each.weight) for each in formats] == ["e4m3fn"] * 2 + ["e8m23"] * 2
-    assert [str(each.master) for each in formats] == ["e8m23"] * 2 + ["e8m7"] * 2
-    assert [str(each.of_state("exp_avg")) for each in formats] == ["e8m3"] * 2 + ["e8m7"] * 2
-    assert [str(each.of_state("exp_avg_sq")) for each in formats] == ["e8m3"] * 2 + ["e8m23"] * 2
-    assert [each.grad is None for each in formats] == [True, True, False, False]
-    # The groups hold plain values, which a state_dict has too.
-    own = dict.fromkeys(("grad", "compensation"))
-    first, second = optimizer.state_dict()["param_groups"]
-    assert own | {"weight": "e4m3fn", "master": "fp32", "state": "e8m3"} == {
-        key: first[key] for key in ("weight", "master", "state", *own)
-    }
-    assert (second["master"], second["state"], second["grad"]) == ("e8m7", wide["state"], "e5m2")
-    # A group that is added later may have formats too, and may be the first that draws.
-    optimizer.add_param_group(
-        {"params": [nn.Parameter(torch.ones(62))], "weight": "e5m2:stochastic"}
-    )
-    added = list(optimizer.rules().values())[-1]
-    assert (added.name, str(added.formats.weight)) == ("4", "e5m2:stochastic")
-    assert str(added.formats.state) == "e8m3"
-
-
 def test_a_group_gives_the_bits_of_a_wrapper_with_its_formats() -> None:
     """Draws are keyed by a parameter's number, whatever its group."""
     seed, ends = torch.tensor(5), []

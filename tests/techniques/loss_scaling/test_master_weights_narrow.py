@@ -161,14 +161,6 @@ def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
     assert optimizer.stagnation() == {"0": (asked, unchanged)}
 
 
-def test_updates_lost_in_float32_count() -> None:
-    p = nn.Parameter(torch.tensor([1.0, 0.0, 1.0]))
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
-    p.grad = torch.tensor([1e-9, 1e-9, 0.0])
-    optimizer.step()
-    assert optimizer.stagnation() == {"0": (2, 1)}
-
-
 N = 100 * 96
 FP8_STATE = {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"}
 # With the bits of a value beside the working copy: master or compensation, and two states.
@@ -250,11 +242,6 @@ def test_a_second_moment_in_four_bits_without_a_zero() -> None:
     assert [len(codes) for codes in kept] == [15 * 4 + 750, 4 + 7, 4 + 1]
     (row,) = [row for row in memory(optimizer) if row.what == "exp_avg_sq"]
     assert (row.fmt, row.values, row.bytes, row.bits) == (fmt, 1514, 826, 17 * 32 + 1514 * 4)
-    for kind, name in (("RMSprop", "square_avg"), ("Adagrad", "sum"), ("Adamax", "exp_inf")):
-        inner = getattr(torch.optim, kind)(held)
-        optimizer = MasterWeights(inner, weight="fp32", state={name: fmt})
-        optimizers.train(optimizer, held, [1, 2])
-        assert all(p.isfinite().all() for p in held)
 
 
 class Peak(TorchDispatchMode):

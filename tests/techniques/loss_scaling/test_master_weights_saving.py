@@ -1,7 +1,5 @@
 """Resumed and copied optimizers go on to the same bits; steps are skipped, masters are lent."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -36,23 +34,6 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recip
     optimizers.assert_same(
         optimizers.snapshot(other, resumed), optimizers.snapshot(optimizer, held)
     )
-
-
-def test_options_are_loaded_hooks_called_and_the_state_dict_is_not_touched() -> None:
-    held, calls = optimizers.parameters(), list[str]()
-    optimizer = optimizers.wrapped("adam", held, **optimizers.RECIPES["narrow"])
-    optimizers.train(optimizer, held, [1])
-    optimizer.param_groups[0]["lr"] = 0.25
-    state = copy.deepcopy(optimizer.state_dict())
-    before = copy.deepcopy(state)
-    optimizer.param_groups[0]["lr"] = 7.0
-    optimizer.register_load_state_dict_pre_hook(lambda *_: calls.append("before"))
-    optimizer.register_load_state_dict_post_hook(lambda *_: calls.append("after"))
-    optimizer.load_state_dict(state)
-    assert optimizer.param_groups[0]["lr"] == optimizer.optimizer.param_groups[0]["lr"] == 0.25
-    assert calls == ["before", "after"]
-    optimizers.train(optimizer, held, [2, 3])
-    optimizers.assert_same(state, before)
 
 
 @each("name, recipe", optimizers.PAIRS)

@@ -282,6 +282,17 @@ STATES = [
     *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
     (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
     (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
+    (
+        lambda s: s.step(SGD([parameter()]), torch.ones),
+        RuntimeError,
+        "expected no closure, got one",
+    ),
+    (
+        lambda s: LossScaler(static=8.0).load_state_dict(STATE),
+        ValueError,
+        r"a static scale of 8\.0",
+    ),
+    (lambda s: LossScaler(static=8.0).update(4.0), ValueError, r"stays 8\.0, got new_scale=4\.0"),
 )
 def test_wrong_states_and_scales_are_refused_and_change_nothing(call, error, says):
     fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
@@ -291,13 +302,3 @@ def test_wrong_states_and_scales_are_refused_and_change_nothing(call, error, say
         with pytest.raises(error, match=says):
             call(scaler)
         assert scaler.state_dict() == before
-
-
-def test_static_scale_takes_no_other() -> None:
-    scaler = LossScaler(static=8.0)
-    for state, kind in ((STATE, "dynamic"), (LossScaler(static=4.0).state_dict(), "static")):
-        with pytest.raises(ValueError, match=rf"a static scale of 8\.0, got that of a {kind} one"):
-            scaler.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got new_scale=4\.0"):
-        scaler.update(4.0)
-    assert scaler.get_scale() == 8.0

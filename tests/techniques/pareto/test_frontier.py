@@ -92,12 +92,10 @@ M, E = POINTS.T
 WRONG_POINTS = [
     (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
-    (lambda: pareto_front(M, E[:3]), r"error: expected shape \(7,\), got \(3,\)"),
     (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
     (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
     (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
     (lambda: hypervolume(M, E, (6, 1, 1)), r"reference .* expected shape \(2,\), got \(3,\)"),
-    (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED[:, :1]), r"must be \(points, 2\)"),
 ]
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
@@ -142,14 +140,6 @@ def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
     assert row["hypervolume"] == pytest.approx(1)
 
 
-def test_d_optimal_choices_are_worth_most_near_the_rank():
-    found = figures(NOISY, methods=["greedy", "random", "column_mean"], counts=[2, 12], draws=5)
-    assert found["greedy", 2]["rmse"] < found["random", 2]["rmse"]
-    assert found["greedy", 2]["rmse"] < found["column_mean", 0]["rmse"]
-    # With many measurements any choice will do.
-    assert found["random", 12]["rmse"] < 1.3 * found["greedy", 12]["rmse"]
-
-
 def test_records_say_what_was_done():
     records = studied(methods=["random", "greedy", "column_mean"], counts=[1, 3], draws=2)
     assert len(records) == 14 * (2 * 2 + 2 + 1)
@@ -158,11 +148,6 @@ def test_records_say_what_was_done():
     assert {r["noise"] for r in records} == {None}
     first = [("random", count, draw) for count in (1, 3) for draw in (0, 1)]
     assert [(r["method"], r["count"], r["draw"]) for r in records[:4]] == first
-
-
-def test_the_same_seed_gives_the_same_records():
-    one, two, other = (studied(methods=["random"], observed=0.5, seed=seed) for seed in (4, 4, 5))
-    assert one == two != other
 
 
 def test_the_task_itself_is_not_learned_from(monkeypatch):
@@ -222,7 +207,6 @@ WRONG = [
     (NOISY, {"methods": ["best"]}, "methods: expected one of greedy, qr, random, column_mean, got"),
     (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
-    (NOISY, {"methods": ["qr"]}, "counts: expected 1 to 2, got 3"),
     (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
     (NOISY[:, :9], {}, r"memory: expected shape \(9,\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),

@@ -1,13 +1,11 @@
 """Spaces of configurations and error matrices: the paper's 99, products, files, refusals."""
 
-import ast
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lpkernels import Accumulator, FloatFormat
-from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.loops import each
 from tests.support.refusals import refused
@@ -79,9 +77,7 @@ def test_errors_are_a_copy_that_stays():
 HIGH = ["bf16"]
 WRONG = [
     (lambda: FormatSpace(["e4m3", "e4m3"], HIGH), ValueError, "low must be distinct"),
-    (lambda: FormatSpace(["e4m3"], ["bf16", "e8m7"]), ValueError, "high must be distinct"),
     (lambda: FormatSpace(["e4m3"], HIGH, ["e6m9"] * 2), ValueError, "accumulators must be"),
-    (lambda: FormatSpace([], HIGH), ValueError, "low must be distinct"),
     (lambda: FormatSpace("e4m3", HIGH), TypeError, "low must be a list, got 'e4m3'"),
     (lambda: FormatSpace(["e4m3"], [3]), TypeError, "a format, its name or a torch.dtype, got 3"),
     (lambda: ErrorMatrix(["a", "b"], ["x"], [[0.1, 0.2]], [1]), ValueError,
@@ -90,7 +86,6 @@ WRONG = [
      r"expected shape \(1, 2, 2\), got \(2, 2, 2"),
     (lambda: ErrorMatrix(SMALL, ["a", "a"], ERRORS), ValueError, "distinct"),
     (lambda: ErrorMatrix(SMALL, "ab", ERRORS), TypeError, "tasks must be a list of names"),
-    (lambda: ErrorMatrix(SMALL, ["a", 1], ERRORS), TypeError, "tasks must be a list of names"),
     (lambda: ErrorMatrix(SMALL, ["a", "b"], ERRORS * np.inf), ValueError, "got inf"),
     (lambda: ErrorMatrix("e4m3 x bf16", ["a"], ERRORS), TypeError, "names must be a list"),
 ]  # fmt: skip
@@ -119,15 +114,12 @@ def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -
 HEAD = "task,configuration,memory,error\n"
 WRONG_FILES = [
     ("a,b\n", "line 1: expected a CSV of task,configuration,memory,error: the first line is 'a,b'"),
-    ("", "the first line is ''"),
     (b"\xff\xfe", "expected a CSV of task,configuration,memory,error: .*decode"),
     (HEAD, "must be distinct and not empty"),
-    (HEAD + "a,x,1\n", "line 2: expected a CSV"),
     (HEAD + "a,x,1,0.5\na,y,1,half\n", "line 3: .*'half'"),
     (HEAD + "a,x,1,0.5\na,x,2,0.5\n", "line 3: .*'a' in 'x' has memory 2 here and 1 above"),
     (HEAD + "a,x,-1,0.5\n", "memory: expected numbers above 0, got -1"),
     (HEAD + "a,x,1,inf\n", "errors must be finite, or NaN where missing; got inf"),
-    (HEAD + ",x,1,0.5\n", "tasks must be distinct and not empty, got ''"),
 ]
 
 
@@ -157,14 +149,3 @@ def test_lines_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             ErrorMatrix.load(path, other)
-
-
-def test_the_numerics_need_numpy_alone_and_only_what_looks_at_models_knows_torch():
-    found = set()
-    for path in Path(pareto.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            if any(name.split(".")[0] == "torch" or ".nn" in name for name in names):
-                found.add(path.name)
-    assert found == {"recipes.py"}
