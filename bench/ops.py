@@ -237,7 +237,7 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
     g = _operand(case, device, *y.shape)
     acc = as_accumulator(case.spec)
     seed = _seed() if acc.is_stochastic else None
-    conv = ops.Convolution(stride, padding, dilation, groups)
+    conv = ops.Convolution(tuple(stride), tuple(padding), tuple(dilation), groups)
 
     def how(role: Role) -> ops.How:
         return ops.How(acc.to_ints(), seed, role)

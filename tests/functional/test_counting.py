@@ -10,14 +10,8 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
 from lpkernels.functional.count import counting_to_nearest
-from lpkernels.reference import twin
-from lpkernels.reference.counting import quantize_counting
-from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
 from tests.support.autograd import Operators, alike
-from tests.support.composition import SEED, how
-
-FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
 
 
 def values(*shape: int) -> torch.Tensor:
@@ -26,67 +20,6 @@ def values(*shape: int) -> torch.Tensor:
 
 def zeros(length: int = COUNTS + BINS) -> torch.Tensor:
     return torch.zeros(length, dtype=torch.int64)
-
-
-def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
-    name, _, rounding = fmt.partition(":")
-    quantizer = lp.Quantizer(name, rounding or "nearest_even")
-    x = x.detach().float() if x.dtype == torch.bfloat16 else x.detach()
-    return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
-
-
-@pytest.mark.parametrize("length", [COUNTS, COUNTS + BINS])
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_quantize_adds_its_counts(fmt, length, backend):
-    x, counts = values(7, 9), zeros(length) + 3
-    plain, want = lp.quantize(x, fmt, **how(backend)), expected(x, fmt)[:length]
-    for calls in (1, 2):
-        assert_bit_equal(lp.quantize(x, fmt, counts=counts, **how(backend)), plain)
-        assert_bit_equal(counts, calls * want + 3)
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_count_writes_counts_alone(fmt, backend):
-    x = values(7, 9)
-    before, want = x.clone(), expected(x, fmt)
-    counts = lp.count(x, fmt, histogram=True, **how(backend))
-    assert_bit_equal(counts, want)
-    assert_bit_equal(lp.count(x, fmt, **how(backend)), want[:COUNTS])
-    assert lp.count(x, fmt, counts=counts, **how(backend)) is counts
-    assert_bit_equal(counts, 2 * want)
-    assert_bit_equal(x, before)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_dtypes_strides_and_out(fmt, dtype, backend):
-    dense = values(8, 12).to(dtype)
-    for x in (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0]):
-        counts, out = zeros(), torch.empty(x.shape[::-1]).permute(*reversed(range(x.dim())))
-        lp.quantize(x, fmt, out=out, counts=counts, **how(backend))
-        assert_bit_equal(out, lp.quantize(x, fmt, out=torch.empty(x.shape), **how(backend)))
-        assert_bit_equal(counts, expected(x, fmt))
-        assert_bit_equal(lp.count(x, fmt, histogram=True, **how(backend)), counts)
-
-
-def test_out_may_be_the_tensor_itself(backend):
-    x = values(5, 6)
-    want, counts = lp.quantize(x, "block4_e2m1"), zeros(4)
-    want_counts = lp.count(x, "block4_e2m1")
-    lp.quantize(x, "block4_e2m1", out=x, counts=counts, backend=backend)
-    assert_bit_equal(x, want)
-    assert_bit_equal(counts, want_counts)
-
-
-@pytest.mark.parametrize("fmt", ["e5m2", "affine4", "block4_e2m1"])
-def test_empty_and_scalar_tensors(fmt, backend):
-    assert not lp.count(torch.empty(0, 3), fmt, backend=backend).any()
-    counts = zeros(4)
-    lp.quantize(torch.empty(2, 0), fmt, counts=counts, backend=backend)
-    assert not counts.any()
-    lp.quantize(torch.tensor(-0.0), fmt, counts=counts, backend=backend)
-    assert counts.tolist() == [0, 0, 1, 0]
-    assert lp.count(torch.tensor(math.inf), fmt, backend=backend).tolist() == [0, 0, 0, 1]
 
 
 def test_the_gradient_is_straight_through(backend):
@@ -171,20 +104,8 @@ def test_a_tensor_without_memory_takes_the_operator() -> None:
     assert operators.names == ["lpkernels::_count"]
 
 
-AFFINES = ["affine4", "affine8", "affine3_sym", "affine4_axis0", "affine5_sym_axis1"]
-
-
 def near_values(*shape: int) -> torch.Tensor:
     return torch.randn(*shape) * torch.exp2(torch.randint(-6, 6, shape).float())
-
-
-def ends_of(x: torch.Tensor, fmt: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least and the largest value of x, or of every slice of a format with an axis."""
-    axis = lp.parse_format(fmt).axis
-    if axis is None:
-        return x.amin(), x.amax()
-    others = [d for d in range(x.dim()) if d != axis % x.dim()]
-    return x.amin(others), x.amax(others)
 
 
 # The published quantizer's own vectors: Fu et al. 2021 (CPT), modules/quantize.py.
@@ -204,35 +125,6 @@ def test_the_published_codes(bits, backend):
         got = lp.quantize(x, fmt, range=ends, backend=backend)
         assert_bit_equal(got, want)
         assert_bit_equal(got, lp.quantize(x, fmt, backend=backend))
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", AFFINES)
-def test_the_ends_of_the_tensor_change_nothing(fmt, rounding, backend):
-    x, rest = near_values(4, 9), how(backend)
-    got = lp.quantize(x, fmt, rounding, range=ends_of(x, fmt), **rest)
-    assert_bit_equal(got, lp.quantize(x, fmt, rounding, **rest))
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", AFFINES)
-def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
-    x, quantizer = near_values(6, 9), lp.Quantizer(fmt, rounding)
-    x[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
-    axis = quantizer.fmt.axis
-    ends = torch.sort(torch.randn(2, 1 if axis is None else x.shape[axis]), dim=0)[0]
-    want = twin.quantize(x.numpy(), quantizer, seed=SEED, limits=ends.double().numpy())
-    for backend in backends:
-        rest = how(backend)
-        for given in (ends, tuple(ends), ends.double(), list(ends.unbind())):
-            if axis is None and isinstance(given, torch.Tensor):
-                given = given.reshape(2)
-            assert_bit_equal(lp.quantize(x, quantizer, range=given, **rest), want)
-        counts = torch.zeros(4, dtype=torch.int64)
-        got = lp.quantize(x, quantizer, range=tuple(ends), counts=counts, **rest)
-        assert_bit_equal(got, want)
-        assert_bit_equal(lp.count(x, quantizer, range=tuple(ends), **rest), counts)
-        assert counts[0] > 0
 
 
 def test_values_outside_take_the_end_codes_and_a_single_value_the_smallest_step(backend):

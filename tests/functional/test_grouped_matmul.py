@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import backends
 from lpkernels.arithmetic import MODELS
 from tests.compare import assert_bit_equal
 from tests.support.processor import NEEDS_KERNELS
@@ -235,9 +234,3 @@ def test_recurrent_layers_sum_by_the_unit_over_all_steps() -> None:
     shared = lp.Recipe(**dict.fromkeys(FIELDS, "tile32x32_k_e4m3"), **unit)
     with pytest.raises(ValueError, match="recurrent layer share none with it; give wgrad_input"):
         lp.convert(torch.nn.LSTM(32, 32), shared)(x)
-
-
-def test_a_gpu_takes_the_reference() -> None:
-    for name in ("cuda", "triton"):
-        reason = backends.get(name).unsupported("matmul_grouped", torch.device("cuda"))
-        assert reason

@@ -40,14 +40,6 @@ def test_every_way_of_choosing_has_its_rows() -> None:
     assert 0.0005 < found["greedy"][0]["noise"] < 0.003
 
 
-def test_gaps_have_no_cold_start() -> None:
-    gaps = matrix().errors.copy()
-    gaps[2, 3] = np.nan
-    known = ErrorMatrix(SPACE, matrix().tasks, gaps)
-    rows = frontier_study.study(known, SPACE, MEMORY, counts=(3,), rank=2, draws=1)
-    assert {row["method"] for row in rows} == {"greedy", "random", "column_mean"}
-
-
 def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
     records = frontier_study.ended_records(matrix(), SPACE, MEMORY, 0)
     assert [record["task"] for record in records] == list(matrix().tasks)

@@ -238,21 +238,6 @@ def test_no_test_module_imports_another_and_a_borrowed_test_is_found(tmp_path: P
     assert borrowed_tests(tmp_path) == ["tests/nn/test_new.py imports tests.nn.test_old.operand"]
 
 
-PAGE = ROOT / "docs" / "architecture.md"
-# A path in backticks: with a folder, and either a folder of ours or a file.
-NAMED = re.compile(r"`((?:lpkernels|csrc|tests|bench|docs)(?:/[\w.]+)*)`")
-
-
-def test_every_file_of_the_map_exists_and_every_package_is_on_it() -> None:
-    named = NAMED.findall(PAGE.read_text())
-    assert len(named) > 50
-    assert [path for path in named if not (ROOT / path).exists()] == []
-    text = PAGE.read_text()
-    packages = [path.parent for path in (ROOT / "lpkernels").glob("*/__init__.py")]
-    missing = [p.name for p in packages if f"lpkernels/{p.name}" not in text]
-    assert missing == []
-
-
 MOST = 34
 FOLDERS = tuple(budget(ROOT))
 
