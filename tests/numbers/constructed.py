@@ -1,9 +1,10 @@
 """Whatever the constructors of formats, quantizers, accumulators and recipes take, for hypothesis
 to draw: any arguments. What a constructor refuses with a ValueError is left out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
+import pytest
 from hypothesis import reject
 from hypothesis import strategies as st
 
@@ -19,7 +20,15 @@ from lpkernels.arithmetic import (
     Recipe,
     accumulator,
 )
-from lpkernels.formats import ALIASES, NAMED, BlockFormat, FloatFormat, TableFormat, parse_format
+from lpkernels.formats import (
+    ALIASES,
+    NAMED,
+    BlockFormat,
+    FloatFormat,
+    TableFormat,
+    _table,
+    parse_format,
+)
 from lpkernels.formats.integers import RULES, STEPS
 from lpkernels.formats.named_tables import linear4
 from lpkernels.rng import RNGS
@@ -35,6 +44,15 @@ _NAMES = """
 """.split()
 
 Strategy: TypeAlias = st.SearchStrategy[Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tables_of_this_module_alone() -> Iterator[None]:
+    """Names of tables stand in the errors about unknown names."""
+    before = dict(_table._BY_NAME)
+    yield
+    for name in set(_table._BY_NAME) - set(before):
+        del _table._BY_NAME[name]
 
 
 def _accepted(make: Callable[..., Any], *given: Strategy, **options: Strategy) -> Strategy:

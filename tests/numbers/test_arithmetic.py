@@ -18,25 +18,11 @@ from lpkernels.arithmetic import (
     Sgd,
     accumulator,
     as_accumulator,
-    as_quantizer,
 )
 from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
-from lpkernels.formats import AffineFormat, FloatFormat
+from lpkernels.formats import FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from tests.loops import each, rows
-
-
-@rows(
-    "text, quantizer",
-    ("e5m2", Quantizer(formats.E5M2)),
-    ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
-    ("e5m2:nearest_even", Quantizer(formats.E5M2)),
-    ("e5m2:philox:bits=7:stochastic", Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")),
-    ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
-)
-def test_quantizer_text_form(text, quantizer):
-    assert as_quantizer(text) == quantizer
-    assert quantizer.is_stochastic == ("stochastic" in text)
 
 
 def test_outer_and_its_rounding_default_to_those_of_the_sum():
@@ -120,22 +106,6 @@ def test_every_unit_is_a_recipe(unit):
         assert (fmt.exp_bits, fmt.man_bits) <= (bound.exp_bits, bound.man_bits)
     assert replace(built.dgrad, operands=unit.accumulator.operands) == unit.accumulator
     assert built.wgrad == built.dgrad
-
-
-@each("unit", [u for u in UNITS.values() if u.inputs == "tf32"])
-def test_a_block_is_either_decided_by_recordings_or_open(unit):
-    assert ("no shorter block" in unit.decided) != ("steps of 4, which" in unit.unknown)
-
-
-def test_recipes_of_units_take_what_their_inputs_are():
-    for name, weight in (
-        ("a100_tf32", "e8m10:toward_zero"),
-        ("ada_e5m2", "e5m2_sat"),
-        ("b200_fp8_mma", "e4m3fn_sat"),
-    ):
-        assert str(recipe(name).weight) == weight
-    assert recipe("ada_e4m3").dgrad.operands == (formats.E5M2, formats.E4M3FN)
-    assert recipe("h100_fp8_mma").dgrad == accumulator("h100_fp8_mma")
 
 
 @each("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])

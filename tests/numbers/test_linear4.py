@@ -5,19 +5,15 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import format_from_ints
-from lpkernels.formats.named_tables import linear4
 from lpkernels.reference import exact, twin
 from lpkernels.rng import draw
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.numbers.exact_tables import MODES, Table
-from tests.support.refusals import refused
 
 FORMAT = "block128_linear4_sfp32"
 # Codes (i + 1) / 16 times the largest magnitude.
@@ -93,48 +89,3 @@ def test_values_are_packed_in_four_bits_and_come_back(dtype: torch.dtype) -> Non
     back = lp.Scaled.from_tensors(elements, scale, None, FORMAT)
     assert torch.equal(back.values, q.values) and elements.max() == 15
     assert q.values[5].min() == 1 / 16 and q.scale[5, :2].isnan().all()
-
-
-def test_its_name_and_integers_are_read_back() -> None:
-    fmt = lp.parse_format(FORMAT)
-    assert str(fmt) == FORMAT and fmt.element == linear4() and fmt.bits == 4.25
-    assert format_from_ints(fmt.to_ints()) == fmt and fmt.zero_scale == 0.0
-    assert lp.BlockFormat(linear4(), 128, scale="fp32") == fmt
-    assert lp.parse_format("linear4") == linear4()
-    assert linear4().values().tolist() == [(i + 1) / 16 for i in range(16)]
-    assert lp.parse_format("block128_nf4_sfp32").zero_scale == 1.0
-
-
-ONE = torch.ones(4, 128)
-test_what_needs_a_zero_refuses_it = refused(
-    [
-        (lambda: lp.quantize(ONE, "linear4"), "linear4 has no zero, so it is an element of blocks"),
-        (lambda: lp.pack(ONE, "linear4"), "linear4 has no zero, so it is an element of blocks"),
-        (lambda: lp.Quantizer(linear4()), "has no zero, so it is an element of blocks"),
-        (lambda: lp.Accumulator("linear4"), "has no zero, so it is an element of blocks"),
-        (lambda: lp.BlockFormat("linear4", 128), "takes scale='fp32', got e8m0"),
-        (lambda: lp.Recipe(input=FORMAT), f"Recipe: input: {FORMAT} has no zero"),
-        (lambda: lp.Recipe(grad_weight=FORMAT), f"Recipe: grad_weight: {FORMAT} has no zero"),
-        (lambda: lp.matmul(lp.scaled(ONE, FORMAT), ONE.T, "fp32_chunkscale"),
-         f"matmul: {FORMAT} has no zero"),
-        (lambda: lp.count(ONE, FORMAT), f"count: nothing is counted in {FORMAT}"),
-        (lambda: lp.quantize(ONE, FORMAT, counts=torch.zeros(4, dtype=torch.int64)),
-         "quantize: nothing is counted"),
-        (lambda: lp.pack(torch.tensor([0.0, 1.0]), FORMAT), r"no code for 0\.0; round x with"),
-        (lambda: lp.pack(torch.tensor([0.3, 1.0]), FORMAT), "has no code for 0.3"),
-        (lambda: lp.pack(ONE, "row_linear4"), "do not tell the codes and scales"),
-        (lambda: lp.TableFormat([1, 2], "mine"), r"none of the values 1\.0 \.\. 2\.0 is 0"),
-    ],
-    ValueError,
-)  # fmt: skip
-
-
-def test_draws_stay_between_neighbours_and_are_the_same_as_of_codes() -> None:
-    x = torch.rand(40, 128)
-    x[:, 0] = 1.0
-    drawn = [
-        f(x, FORMAT, "stochastic", generator=torch.tensor(3)) for f in (lp.quantize, lp.scaled)
-    ]
-    assert_bit_equal(drawn[0], drawn[1].dequantize())
-    away = (drawn[0] - x.clamp(min=1 / 16)).abs()
-    assert away.max() < 1 / 16 and away[:, 1:].mean() == pytest.approx(1 / 48, rel=0.2)

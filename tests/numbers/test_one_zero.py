@@ -4,15 +4,13 @@ import itertools
 
 import ml_dtypes
 import numpy as np
-import pytest
 import torch
 
-import lpkernels as lp
 from lpkernels.formats import FloatFormat, as_format, format_from_ints, parse_format
 from lpkernels.reference.packing import decode, encode
 from lpkernels.rounding import ROUNDINGS, overflows_array, round_array, round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
+from tests.loops import each
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded
 
 
@@ -78,19 +76,3 @@ def test_dtypes() -> None:
     assert as_format(torch.float8_e4m3fnuz) == as_format(ml_dtypes.float8_e4m3fnuz)
     assert as_format(torch.float8_e5m2fnuz) == as_format(np.dtype(ml_dtypes.float8_e5m2fnuz))
     assert as_format(ml_dtypes.float8_e4m3b11fnuz) == as_format("e4m3b11fnuz")
-
-
-@rows(
-    "make, match",
-    (lambda: parse_format("p3109_k2p1se"), "k is 3 to 16, and p is 1 to k - 1"),
-    (lambda: parse_format("p3109_k8p8se"), "k=8 and p=8"),
-    (lambda: parse_format("p3109_k8p0ue"), "p is 1 to k$"),
-    (lambda: parse_format("p3109_k9p1ue"), "exp_bits must be in 1..8, got 9"),
-    (lambda: FloatFormat(4, 3, specials="fnuz", overflow="infinity"), "'fnuz' has no infinity"),
-    (lambda: FloatFormat(4, 3, signed=False), "signed=False needs specials='fnuz' or 'p3109'"),
-    (lambda: FloatFormat(8, 8, specials="fnuz"), "3 to 16 bits, got 17"),
-    (lambda: lp.BlockFormat(FloatFormat(4, 4, specials="fnuz", signed=False)), "have a sign"),
-)
-def test_refusals(make, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        make()

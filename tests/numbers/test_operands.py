@@ -1,4 +1,4 @@
-"""Accumulators with operands: fields and integers, and layers and backends that meet them."""
+"""Accumulators with operands: the sides of products, of their gradients and of layers."""
 
 from dataclasses import replace
 
@@ -7,70 +7,22 @@ import torch
 
 import lpkernels as lp
 from lpkernels import ops
-from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints
+from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import exchanged
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import measure
-from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.compiling import compiled as as_one_graph
 from tests.support.compiling import fresh_compiler  # noqa: F401
 
 MIXED = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"))
-TURNS = Accumulator(
-    "fp16", chunk=32, block=16, aligned_bits=25, operands="fp16", least_exponent=-21, interleaved=2
-)
 
 
-def test_the_text_form_names_the_fields_and_one_format_stands_for_both_sides() -> None:
-    assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
-    assert str(TURNS).endswith(":operands=e5m10:least_exponent=-21:interleaved=2")
-    assert accumulator(f"{MIXED}:least_exponent=-132") == replace(MIXED, least_exponent=-132)
-    fp16 = lp.parse_format("fp16")
-    assert TURNS.operands == (fp16, fp16)
-    for given in (fp16, "fp16,fp16", ["fp16", fp16], (fp16,)):
-        assert replace(TURNS, operands=given) == TURNS
-
-
-def test_integers_stand_behind_those_of_every_accumulator_and_exchanged_swaps_the_sides() -> None:
-    plain = replace(MIXED, operands=None)
-    left, right = (fmt.to_ints() for fmt in MIXED.operands)
-    assert MIXED.to_ints() == (*plain.to_ints(), *left, *right, 0, 0, 1)
-    assert TURNS.to_ints()[-3:] == (1, -21, 2)
-    assert len(plain.to_ints()) == 35 and accumulator_from_ints(plain.to_ints()) == plain
+def test_exchanged_swaps_the_sides() -> None:
     swapped = MIXED.exchanged()
     assert swapped.operands == MIXED.operands[::-1] and swapped.exchanged() == MIXED
     assert exchanged(MIXED.to_ints()) == swapped.to_ints()
     plain = lp.accumulator("e6m9_chunk64")
     assert plain.exchanged() is plain and exchanged(plain.to_ints()) == plain.to_ints()
-
-
-def test_a_recipe_names_them() -> None:
-    recipe = lp.Recipe(fprop="h100_e4m3", dgrad=MIXED, wgrad=str(MIXED))
-    assert recipe.dgrad == recipe.wgrad == MIXED
-    assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
-
-
-needs_cpu = pytest.mark.skipif(
-    lp.backends.status()["cpu"] != "available", reason=lp.backends.status()["cpu"]
-)
-
-
-@each("op, name", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"], ["cpu", "triton"])
-def test_cpu_and_triton_have_the_step(name: str, op: str) -> None:
-    backend = pytest.importorskip(f"lpkernels.backends.{name}").BACKEND
-    home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"
-    assert backend.unsupported(f"{op}_operands", torch.device(home)) == ""
-    said = lp.backends.get("cuda").unsupported(f"{op}_operands", torch.device("cuda"))
-    assert "backend='triton' has these" in said
-
-
-@needs_cpu
-def test_auto_takes_the_cpu() -> None:
-    a, b = torch.randn(3, 40), torch.randn(40, 5)
-    lp.backends.take_tiers()
-    assert_bit_equal(lp.matmul(a, b, MIXED), lp.matmul(a, b, MIXED, backend="reference"))
-    assert sum(lp.backends.take_tiers().values()) == 1
 
 
 def test_measure_refuses_them_by_name() -> None:

@@ -9,7 +9,6 @@ import pytest
 import lpkernels as lp
 from lpkernels.arithmetic import (
     Precision,
-    as_running_range,
     checked_formats,
     precision,
     with_accumulators,
@@ -17,7 +16,6 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from tests.loops import rows
-from tests.support.refusals import refused
 
 CPT = lp.recipe("cpt_fu2021")
 TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}
@@ -105,38 +103,6 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     assert not rounds(recipe, (4, None), 8) and not rounds(recipe, None, None)
 
 
-@rows(
-    "recipe, forward, backward, formats, message",
-    (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
-    (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
-    (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
-    (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
-    (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),
-    (lp.Recipe(input="e4m3fn"), 4, None, None, "has no width .* formats={8: 'e4m3fn', 4"),
-    (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
-    (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
-)
-def test_what_a_recipe_cannot_take_is_refused(recipe, forward, backward, formats, message):
-    with pytest.raises(ValueError, match=message):
-        with_precision(recipe, forward, backward, checked_formats(formats))
-
-
-WRONG_KINDS = [
-    (lambda: checked_bits("b", 33), ValueError, "set_precision: b must be in 1..32, got 33"),
-    (lambda: checked_bits("b", 4.0), TypeError, "b must be an int, got 4.0"),
-    (lambda: checked_forward_bits((4, 4, 4)), ValueError, "an int or a pair .input, weight."),
-    (lambda: checked_forward_bits((4, 0)), ValueError, "forward_bits must be in 1..32, got 0"),
-    (lambda: checked_formats(["e4m3"]), TypeError, "be a mapping {bits: format}, got list"),
-    (lambda: checked_formats({}), ValueError, "formats is empty"),
-    (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
-    (lambda: checked_formats({4: "e4x3"}), ValueError, r"formats\[4\]: .* format 'e4x3'"),
-    (lambda: with_accumulators(CPT, {"forward": "e6m9"}), ValueError,
-     "set_accumulator: 'forward' is no product; expected fp"),
-    (lambda: with_accumulators(CPT, {"fprop": 3}), TypeError, "set_accumulator: "),
-]  # fmt: skip
-test_arguments_of_another_kind_are_refused = refused(WRONG_KINDS)
-
-
 def test_bits_are_python_ints() -> None:
     assert type(checked_bits("b", np.int64(4))) is int
     assert checked_forward_bits((np.int64(4), None)) == (4, None)
@@ -152,25 +118,6 @@ def test_accumulators_of_all_products_or_of_some() -> None:
     some = with_accumulators(every, {"wgrad": lp.Accumulator("e6m5"), "dgrad": lp.NATIVE})
     assert [str(some.fprop), str(some.dgrad), str(some.wgrad)] == ["e6m9", "native", "e6m5"]
     assert replace(some, fprop=lp.NATIVE, wgrad=lp.NATIVE) == CPT
-
-
-def ranged(fmt: str | None, its: Any = "running:0.9") -> lp.Recipe:
-    return lp.Recipe(input=fmt, input_range=its)
-
-
-WRONG_RANGES = [
-    (lambda: lp.RunningRange("0.9"), TypeError, "momentum must be a float, got '0.9'"),
-    (lambda: lp.RunningRange(True), TypeError, "momentum must be a float, got True"),
-    (lambda: lp.RunningRange(float("nan")), ValueError, "at least 0 and below 1, got nan"),
-    (lambda: lp.RunningRange(0.9, 1), TypeError, "debiased must be True or False"),
-    (lambda: as_running_range("ema:0.9"), ValueError, "such as 'running:0.9', got 'ema:0.9'"),
-    (lambda: as_running_range("running:.9:no"), ValueError, "gives its momentum twice"),
-    (lambda: as_running_range("running:1.5"), ValueError, "at least 0 and below 1, got 1.5"),
-    (lambda: as_running_range(0.9), TypeError, "expected a RunningRange or its text"),
-    (lambda: ranged("affine8", 0.9), TypeError, "Recipe: input_range: expected a RunningRange"),
-    (lambda: ranged("affine8_axis0"), ValueError, "of one range, got input=affine8_axis0"),
-]
-test_wrong_running_ranges_are_refused = refused(WRONG_RANGES)
 
 
 def test_cpt_fu2021_has_the_quantizers_of_the_paper() -> None:

@@ -1,7 +1,5 @@
 """The operands of a Recipe's products: texts, pickles, and which codes a product reads."""
 
-from typing import Any
-
 import pytest
 
 import lpkernels as lp
@@ -15,19 +13,6 @@ PRETRAINING = {
     "wgrad_input": "block16_k_e2m1_se4m3fn_t_te:rht16",
     "wgrad_grad_output": "block16_k_e2m1_se4m3fn_t_te:stochastic:rht16",
 }
-SHOWN: list[tuple[dict[str, Any], str]] = [
-    ({"input": K, "requantize": "codes"}, f"Recipe(input='{K}', requantize='codes')"),
-    ({"input": K, "requantize": "source"}, f"Recipe(input='{K}')"),
-    ({"dgrad_weight": "fp32"}, "Recipe(dgrad_weight='e8m23')"),
-    (PRETRAINING, f"Recipe({', '.join(f'{k}={v!r}' for k, v in PRETRAINING.items())})"),
-]
-
-
-def test_texts() -> None:
-    for fields, text in SHOWN:
-        recipe = lp.Recipe(**fields)
-        assert str(recipe) == text
-        assert lp.Recipe.parse(text) == recipe
 
 
 @pytest.mark.filterwarnings("ignore::lpkernels.FixedAxisWarning")

@@ -117,17 +117,6 @@ def test_array_equals_scalar(rng, bits):
     assert int(got.max()) < 2**bits
 
 
-@each("rng", RNGS)
-def test_draws_are_the_fields_of_a_word(rng):
-    word = draw(3, 1, 4, 5, 2, 32, rng)
-    halves = [draw(3, 1, 4, 5, 4 + i, 16, rng) for i in range(2)]
-    quarters = [draw(3, 1, 4, 5, 8 + i, 8, rng) for i in range(4)]
-    assert word == halves[0] | halves[1] << 16
-    assert word == sum(byte << 8 * i for i, byte in enumerate(quarters))
-    assert draw(3, 1, 4, 5, 9, 3, rng) == quarters[1] >> 5
-    assert draw(3, 1, 4, 5, 5, 11, rng) == halves[1] >> 5
-
-
 def test_draws_shapes():
     assert draws(1, 0, 2, 3, 4, 8).shape == ()
     assert draws(1, 0, 2, 3, np.zeros((0, 3), int), 8).shape == (0, 3)

@@ -7,20 +7,18 @@ import pickle
 import re
 import subprocess
 import sys
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.formats import TableFormat, format_from_ints, parse_format, table_of_parts
+from lpkernels.formats import format_from_ints, parse_format
 from lpkernels.formats.integers import TABLE, code_bits, has_table
 from tests.compare import assert_bit_equal
 from tests.loops import rows
 from tests.numbers.exact_tables import table_named
 from tests.support.processor import flushed
-from tests.support.refusals import refused
 
 OWN = lp.TableFormat([-1, 0, 2.5, 4], "tables_own", codes=[3, 0, 2, 1], nan_code=9)
 
@@ -183,83 +181,3 @@ def test_values_and_codes_are_those_of_the_definition(name):
     assert fmt.bits == (
         1 + int(numbers[0]) + int(numbers[1]) if "super" in name else int(numbers[0])
     )
-
-
-def test_the_range_of_a_supernormal_is_that_of_mptorch():
-    # With one binade at each end.
-    fmt = lp.supernormal(4, 3, 1, 1)
-    assert (fmt.max, fmt.values()[fmt.values() > 0].min()) == (2.0**14, 2.0**-14)
-
-
-test_wrong_tables_are_refused = refused(
-    [
-        (lambda: lp.TableFormat([0, 2, 1], "a"), r"2\.0 and 1\.0 are not ascending"),
-        (lambda: lp.TableFormat([0, 1, 1 + 1e-9], "a"), r"1\.0 and 1\.000000001 are not ascending"),
-        (lambda: lp.TableFormat([0, torch.nan], "a"), "the value nan is not finite"),
-        (lambda: lp.TableFormat([0, 1e39], "a"), r"1e\+39 is not finite as a float32"),
-        (lambda: lp.TableFormat([1, 2], "a"), r"none of the values 1\.0 \.\. 2\.0 is 0"),
-        (lambda: lp.TableFormat(range(2**16 + 1), "a"), "2 to 65536 values, got 65537"),
-        (lambda: lp.TableFormat([0, 1], "a", codes=[0]), "got 1 codes for 2 values"),
-        (lambda: lp.TableFormat([0, 1], "a", codes=[5, 5]), "got 5, or more than once"),
-        (lambda: lp.TableFormat([0, 1], "a", codes=[0, -3]), r"numbers in 0\.\.131071, got -3"),
-        (lambda: lp.TableFormat([0, 1], "a", codes=[4, 7], nan_code=7), "7 is the code of"),
-        (lambda: lp.TableFormat([0, 1], "a", nan_code=2**17), "nan_code must be in"),
-        (lambda: lp.TableFormat([0, 1], "a", infinity="inf"), "infinity .*one of nan; got 'inf'"),
-        (lambda: lp.TableFormat([0.0, 1e-30, 1.0], "a"), r"1\.0\d+e-30 and 1\.0 has more than 52"),
-        (lambda: lp.TableFormat([0, 1], "a", boundaries=[]), "2 values have 1 boundaries, got 0"),
-        (lambda: lp.TableFormat([0, 1], "a", boundaries=[1.5]), r"boundary 1\.5 between"),
-        (lambda: lp.TableFormat([0, 1], "a", boundaries=[Fraction(1, 3)]), "more than 52"),
-        (lambda: lp.TableFormat([0, 1], "a", boundaries=[2.0**-301]), r"nor above 2\^-300"),
-        (lambda: lp.TableFormat([0, 1], "tables_own"), "the name of another table"),
-        (lambda: lp.TableFormat([0, 1], "e4m3"), "name 'e4m3' is the name of FloatFormat"),
-        (lambda: lp.TableFormat([0, 1], "row_mine"), "is of the form of other names"),
-        (lambda: lp.TableFormat([0, 1], "posit8es1"), "the name of <TableFormat posit8es1"),
-        (lambda: lp.TableFormat([0, 1], "int8"), "an integer element"),
-        (lambda: lp.TableFormat([0, 1], "a_chunk4"), "texts of accumulators"),
-        (lambda: lp.TableFormat([0, 1], "lba_m7e4"), "texts of accumulators"),
-        (lambda: table_of_parts("e4m3", *lp.parse_format("nf4").parts()[1:]),
-         "name 'e4m3' is the name of FloatFormat"),
-        (lambda: lp.TableFormat([0, 1], "Mine"), "characters a-z, 0-9 and _, got 'Mine'"),
-        (lambda: lp.posit(17, 1), r"n must be in 3\.\.16, got 17"),
-        (lambda: parse_format("posit16es4"), r"posit16es4 is 2\^224, beyond float32"),
-        (lambda: parse_format("posit08es1"), "is written 'posit8es1'"),
-        (lambda: lp.supernormal(8, 3, 1, 1), r"a value is 2\^"),
-        (lambda: lp.supernormal(4, 3, 15, 1), "high must be in 0..0, got 1"),
-        (lambda: lp.logarithmic(10, 1), "exponent -255, beyond float32"),
-        (lambda: lp.logarithmic(8, 2**23), "are equal once they are float32"),
-        (lambda: lp.BlockFormat("nf4", 64), "the table nf4 takes scale='fp32', got e8m0"),
-        (lambda: lp.BlockFormat("nf4", 64, scale="fp32", steps="te"), "is not defined here"),
-        (lambda: lp.BlockFormat(wide(), 64, scale="fp32"), "at most 28 significant bits.*have 40"),
-        (lambda: lp.BlockFormat(ends(), "row"), "ends as the names of block formats do"),
-    ],
-    ValueError,
-)  # fmt: skip
-test_wrong_types_are_refused = refused(
-    [
-        (lambda: lp.TableFormat([[0, 1]], "a"), "values must be numbers in one dimension"),
-        (lambda: lp.TableFormat([0, 1], 5), "name must be a str, got 5"),
-        (lambda: lp.TableFormat([0, 1], "a", codes=[0.5, 1]), "codes must be whole numbers"),
-        (lambda: lp.TableFormat([0, 1], "a", boundaries=["b"]), "a number, got 'b'"),
-    ],
-    TypeError,
-)
-
-
-def wide() -> TableFormat:
-    return lp.TableFormat([0, 1], "tables_wide", boundaries=[0.5 + 2.0**-40])
-
-
-def ends() -> TableFormat:
-    return lp.TableFormat([0, 1], "tables_te")
-
-
-@rows(
-    "text",
-    "block64_nf4_sfp32", "row_posit8es1", "tensor_supernormal_e4m3_1_1", "row_axis0_tables_own",
-    "tile8x4_log5s2_sfp32_up", "block16_k_nf4_sfp32_to0.5",
-)  # fmt: skip
-def test_names_of_blocks_of_tables_read_back(text):
-    fmt = parse_format(text)
-    assert str(fmt) == text
-    assert format_from_ints(fmt.to_ints()) == fmt
-    assert isinstance(fmt.element, TableFormat)

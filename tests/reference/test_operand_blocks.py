@@ -6,8 +6,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
@@ -16,9 +14,7 @@ from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.operands import KINDS, operand
 from tests.support.recordings import Group, groups
-from tests.support.strategies import accumulators
 
 INF, NAN = math.inf, math.nan
 
@@ -201,11 +197,3 @@ def test_initial_is_rounded_to_the_format_first() -> None:
     for x in (1 + i / 64 for i in range(16)):
         want = round_scalar(x, acc.outermost, "stochastic", draw=bits, random_bits=8)
         assert summed(acc, [], initial=x) == want
-
-
-@given(accumulators(), st.integers(0, 20), st.sampled_from(KINDS), st.integers(0, 2**32))
-def test_the_twin_has_the_bits_of_the_exact_way(acc, length, kind, seed) -> None:
-    rng = np.random.default_rng(seed)
-    a, b = (operand(kind, shape, rng) for shape in ((2, length), (length, 2)))
-    initial = operand(kind, (2,), rng) if seed % 2 else None
-    both_ways(a, b, acc, seed=seed, initial=initial)

@@ -1,12 +1,10 @@
 """The reference backend: tensors of any dtype and strides in and out, with the bits of the twin."""
 
 import numpy as np
-import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends._reference import BACKEND
-from lpkernels.formats import AffineFormat
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
 from tests.compare import assert_bit_equal
@@ -62,11 +60,6 @@ def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
     BACKEND.accumulate(whole, addend, (0, 0), ints, SEED, 3, SITE_OUTER, 9)
     BACKEND.accumulate(part, addend[2:, 3:], (2, 3), ints, SEED, 3, SITE_OUTER, 9)
     assert_bit_equal(part, whole[2:, 3:])
-
-
-def test_pack_refuses_an_affine_format() -> None:
-    with pytest.raises(ValueError, match=r"table or block format, got affine4.*FixedFormat"):
-        BACKEND.pack(torch.ones(2), AffineFormat(4).to_ints())
 
 
 def test_backend_leaves_numpy_error_state_alone() -> None:

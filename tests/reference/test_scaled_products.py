@@ -130,18 +130,6 @@ def test_long_sums_are_exact(length: int, left: str, right: str) -> None:
         assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
 
 
-def test_unit_scales_are_chunks() -> None:
-    rng = np.random.default_rng(2)
-    a, b = (rng.standard_normal(size).astype(np.float32) for size in ((5, 70), (70, 4)))
-    for rest in ("", ":stochastic", ":order=pairwise", ":block=4:aligned_bits=9"):
-        ones = np.ones((5, 5), np.float32), np.ones((4, 1), np.float32)
-        scales = Scales(*ones, 16, 0, False)
-        by_scale = as_accumulator(f"e6m9_chunkscale{rest}")
-        got = twin.matmul_scaled(a, b, scales, by_scale, seed=3)
-        want = twin.matmul(a, b, None, as_accumulator(f"e6m9_chunk16{rest}"), seed=3)
-        assert_bit_equal(got, want, rest)
-
-
 def test_transformer_engines_product_of_nvfp4() -> None:
     """Its Python reference adds each segment in float32 and multiplies by both tensor scales."""
     with np.load(Path(__file__).parents[1] / "data/scaled_formats/gemm.npz") as recorded:

@@ -11,24 +11,8 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.reference import exact, twin
 from lpkernels.reference.events import matmul_events
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.table_cases import accumulators
 from tests.compare import assert_bit_equal
 from tests.loops import each
-
-
-@each("number, acc", enumerate(accumulators(240, seed=5)))
-def test_sums_with_tables_and_without_a_sign_are_exact(number: int, acc: lp.Accumulator) -> None:
-    rng = np.random.default_rng(number)
-    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 9), (9, 2)))
-    a *= (0.25, 1.0, 8.0, 2.0**-20)[number % 4]
-    # Formats without a sign see positive sums too.
-    a[0], b[:, 0] = np.abs(a[0]), np.abs(b[:, 0])
-    a[:, 2], b[3, 1] = (-0.0, 0.0), -0.0
-    if number % 9 == 0:
-        a[1, 5], b[7, 1] = np.inf, (np.nan, 1e30)[number % 2]
-    bias = np.array([0.25, -1e-9], np.float32)
-    want = exact.matmul(a, b, bias, acc, seed=5)
-    assert_bit_equal(twin.matmul(a, b, bias, acc, seed=5), want)
 
 
 def test_zeros_of_products_are_positive_before_they_are_added():
@@ -60,24 +44,6 @@ def test_blocks_of_tables_are_exact(mode):
     q = twin.scaled(x, Quantizer("block8_nf4_sfp32", mode), seed=9)
     assert_bit_equal(q.values[0, :8], np.zeros(8, np.float32))
     assert np.isnan(q.scale[1, 0]) and np.isnan(q.scale[2, 2]) and q.scale[0, 0] == 1.0
-
-
-def test_a_backend_without_tables_names_one_that_has_them():
-    cuda = lp.backends.get("cuda")
-    for op in ("quantize_table", "matmul_table", "pack_table", "matmul_scaled_table"):
-        reason = cuda.unsupported(op, torch.device("cuda"))
-        assert "csrc/cuda knows no tables" in reason and "triton" in reason
-
-
-def test_layers_and_their_gradients_take_tables():
-    recipe = lp.Recipe(
-        input="posit8es1", weight="block8_k_nf4_sfp32", grad_output="log8s8:stochastic",
-        output="posit16es2", fprop="posit11es2_chunkscale", dgrad="fp32_chunkscale",
-        wgrad="e6m9:product=nf4",
-    )  # fmt: skip
-    layer, x = lp.nn.Linear(8, 6, recipe=recipe), torch.randn(5, 8, requires_grad=True)
-    layer(x).sum().backward()
-    assert torch.isfinite(x.grad).all() and torch.isfinite(layer.weight.grad).all()
 
 
 def test_masters_and_states_are_kept_as_codes_of_tables_and_the_fused_pass_refuses_them():

@@ -8,7 +8,6 @@ from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.reference import exact, twin
 from lpkernels.reference.counting import quantize_counting
-from lpkernels.rng import SITE_OUTPUT
 from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
@@ -36,13 +35,6 @@ def test_quantize_equals_exact_on_hard_values(fmt: FloatFormat | FixedFormat, ro
 def test_quantize_of_a_group_equals_exact(fmt, rounding, kind, rng):
     x = operand(kind, (3, 4, 5), rng)
     assert_bit_equal(*both(x, Quantizer(fmt, rounding, random_bits=9), seed=5))
-
-
-@each("random_bits, generator", [None, 1, 8, 9, 16, 17, 32], ["fast", "philox"])
-def test_quantize_equals_exact_for_every_number_of_random_bits(generator, random_bits, rng):
-    quantizer = Quantizer("e4m2", "stochastic", random_bits=random_bits, rng=generator)
-    x = rng.standard_normal((7, 9))
-    assert_bit_equal(*both(x, quantizer, seed=-3, site=SITE_OUTPUT))
 
 
 @each("dtype, fmt", [np.float16, np.float32, np.float64], ["e5m2", "block4_e4m3", "affine4"])
