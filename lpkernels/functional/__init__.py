@@ -1,24 +1,26 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
 from lpkernels.functional._saved import packed_activations
-from lpkernels.functional.activations import gelu, softmax
-from lpkernels.functional.attention import scaled_dot_product_attention
-from lpkernels.functional.bilinear import bilinear
-from lpkernels.functional.conv import conv1d, conv2d, conv3d
-from lpkernels.functional.conv_transpose import (
+from lpkernels.functional.attention import (
+    multi_head_attention_forward,
+    scaled_dot_product_attention,
+)
+from lpkernels.functional.between_quantizers import embedding, gelu
+from lpkernels.functional.conv import (
+    conv1d,
+    conv2d,
+    conv3d,
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
 )
 from lpkernels.functional.count import count
 from lpkernels.functional.einsum import einsum
-from lpkernels.functional.embedding import embedding
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
-from lpkernels.functional.multi_head import multi_head_attention_forward
-from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm
+from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm, softmax
 from lpkernels.functional.packing import pack, unpack
-from lpkernels.functional.products import addmm, baddbmm, bmm
+from lpkernels.functional.products import addmm, baddbmm, bilinear, bmm
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.recurrent import (
     gru,

@@ -10,7 +10,7 @@ backward    last step first: the cell's gradient g, grad_output(g) once for each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing
 from lpkernels.ops import operators_for
-
-if TYPE_CHECKING:
-    from lpkernels.functional.scaled.recurrence import CodesOfSteps
 
 _LINEAR = LinearGeometry()
 
@@ -48,30 +45,33 @@ class Spec(NamedTuple):
     backend: str
 
 
-class _Product:
-    """One weight of the steps: its product at each step, and the one sum of its gradient."""
+class ProductOfSteps:
+    """One weight of the steps: its product at each step, and the one sum of its gradient.
+
+    quantize: whether the weight is not yet rounded.
+    """
 
     def __init__(self, call: Call, w: Tensor, bias: Tensor | None, quantize: bool = True) -> None:
         self.call = call
         self.w = call.rounded(w, "weight") if quantize else w
         self.bias = None if bias is None else call.rounded(bias, "bias")
 
-    def _of_step(self, step: int) -> Call:
-        seed = self.call.seed
-        return (
-            self.call if seed is None else self.call.seeded(seeds.seed_of_product(seed, step + 1))
-        )
+    def call_of(self, step: int) -> Call:
+        """The call with the seed of a step."""
+        if self.call.seed is None:
+            return self.call
+        return self.call.seeded(seeds.seed_of_product(self.call.seed, step + 1))
 
     def operand(self, h: Tensor, step: int) -> Tensor:
-        return self._of_step(step).rounded(h, "input")
+        return self.call_of(step).rounded(h, "input")
 
     def forward(self, hq: Tensor, step: int) -> Tensor:
-        call = self._of_step(step)
+        call = self.call_of(step)
         return call.rounded(_LINEAR.fprop(hq, self.w, self.bias, call.sum("fprop")), "output")
 
     def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """The rounded gradient, and the gradient of the step's operand."""
-        call = self._of_step(step)
+        call = self.call_of(step)
         g = call.rounded(g, "grad_output")
         shape = torch.Size([len(g), self.w.shape[1]])
         return g, call.rounded(_LINEAR.dgrad(g, self.w, shape, call.sum("dgrad")), "grad_input")
@@ -96,9 +96,6 @@ def _with_rows(new: Tensor, old: Tensor) -> Tensor:
     return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])
 
 
-_Either: TypeAlias = "_Product | CodesOfSteps"
-
-
 class _Kept(NamedTuple):
     """The operands of the two products and the tensors of the cells, step by step."""
 
@@ -107,10 +104,13 @@ class _Kept(NamedTuple):
     cells: list[tuple[Tensor, ...]]
 
 
+_Products: TypeAlias = tuple[ProductOfSteps, ProductOfSteps | None]
+
+
 def _products(
     spec: Spec, weights: Weights, seed: Tensor | None, quantize: bool = True
-) -> tuple[_Either, _Either | None]:
-    make: type[_Either] = _Product
+) -> _Products:
+    make = ProductOfSteps
     if spec.recipe.by_product is not None:
         from lpkernels.functional.scaled.recurrence import CodesOfSteps
 
@@ -125,7 +125,7 @@ def _products(
 
 def _steps(
     zx: Tensor, h: Tensor, c: Tensor | None, weights: Weights, spec: Spec, seed: Tensor | None
-) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, tuple[_Either, _Either | None]]:
+) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, _Products]:
     hh, hr = products = _products(spec, weights, seed)
     blocks = zx.split(spec.sizes[::-1])[::-1]
     outputs: list[Tensor] = []
@@ -184,22 +184,19 @@ class _Recurrence(torch.autograd.Function):
         ctx.sees = new_product()
         steps = _steps(zx, h, c, Weights(hh, hh_bias, hr), spec, seed)
         outputs, last, last_c, kept, (of_hh, of_hr) = steps
-        ctx.spec, ctx.has_seed, ctx.has_bias = spec, seed is not None, hh_bias is not None
-        cells = [t for of_cell in kept.cells for t in of_cell]
-        ctx.projects = of_hr is not None
-        weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
         needs = ctx.needs_input_grad
         operands = of_hh.keep(kept.operands) if needs[3] else []
         projected = of_hr.keep(kept.projected) if of_hr is not None and needs[5] else []
+        weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
         rounded = [
-            Saved(w) if w is source else saved(of_hh.call, w, (), spec.recipe.weight, w)
+            (Saved(w) if w is source else saved(of_hh.call, w, (), spec.recipe.weight, w), w.shape)
             for w, source in weights
         ]
-        known = [*operands, *projected, *zip(rounded, (w.shape for w, _ in weights), strict=True)]
-        ctx.formats = [(each.fmt, rest) for each, rest in known]
-        ctx.count = len(operands)
-        tensors = [each.tensor for each, _ in known]
-        ctx.save_for_backward(*tensors, *cells, *([] if seed is None else [seed]))
+        entries = [*operands, *projected, *rounded]
+        ctx.spec, ctx.projects, ctx.operands = spec, of_hr is not None, len(operands)
+        ctx.formats = [(entry.fmt, shape) for entry, shape in entries]
+        cells = [t for of_step in kept.cells for t in of_step]
+        ctx.save_for_backward(seed, *(entry.tensor for entry, _ in entries), *cells)
         return torch.cat(outputs), last, zx.new_empty(0) if last_c is None else last_c
 
     @staticmethod
@@ -208,20 +205,15 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[list[tuple[Saved, Any]], list[tuple[Tensor, ...]], Weights, Tensor | None]:
         """The operands of wgrad, as products keep them, the tensors of the cells step by step, the
         weights and the seed."""
-        tensors = list(ctx.saved_tensors)
-        seed = tensors.pop() if ctx.has_seed else None
-        count = len(ctx.spec.sizes)
-        cells = tensors[len(ctx.formats) :]
-        parts = zip(tensors, ctx.formats, strict=False)
-        known = [(Saved(t, (), fmt), rest) for t, (fmt, rest) in parts]
+        seed, *tensors = ctx.saved_tensors
+        count, steps = len(ctx.formats), len(ctx.spec.sizes)
+        kinds = zip(tensors, ctx.formats, strict=False)
+        entries = [(Saved(t, (), fmt), shape) for t, (fmt, shape) in kinds]
+        size = (len(tensors) - count) // steps
+        cells = [tuple(tensors[i : i + size]) for i in range(count, len(tensors), size)]
         call = Call(ctx.spec.recipe, seed, ctx.spec.backend, operators_for(*tensors, seed))
-        weights = [
-            kept.restored(call, shape)[0] for kept, shape in known[len(known) - 1 - ctx.projects :]
-        ]
-        each = len(cells) // count
-        by_step = [tuple(cells[i * each : (i + 1) * each]) for i in range(count)]
-        hh, hr = weights[0], weights[1] if ctx.projects else None
-        return known, by_step, Weights(hh, None, hr), seed
+        weights = [w.restored(call, shape)[0] for w, shape in entries[-1 - ctx.projects :]]
+        return entries, cells, Weights(weights[0], None, weights[1] if ctx.projects else None), seed
 
     @staticmethod
     @first_order
@@ -246,10 +238,10 @@ class _Recurrence(torch.autograd.Function):
             of_zh.append(rounded)
             dh = _with_rows(back if part.h is None else back + part.h, dh)
             dc = None if dc is None or part.c is None else _with_rows(part.c, dc)
-        dw = hh.wgrad(kept[: ctx.count], of_zh) if needs[3] else None
+        dw = hh.wgrad(kept[: ctx.operands], of_zh) if needs[3] else None
         db = dwr = None
         if needs[4]:
             db = hh.bias_gradient(of_zh)
         if needs[5] and hr is not None:
-            dwr = hr.wgrad(kept[ctx.count : -2], of_projected)
+            dwr = hr.wgrad(kept[ctx.operands : -2], of_projected)
         return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

@@ -1,4 +1,4 @@
-"""Convolutions in one, two and three dimensions under a Recipe."""
+"""Convolutions and transposed ones in one, two and three dimensions under a Recipe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.layer import Sum, emulated_layer, widened_all
 from lpkernels.functional.running import Scales
-from lpkernels.functional.torch_calls import CONVOLUTIONS, own
+from lpkernels.functional.torch_calls import CONVOLUTIONS, gradient_of_convolution, own
 from lpkernels.ops import Convolution, Product, fprop_of, is_direct
 from lpkernels.recipes import as_recipe
 
 Size = int | Sequence[int]
+
+
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 @dataclass(frozen=True)
@@ -74,21 +77,56 @@ class ConvGeometry(SlidingGeometry):
         return how.of(Product("conv_wgrad", x, g, shape, self.conv()))
 
 
-def check_dimensions(
-    function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, layout: str
-) -> bool:
-    """All are operands; x has the dimensions of one or several images, weight those of layout.
+class ConvTransposeGeometry(SlidingGeometry):
+    """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
+    y's shape to the shape of x (N, C_in, *).
 
-    Returns whether operators may run directly.
+    So dx is that convolution of dy, and dw its wgrad. Order of the sums within a group: (c_in,
+    kernel) forward, (c_out, kernel) for the input's gradient, (n, input position) for the weight's,
+    (n, output position) for the bias'. The draws have the keys of the convolution's passes.
     """
-    direct = _checks.operands(function, x=x, weight=weight, bias=bias)
-    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
-        names = "DHW"[-dims:] if dims > 1 else "L"
-        raise ValueError(
-            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
-            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
+
+    def output_shape(self, x: Tensor, w: Tensor) -> list[int]:
+        parts = zip(
+            x.shape[2:],
+            w.shape[2:],
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.dilation,
+            strict=True,
         )
-    return direct
+        spatial = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in parts]
+        return [x.shape[0], w.shape[1] * self.groups, *spatial]
+
+    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+        conv = self.conv()
+        if how.acc.is_native:
+            stride, padding, dilation, groups = conv
+            numbers = (stride, padding, self.output_padding, groups, dilation)
+            with how.by_torch(x):
+                return own(_TRANSPOSED[len(stride)], x, w, b, *numbers)
+        product = Product("conv_dgrad", x, w, self.output_shape(x, w), conv)
+        return how.of(product) if b is None else how.add_bias(how.rounding(()).of(product), b, 1)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w, how)
+        dx = how.of(fprop_of(g, w, None, self.conv()))
+        # An output_padding of the stride or more makes room for positions that x does not have.
+        if dx.shape != shape:
+            dx = dx[tuple(slice(n) for n in shape)].contiguous()
+        return dx
+
+    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        if how.acc.is_native:
+            return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape), how)
+        # The convolution's input is g, and its product's left factor x.
+        return how.exchanged().of(Product("conv_wgrad", g, x, shape, self.conv()))
+
+    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor, how: Sum) -> Tensor:
+        with how.by_torch(g):
+            return gradient_of_convolution(which, g, x, w, self.conv(), self.output_padding)
 
 
 # No hardware has blocks along (c_in, kh, kw) of windows that overlap.
@@ -103,23 +141,37 @@ _NO_K = (
 
 
 def _check_operands(
-    function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
+    function: str,
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    groups: int,
+    transposed: bool = False,
 ) -> bool:
     """Returns whether operators may run directly."""
-    direct = check_dimensions(function, dims, x, weight, bias, "(C_out, C_in / groups, ...)")
-    c_out, c_in = weight.shape[0], x.shape[-dims - 1]
-    if not isinstance(groups, int) or groups < 1 or c_out % groups or c_in % groups:
+    direct = _checks.operands(function, x=x, weight=weight, bias=bias)
+    rows, columns = ("C_in", "C_out") if transposed else ("C_out", "C_in")
+    layout = f"({rows}, {columns} / groups, ...)"
+    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
+        names = "DHW"[-dims:] if dims > 1 else "L"
         raise ValueError(
-            f"{function}: groups={groups!r} with C_in={c_in} and C_out={c_out}; "
-            "expected an int that divides both"
+            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
+            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
         )
-    if weight.shape[1] * groups != c_in:
+    if not isinstance(groups, int) or groups < 1 or weight.shape[0] % groups:
         raise ValueError(
-            f"{function}: x has C_in={c_in} but weight has C_in / groups={weight.shape[1]} with "
-            f"groups={groups}; weight must be ({c_out}, {c_in // groups}, ...) or x have "
-            f"{weight.shape[1] * groups} channels"
+            f"{function}: groups={groups!r} with {rows}={weight.shape[0]}; expected an int that "
+            "divides C_in and C_out"
         )
-    if bias is not None and bias.shape != weight.shape[:1]:
+    channels = (weight.shape[0], weight.shape[1] * groups)
+    c_in, c_out = channels if transposed else channels[::-1]
+    if x.shape[-dims - 1] != c_in:
+        raise ValueError(
+            f"{function}: x has C_in={x.shape[-dims - 1]} but weight {tuple(weight.shape)} is for "
+            f"C_in={c_in} with groups={groups}; weight must be {layout}"
+        )
+    if bias is not None and bias.shape != (c_out,):
         raise ValueError(
             f"{function}: bias has shape {tuple(bias.shape)} but weight has C_out={c_out}; "
             f"bias must be ({c_out},)"
@@ -285,3 +337,86 @@ def _conv(
 conv1d = member("conv1d", _conv, 1)
 conv2d = member("conv2d", _conv, 2)
 conv3d = member("conv3d", _conv, 3)
+
+
+def _check_transposed_output(
+    function: str, geometry: ConvTransposeGeometry, x: Tensor, w: Tensor
+) -> None:
+    limits = zip(geometry.output_padding, geometry.stride, geometry.dilation, strict=True)
+    if any(extra >= max(s, d) for extra, s, d in limits):
+        raise ValueError(
+            f"{function}: output_padding={geometry.output_padding} must be smaller than "
+            f"stride={geometry.stride} or dilation={geometry.dilation} in every dimension"
+        )
+    out = geometry.output_shape(x, w)[2:]
+    if 0 in x.shape[2:] or 0 in w.shape[2:] or any(n < 1 for n in out):
+        raise ValueError(
+            f"{function}: an input of size {tuple(x.shape[2:])} and a kernel of "
+            f"{tuple(w.shape[2:])} give an output of size {tuple(out)} with "
+            f"padding={geometry.padding}; every size must be at least 1: use less padding"
+        )
+
+
+def _conv_transpose(
+    dims: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Size = 1,
+    padding: Size = 0,
+    output_padding: Size = 0,
+    groups: int = 1,
+    dilation: Size = 1,
+    *,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+    scales: Scales | None = None,
+) -> Tensor:
+    """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
+
+    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``: its
+    sums run over (c_in, kernel) within a group, and a tap that falls between strides or outside
+    adds nothing, but its position counts for chunks and draws. The input's gradient is that
+    convolution of the output's, in ``recipe.dgrad``, over (c_out, kernel); the weight's gradient
+    sums over (n, input position) and the bias' over (n, output position), both in ``recipe.wgrad``.
+
+    Args:
+        x: (N, C_in, *) or (C_in, *), as in ``conv2d``; dtypes as in ``linear``.
+        weight: (C_in, C_out / groups, *kernel), bias: (C_out,) or None, as in ``linear``.
+        stride, padding, dilation: an int or one per dimension.
+        output_padding: the same, positions more on one side of the output, fewer than the stride or
+            the dilation.
+        groups: divides C_in.
+        recipe, generator, backend, scales: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
+
+    Returns:
+        (N, C_out, *), without N if x had none; float32.
+
+    Raises: as ``linear``; ValueError: a stride, padding, output_padding, dilation or groups that
+        does not fit.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        numbers = (stride, padding, output_padding, groups, dilation)
+        return own(_TRANSPOSED[dims], x, weight, bias, *numbers)
+    name = f"conv_transpose{dims}d"
+    _check_operands(name, dims, x, weight, bias, groups, transposed=True)
+    geometry = ConvTransposeGeometry(
+        as_sizes(name, "stride", stride, dims, 1),
+        as_sizes(name, "padding", padding, dims, 0),
+        as_sizes(name, "dilation", dilation, dims, 1),
+        groups,
+        as_sizes(name, "output_padding", output_padding, dims, 0),
+    )
+    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
+    _check_transposed_output(name, geometry, image, w)
+    seed = seeds.seed_of_call(name, recipe, generator, backend, ranks(name, dims, bias))
+    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales)
+    return y if x.dim() == dims + 2 else y.squeeze(0)
+
+
+conv_transpose1d = member("conv_transpose1d", _conv_transpose, 1)
+conv_transpose2d = member("conv_transpose2d", _conv_transpose, 2)
+conv_transpose3d = member("conv_transpose3d", _conv_transpose, 3)

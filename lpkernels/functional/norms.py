@@ -1,4 +1,6 @@
-"""Normalising layers under a Recipe.
+"""Normalising functions under a Recipe: softmax and the norms.
+
+A norm is
 
     forward     xq = input(x);  mean = sum(xq) / K;  d = xq - mean;  var = sum(d d) / K
                 xhat = d / sqrt(var + eps);  y = output(xhat weight(w) + bias(b))
@@ -21,14 +23,102 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import Call, Sum, widened
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.storing import seeing
-from lpkernels.functional.torch_calls import own
-from lpkernels.ops import operators_for
+from lpkernels.functional.torch_calls import no_product, own
+from lpkernels.ops import matmul_of, operators_for
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
+
+
+def _sums(how: Sum, x: Tensor) -> Tensor:
+    """(R, K) to (R,): the terms x * 1 of each row, in order."""
+    if how.acc.is_native:
+        return x.sum(1)
+    ones = x.new_ones(x.shape[1], 1)
+    with no_product():
+        return how.of(matmul_of(x, ones)).reshape(-1)
+
+
+def _dots(how: Sum, a: Tensor, b: Tensor) -> Tensor:
+    """(R, K) and (R, K) to (R,): the products a * b of each row, exact or rounded as the sum says,
+    in order."""
+    if how.acc.is_native:
+        return (a * b).sum(1)
+    left, right = a.unsqueeze(1), b.unsqueeze(2)
+    with no_product():
+        return how.of(matmul_of(left, right)).reshape(-1)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x, which is not empty, with a row for each sum, the last dimension."""
+    return x.reshape(-1, x.shape[-1])
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, dim: int, recipe: Recipe, seed: Tensor | None, backend: str
+    ) -> Tensor:
+        call = Call(recipe, seed, backend, operators_for(x, seed), seeing())
+        xq = call.rounded(x, "input")
+        moved = xq.movedim(dim, -1)
+        e = torch.exp(moved - moved.amax(-1, keepdim=True))
+        total = _sums(call.sum("fprop"), _rows(e))
+        y = e / total.reshape(*e.shape[:-1], 1)
+        ctx.save_for_backward(y, seed)
+        ctx.dim, ctx.recipe, ctx.backend, ctx.sees = dim, recipe, backend, seeing()
+        result = y.movedim(-1, dim)
+        return result.clone() if recipe.output is None else call.rounded(result, "output")
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        y, seed = ctx.saved_tensors
+        call = Call(ctx.recipe, seed, ctx.backend, operators_for(dy, y, seed), seeing())
+        g = call.rounded(dy, "grad_output").movedim(ctx.dim, -1)
+        along = _dots(call.sum("dgrad"), _rows(g), _rows(y))
+        dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, ctx.dim)
+        return call.rounded(dx, "grad_input"), None, None, None, None
+
+
+def softmax(
+    input: Tensor,
+    dim: int,
+    *,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.softmax`` with its tensors and its sums rounded as a recipe says.
+
+        e = exp(x - max(x));   y = e / sum(e);   dx = y (dy - sum(dy y))
+
+    The first sum is in the recipe's fprop, the second, of products, in dgrad; `input`, `output`,
+    `grad_output` and `grad_input` round what they name, and the gradient reads y before `output`.
+    Everything else is float32's.
+
+    Args:
+        input: any shape; dtypes as in ``linear``.
+        dim: the axis of the sums, as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns: the shape of input, float32.
+    Raises: as ``linear``; IndexError: a dim that input does not have.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch or not input.numel():
+        return own(F.softmax, input, dim)
+    _checks.operands("softmax", input=input)
+    _checks.no_matmul("softmax", recipe, "fprop", "dgrad")
+    if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
+        raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
+    ranks = Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT)
+    seed = seeds.seed_of_call("softmax", recipe, generator, backend, ranks)
+    x = widened(input) if input.dim() else widened(input).reshape(1)
+    return apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
 
 
 @dataclass(frozen=True)
@@ -306,9 +396,9 @@ class _Normalise(torch.autograd.Function):
             count = rows.shape[1]
             mean = rows.new_zeros(rows.shape[0])
             if how.centred:
-                mean = sums(total, rows) / count
+                mean = _sums(total, rows) / count
             d = rows - mean[:, None]
-            var = dots(_second(total), d, d) / count
+            var = _dots(_second(total), d, d) / count
         else:
             mean, var = mean.clone(), var.clone()
             d = rows - mean[:, None]
@@ -337,11 +427,11 @@ class _Normalise(torch.autograd.Function):
         dx = dw = db = None
         g, total = call.rounded(dy, "grad_output"), call.sum("wgrad")
         if ctx.needs_input_grad[1]:
-            dw = dots(total, how.channels(g), how.channels(xhat))
+            dw = _dots(total, how.channels(g), how.channels(xhat))
             dw = call.rounded(dw.reshape(w.shape), "grad_weight")
         if ctx.needs_input_grad[2]:
             of_bias = total._replace(role=Role.GRAD_BIAS)
-            db = sums(of_bias, how.channels(g)).reshape(ctx.b_shape)
+            db = _sums(of_bias, how.channels(g)).reshape(ctx.b_shape)
         if ctx.needs_input_grad[0]:
             h = how.rows(g if w is None else g * how.spread(w, g))
             if not ctx.given:
@@ -358,7 +448,7 @@ def _second(total: Sum) -> Sum:
 def _centred(h: Tensor, xhat: Tensor, how: _Normalisation, total: Sum) -> Tensor:
     """h without the part that would change the mean and the variance of its row."""
     count = h.shape[1]
-    result = h - xhat * (dots(_second(total), h, xhat) / count)[:, None]
+    result = h - xhat * (_dots(_second(total), h, xhat) / count)[:, None]
     if how.centred:
-        result = result - (sums(total, h) / count)[:, None]
+        result = result - (_sums(total, h) / count)[:, None]
     return result

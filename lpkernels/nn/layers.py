@@ -20,12 +20,12 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
 from lpkernels.arithmetic import ANY_RANK, NO_PRODUCT, Ranks, Recipe, check_axes
-from lpkernels.functional.bilinear import ranks as bilinear_ranks
+from lpkernels.functional.attention import apart
+from lpkernels.functional.attention import ranks as attention_ranks
 from lpkernels.functional.cells import ranks as recurrent_ranks
 from lpkernels.functional.conv import ranks as conv_ranks
 from lpkernels.functional.layer import widened
-from lpkernels.functional.multi_head import apart
-from lpkernels.functional.multi_head import ranks as attention_ranks
+from lpkernels.functional.products import bilinear_ranks
 from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own, own_instead
 from lpkernels.nn._emulated_functions import EMULATIONS

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.by_product import OPERANDS
+from lpkernels.functional._recurrence import ProductOfSteps, Spec
 from lpkernels.functional._saved import Saved
 from lpkernels.functional.layer import Call, bias_gradient
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.scaled.operands import Kept, Products, Source, check, kept
 from lpkernels.functional.scaled.products import Operand
-from lpkernels.functional.seeds import seed_of_product
 from lpkernels.ops import matmul_of
-
-if TYPE_CHECKING:
-    from lpkernels.functional._recurrence import Spec
 
 _LINEAR = LinearGeometry()
 
@@ -37,24 +34,20 @@ def check_steps(spec: Spec, weights: Sequence[Tensor | None]) -> None:
             check(layer, rows, w)
 
 
-class CodesOfSteps:
-    """As `_recurrence._Product`: fprop and dgrad of a step read codes of the step, and wgrad reads
-    codes of all steps together.
+class CodesOfSteps(ProductOfSteps):
+    """fprop and dgrad of a step read codes of the step; wgrad reads codes of all steps together.
 
     Operands and gradients of the steps are passed on as they are. Codes that wgrad shares with the
     other products are values in its sum, since every step has scales of its own.
     """
 
     def __init__(self, call: Call, w: Tensor, bias: Tensor | None, quantize: bool = True) -> None:
-        self.call, self.layer = call, Products(_LINEAR, call)
-        self.w = w
-        self.bias = None if bias is None else call.rounded(bias, "bias")
+        super().__init__(call, w, bias, quantize=False)
+        self.layer = Products(_LINEAR, call)
         self._weights: dict[str, Operand] = {}
 
     def _of_step(self, step: int) -> Products:
-        if self.call.seed is None:
-            return self.layer
-        return Products(_LINEAR, self.call.seeded(seed_of_product(self.call.seed, step + 1)))
+        return self.layer if self.call.seed is None else Products(_LINEAR, self.call_of(step))
 
     def _weight(self, product: str, field: str) -> Operand:
         """The weight's codes for a product, which are those of every step."""
@@ -76,7 +69,6 @@ class CodesOfSteps:
         )
 
     def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The step's gradient, and the gradient of its operand."""
         layer = self._of_step(step)
         left = layer.operand(Source(g), layer.reading("grad_output"))
         right = self._weight("dgrad", "dgrad_weight")

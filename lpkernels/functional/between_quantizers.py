@@ -1,4 +1,5 @@
-"""Look-up in a table of weights under a Recipe."""
+"""Functions of torch without products, between quantizers of a Recipe: GELU, and the look-up in a
+table of weights."""
 
 from __future__ import annotations
 
@@ -6,11 +7,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe
+from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import RoundedBothWays, widened
 from lpkernels.functional.recording import apply
+from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
+
+
+def gelu(
+    input: Tensor,
+    *,
+    approximate: str = "none",
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.nn.functional.gelu`` between the recipe's quantizers.
+
+    GELU has no sums: `input` and `output` round the tensors, and `grad_output` and `grad_input`
+    their gradients. The function of the rounded input, and its derivative, are float32's. A recipe
+    with none of these four quantizers is torch's own function.
+
+    Args:
+        input: any shape; dtypes as in ``linear``.
+        approximate: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns: the shape of input, float32.
+    Raises: as ``linear``.
+    """
+    recipe = as_recipe(recipe)
+    used = (recipe.input, recipe.output, recipe.grad_output, recipe.grad_input)
+    if all(quantizer is None for quantizer in used):
+        return own(F.gelu, input, approximate=approximate)
+    _checks.operands("gelu", input=input)
+    _checks.call("gelu", backend, generator)
+    _checks.no_matmul("gelu", recipe)
+    if recipe.axes:
+        check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
+    seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
+    arithmetic = (recipe, seed, backend)
+    x = apply(RoundedBothWays, (widened(input),), "input", "grad_input", *arithmetic)
+    y = own(F.gelu, x, approximate=approximate)
+    return apply(RoundedBothWays, (y,), "output", "grad_output", *arithmetic)
 
 
 def embedding(
