@@ -98,8 +98,7 @@ def linear(
 
     The sums run in the order of k: over in_features forward, over out_features for the input's
     gradient, over the leading dimensions of x in row-major order for the gradients of weight and
-    bias. A rounding keeps NaN; a value beyond the largest of its format becomes what the format's
-    overflow says, at every step of a sum. inf - inf and inf * 0 are NaN.
+    bias. docs/contract.md has the rules of sums and gradients for all functions with a recipe.
 
     Args:
         x: (..., in_features), float32, float16 or bfloat16 (widened exactly), any strides.
@@ -114,9 +113,8 @@ def linear(
         backend: "auto" or a name in ``lpkernels.backends.status()``.
         scales: the delayed scales of a recipe with `scaling`, which layers of lpkernels.nn keep.
 
-    Returns:
-        (..., out_features), float32. Without in_features these are zeros (+0, plus bias); without
-        rows the tensor is empty.
+    Returns: (..., out_features), float32. Without in_features these are zeros (+0, plus bias);
+        without rows the tensor is empty.
 
     Raises:
         TypeError: float64 or integer operands, an argument of the wrong type.

@@ -47,18 +47,14 @@ def matmul(
     with the accumulator of your choice.
 
     Every product, partial sum and result is rounded as acc says, k ascending from 0 to K - 1; K = 0
-    gives +0. Both gradients are computed in acc too, each as one sum. The gradient of a sums over
-    the leading dimensions in which a was broadcast, row-major, then over n; the gradient of b
-    likewise, then over m. A rounded output passes its gradient unchanged. The gradients are not
-    differentiable again. NaN stays NaN; inf - inf and inf * 0 are NaN; a product or sum beyond the
-    largest value becomes, at its step, what the overflow of its format says.
+    gives +0. docs/contract.md, "Sums" and "The order of k", has the rules. Both gradients are
+    computed in acc too, each as one sum, also over the leading dimensions in which an operand was
+    broadcast. A rounded output passes its gradient unchanged. The gradients are not differentiable
+    again.
 
-    An `lpkernels.Scaled` operand brings codes and scales. Under an acc with chunk="scale" the sums
-    are sums of codes, and scales meet them in the outer sum (docs/contract.md, "Products of scaled
-    operands"); another acc adds products of the values without the scales of rows and tensors,
-    which multiply its result, and torch's own sums take the values as `Scaled.dequantize` gives
-    them. An acc with groups (the units "model_b200_...") lets the scales into every block, and
-    takes the operands of its instructions alone. Such a product has no gradients.
+    An `lpkernels.Scaled` operand brings codes and scales (docs/contract.md, "Products of scaled
+    operands"); torch's own sums take the values as `Scaled.dequantize` gives them. Such a product
+    has no gradients.
 
     Args:
         a, b: shapes as torch.matmul takes and broadcasts them, any strides, one device; float32, or
@@ -67,12 +63,11 @@ def matmul(
             a, axis=-2 of b, or tiles.
         acc: an Accumulator or its name; None or lp.NATIVE: the sums are torch.matmul's own, and
             without `output` so is everything else (any dtype, autocast).
-        initial: the value from which the outermost sum starts, instead of +0. It has any shape that
-            broadcasts to the result's, is float32, float16 or bfloat16, and is first rounded to
-            that sum's format by its rounding, as `lpkernels.quantize` rounds. It is the C of a
-            tensor core, D = A B + C; K = 0 gives it back. Its gradient is the result's, summed in
-            float32 over the dimensions in which it was broadcast. It is refused with order
-            "native", and with a tree without chunks.
+        initial: the value from which the outermost sum starts, instead of +0, rounded first to that
+            sum's format by its rounding: the C of a tensor core, D = A B + C. It has any shape that
+            broadcasts to the result's, is float32, float16 or bfloat16, and K = 0 gives it back.
+            Its gradient is the result's, summed in float32 over the dimensions in which it was
+            broadcast. It is refused with order "native", and with a tree without chunks.
         output: the Quantizer of the result, or its text.
         out: the tensor to write, of the result's shape (or empty) and float32. Gradients are not
             recorded.
@@ -82,8 +77,7 @@ def matmul(
         generator: the seed of stochastic rounding, as in `lpkernels.quantize`.
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
-    Returns:
-        float32, with torch.matmul's shape.
+    Returns: float32, with torch.matmul's shape.
 
     Raises:
         TypeError: float64 (round it first: ``lp.quantize(a, fmt).float()``), integer or complex

@@ -75,11 +75,9 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
         codes: 1-D uint8, exactly as long as `pack` makes it for this shape.
         fmt: the format it was packed in, or its name.
         shape: the shape of the result.
-    Returns:
-        float32 on the device of codes; every NaN code gives 0x7fc00000.
-    Raises:
-        TypeError, ValueError: codes of another dtype, rank or length; a negative size; an
-            AffineFormat.
+    Returns: float32 on the device of codes; every NaN code gives 0x7fc00000.
+    Raises: TypeError, ValueError: codes of another dtype, rank or length; a negative size; an
+        AffineFormat.
 
     >>> codes = lp.pack(torch.tensor([0.5, -1.0, 3.0]), "e2m1")
     >>> lp.unpack(codes, "e2m1", (3,))

@@ -44,10 +44,9 @@ def quantize(
 ) -> Tensor:
     """Every value of x rounded to fmt, once.
 
-    NaN stays NaN (0x7fc00000). Zeros keep their sign, also on underflow (Fixed and Affine: +0).
-    Values beyond the largest become what the format's overflow says. The bits do not depend on
-    backend, device, strides or threads. The gradient is straight-through: the identity, at every
-    order.
+    docs/contract.md, "Values" and "Rounding to a float format", has the rules for NaN, zeros,
+    overflow and the dtype of the result. The bits do not depend on backend, device, strides or
+    threads. The gradient is straight-through: the identity, at every order.
 
     Args:
         x: float16, bfloat16, float32 or float64; any shape (0-d and empty too) and strides, CPU or
@@ -63,15 +62,9 @@ def quantize(
             resized). It may share memory with x. Gradients are not recorded.
         counts: int64, one contiguous dimension of 4 or 4 + 256 elements on x's device, to which
             the call adds [overflow, underflow, zeros, nonfinite] of x's elements, counted while
-            they are rounded, and behind them a histogram. An element is counted at most once,
-            except a zero outside of the range, which is counted twice.
-            Overflow: finite, and beyond the largest value once rounded as if the exponent had no
-            bound, whatever overflow or a directed mode makes of it (Fixed: beyond either end;
-            Affine: outside of the range; Block: an element that saturates). Underflow: finite and
-            not zero, rounded to zero. Zeros: zeros of x. Nonfinite: infinities and NaN of x.
-            Bin e: elements with e in the biased exponent field of float32. Zeros and subnormals are
-            in bin 0, infinities and NaN in 255; float64 values that are too small or too large for
-            float32 are in 0 and 254.
+            they are rounded, and behind them a histogram of the biased exponent field of float32
+            (docs/formats.md, "What rounding lost"). Zeros and subnormals are in bin 0, infinities
+            and NaN in 255; float64 values too small or too large for float32 are in 0 and 254.
         range: for an AffineFormat, (lo, hi) in place of the tensor's own ends. lo and hi are
             numbers, or tensors with one element or one for each slice, on x's device; one tensor
             (2,) or (2, slices) may hold both. Values outside take the end codes. A symmetric format
@@ -84,9 +77,8 @@ def quantize(
             the steps "te" of one scale a tensor the scale is 1 then).
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
-    Returns:
-        x's shape; x's dtype where that holds every value of fmt, else float32 (always for Fixed,
-        Affine and Block).
+    Returns: x's shape; x's dtype where that holds every value of fmt, else float32 (always for
+        Fixed, Affine and Block).
 
     Raises:
         TypeError: integer or complex x, or an argument of the wrong type.

@@ -19,220 +19,6 @@ from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 
-def lstm(
-    input: Tensor,
-    hx: tuple[Tensor, Tensor],
-    weights: Sequence[Tensor],
-    has_biases: bool = True,
-    num_layers: int = 1,
-    dropout: float = 0.0,
-    train: bool = False,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    *,
-    batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``torch.lstm``, the function of ``torch.nn.LSTM``, under a recipe.
-
-    The gates of a step have two products, each a ``linear`` with its own bias and `output`; their
-    sum, the gates and the state are float32's. So is dropout. A projection is a third product.
-
-        z = linear(x[t], w_ih, b_ih) + linear(h, w_hh, b_hh);   h, c = cell(z, c);   h = linear(h,
-        w_hr)
-
-    In backward `grad_output` rounds the gradient of the gates once for each product. dgrad sums
-    over the gates, at each step. The gradient of a weight or a bias is one sum over all steps, in
-    wgrad: docs/contract.md, "The order of k". The gradient of h is the float32 sum of the gradients
-    from its uses.
-
-    Args:
-        input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
-            PackedSequence; dtypes as in ``linear``. L is at least 1.
-        hx: the states h (num_layers * directions, N, H_out) and c (..., H).
-        weights: for each layer and direction w_ih, w_hh, with has_biases b_ih, b_hh, and w_hr where
-            the layers project: (4 H, in), (4 H, H_out), (4 H,) twice, (H_out, H).
-        num_layers, dropout, bidirectional, batch_first: as of the layer, which is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html.
-        train: whether dropout is in force.
-        batch_sizes: int64 on the CPU, from a PackedSequence.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
-
-    Returns: the output in the input's layout, h and c after the last step; float32.
-    Raises: as ``linear``.
-    """
-    flags = (has_biases, num_layers, dropout, train, bidirectional)
-    call = (batch_first, batch_sizes, recipe, generator, backend)
-    y, h, c = _layers(LSTM, input, tuple(hx), weights, *flags, *call)
-    return y, h, h if c is None else c
-
-
-def _of_one_state(
-    cell: Cell,
-    input: Tensor,
-    hx: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool = True,
-    num_layers: int = 1,
-    dropout: float = 0.0,
-    train: bool = False,
-    bidirectional: bool = False,
-    batch_first: bool = False,
-    *,
-    batch_sizes: Tensor | None = None,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """``torch.NAME`` under a recipe: as ``lstm``, with one state.
-
-    In ``gru`` the reset gate multiplies the product of the hidden state, so the gradients of the
-    two products differ, and each is rounded by `grad_output`. ``rnn_tanh`` and ``rnn_relu`` have
-    one gate: h is the tanh or the relu of the sum of the two products.
-
-    Args:
-        input, batch_sizes: as in ``lstm``.
-        hx: the state h (num_layers * directions, N, H).
-        weights: for each layer and direction w_ih (gates * H, in), w_hh (gates * H, H), and with
-            has_biases b_ih and b_hh (gates * H,); ``gru`` has 3 gates.
-        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
-
-    Returns: the output in the input's layout, and h after the last step; float32.
-    Raises: as ``linear``.
-    """
-    flags = (has_biases, num_layers, dropout, train, bidirectional)
-    call = (batch_first, batch_sizes, recipe, generator, backend)
-    return _layers(cell, input, (hx,), weights, *flags, *call)[:2]
-
-
-gru = member("gru", _of_one_state, GRU)
-rnn_tanh = member("rnn_tanh", _of_one_state, RNN_TANH)
-rnn_relu = member("rnn_relu", _of_one_state, RNN_RELU)
-
-
-def lstm_cell(
-    input: Tensor,
-    hx: tuple[Tensor, Tensor],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """``torch.lstm_cell`` under a recipe: one step of ``lstm``.
-
-    Both products of the gates are ``linear``; everything behind them, and its gradient, is
-    float32's. The weights' gradients sum over n. A layer made of cells adds the gradients of its
-    steps in float32; in ``lstm`` a gradient is one sum over all steps.
-
-    Args:
-        input: (N, in), hx: (h, c), each (N, H); dtypes as in ``linear``.
-        w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
-
-    Returns: h and c, (N, H), float32.
-    Raises: as ``linear``.
-    """
-    call = (w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)
-    h, c = _step(LSTM, input, tuple(hx), *call)
-    return h, h if c is None else c
-
-
-def _cell_of_one_state(
-    cell: Cell,
-    input: Tensor,
-    hx: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state.
-
-    Args:
-        input: (N, in), hx: h, (N, H); dtypes as in ``linear``.
-        w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None; ``gru_cell``
-            has 3 gates, the others have one.
-        recipe, generator, backend: as in ``lstm_cell``.
-
-    Returns: h, (N, H), float32.
-    Raises: as ``linear``.
-    """
-    return _step(cell, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
-
-
-gru_cell = member("gru_cell", _cell_of_one_state, GRU)
-rnn_tanh_cell = member("rnn_tanh_cell", _cell_of_one_state, RNN_TANH)
-rnn_relu_cell = member("rnn_relu_cell", _cell_of_one_state, RNN_RELU)
-
-
-def _layers(
-    cell: Cell,
-    input: Tensor,
-    hx: tuple[Tensor, ...],
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    batch_sizes: Tensor | None,
-    recipe: Recipe | str,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    recipe = as_recipe(recipe)
-    if recipe.is_torch:
-        states = hx if cell is LSTM else hx[0]
-        first = (input, states) if batch_sizes is None else (input, batch_sizes, states)
-        flags = (has_biases, num_layers, dropout, train, bidirectional)
-        more = () if batch_sizes is not None else (batch_first,)
-        y, *last = own(getattr(torch, cell.name), *first, list(weights), *flags, *more)
-        return y, last[0], last[1] if len(last) == 2 else None
-    _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
-    directions = 2 if bidirectional else 1
-    sizes = _sizes(cell, input, batch_first, batch_sizes)
-    grouped = _grouped(cell, weights, has_biases, num_layers * directions)
-    _check_states(cell, hx, sizes[0], grouped)
-    layer_ranks = ranks(cell.name, has_biases)
-    seed = seeds.seed_of_call(cell.name, recipe, generator, backend, layer_ranks)
-    x = widened(input)
-    if batch_sizes is None:
-        x = (x.transpose(0, 1) if batch_first else x).flatten(0, 1)
-    last_h: list[Tensor] = []
-    last_c: list[Tensor] = []
-    for layer in range(num_layers):
-        outputs = []
-        for direction in range(directions):
-            i = layer * directions + direction
-            states = tuple(widened(state[i]) for state in hx)
-            its_seed = seeds.seed_of_product(seed, i + 1)
-            call = (recipe, its_seed, backend)
-            y, h, c = _direction(cell, x, states, sizes, grouped[i], direction == 1, *call)
-            outputs.append(y)
-            last_h.append(h)
-            last_c += [] if c is None else [c]
-        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
-        if dropout and train and layer < num_layers - 1:
-            x = F.dropout(x, dropout)
-    if batch_sizes is None:
-        x = x.unflatten(0, (len(sizes), sizes[0]))
-        x = x.transpose(0, 1) if batch_first else x
-    return x, torch.stack(last_h), torch.stack(last_c) if last_c else None
-
-
 def _direction(
     cell: Cell,
     x: Tensor,
@@ -320,6 +106,163 @@ def _check_states(
         raise ValueError(
             f"{cell.name}: the states have the shapes {shapes}; expected {expected[: cell.states]}"
         )
+
+
+def _layers(
+    cell: Cell,
+    input: Tensor,
+    hx: Tensor | tuple[Tensor, ...],
+    weights: Sequence[Tensor],
+    has_biases: bool = True,
+    num_layers: int = 1,
+    dropout: float = 0.0,
+    train: bool = False,
+    bidirectional: bool = False,
+    batch_first: bool = False,
+    *,
+    batch_sizes: Tensor | None = None,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, ...]:
+    """``torch.NAME``, the function of torch.nn's layer, under a recipe.
+
+    The gates of a step have two products, each a ``linear`` with its own bias and `output`; their
+    sum, the gates and the state are float32's. So is dropout. A projection is a third product.
+
+        z = linear(x[t], w_ih, b_ih) + linear(h, w_hh, b_hh);   h, c = cell(z, c);   h = linear(h,
+        w_hr)
+
+    ``lstm`` has 4 gates and the states (h, c), ``gru`` 3 gates, ``rnn_tanh`` and ``rnn_relu`` one:
+    h is the tanh or the relu of the sum. In backward `grad_output` rounds the gradient of the gates
+    once for each product; in ``gru``, where the reset gate multiplies the product of the hidden
+    state, the two gradients differ. dgrad sums over the gates, at each step. The gradient of a
+    weight or a bias is one sum over all steps, in wgrad: docs/contract.md, "The order of k". The
+    gradient of h is the float32 sum of the gradients from its uses.
+
+    Args:
+        input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
+            PackedSequence; dtypes as in ``linear``. L is at least 1.
+        hx: the state h (num_layers * directions, N, H_out); of ``lstm`` (h, c), c (..., H).
+        weights: for each layer and direction w_ih (gates * H, in), w_hh (gates * H, H_out), with
+            has_biases b_ih and b_hh (gates * H,), and in ``lstm`` w_hr (H_out, H) where the layers
+            project.
+        num_layers, dropout, bidirectional, batch_first: as of the layers, such as
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html.
+        train: whether dropout is in force.
+        batch_sizes: int64 on the CPU, from a PackedSequence.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns: the output in the input's layout, and the states after the last step; float32.
+    Raises: as ``linear``.
+    """
+    recipe = as_recipe(recipe)
+    if recipe.is_torch:
+        first = (input, hx) if batch_sizes is None else (input, batch_sizes, hx)
+        flags = (has_biases, num_layers, dropout, train, bidirectional)
+        layout = () if batch_sizes is not None else (batch_first,)
+        result: tuple[Tensor, ...] = own(
+            getattr(torch, cell.name), *first, list(weights), *flags, *layout
+        )
+        return result
+    first_states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    _checks.operands(cell.name, input=input, h=first_states[0], weight=weights[0])
+    directions = 2 if bidirectional else 1
+    sizes = _sizes(cell, input, batch_first, batch_sizes)
+    grouped = _grouped(cell, weights, has_biases, num_layers * directions)
+    _check_states(cell, first_states, sizes[0], grouped)
+    layer_ranks = ranks(cell.name, has_biases)
+    seed = seeds.seed_of_call(cell.name, recipe, generator, backend, layer_ranks)
+    x = widened(input)
+    if batch_sizes is None:
+        x = (x.transpose(0, 1) if batch_first else x).flatten(0, 1)
+    last_states: list[tuple[Tensor, ...]] = []
+    for layer in range(num_layers):
+        outputs = []
+        for direction in range(directions):
+            i = layer * directions + direction
+            states = tuple(widened(state[i]) for state in first_states)
+            call = (recipe, seeds.seed_of_product(seed, i + 1), backend)
+            y, h, c = _direction(cell, x, states, sizes, grouped[i], direction == 1, *call)
+            outputs.append(y)
+            last_states.append((h,) if c is None else (h, c))
+        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and train and layer < num_layers - 1:
+            x = F.dropout(x, dropout)
+    if batch_sizes is None:
+        x = x.unflatten(0, (len(sizes), sizes[0]))
+        x = x.transpose(0, 1) if batch_first else x
+    return x, *map(torch.stack, zip(*last_states, strict=True))
+
+
+lstm = member("lstm", _layers, LSTM)
+gru = member("gru", _layers, GRU)
+rnn_tanh = member("rnn_tanh", _layers, RNN_TANH)
+rnn_relu = member("rnn_relu", _layers, RNN_RELU)
+
+
+def lstm_cell(
+    input: Tensor,
+    hx: tuple[Tensor, Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """``torch.lstm_cell`` under a recipe: one step of ``lstm``.
+
+    Both products of the gates are ``linear``; everything behind them, and its gradient, is
+    float32's. The weights' gradients sum over n. A layer made of cells adds the gradients of its
+    steps in float32; in ``lstm`` a gradient is one sum over all steps.
+
+    Args:
+        input: (N, in), hx: (h, c), each (N, H); dtypes as in ``linear``.
+        w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
+
+    Returns: h and c, (N, H), float32.
+    Raises: as ``linear``.
+    """
+    call = (w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)
+    h, c = _step(LSTM, input, tuple(hx), *call)
+    return h, h if c is None else c
+
+
+def _cell_of_one_state(
+    cell: Cell,
+    input: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    *,
+    recipe: Recipe | str = TORCH,
+    generator: torch.Generator | Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state.
+
+    Args:
+        input: (N, in), hx: h, (N, H); dtypes as in ``linear``.
+        w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None; ``gru_cell``
+            has 3 gates, the others have one.
+        recipe, generator, backend: as in ``lstm_cell``.
+
+    Returns: h, (N, H), float32.
+    Raises: as ``linear``.
+    """
+    return _step(cell, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
+
+
+gru_cell = member("gru_cell", _cell_of_one_state, GRU)
+rnn_tanh_cell = member("rnn_tanh_cell", _cell_of_one_state, RNN_TANH)
+rnn_relu_cell = member("rnn_relu_cell", _cell_of_one_state, RNN_RELU)
 
 
 def _step(

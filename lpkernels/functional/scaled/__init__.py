@@ -157,9 +157,8 @@ class Scaled:
         float4_e2m1fn_x2, two codes a byte, the first in the low four bits, with half the last
         dimension. An integer element is its code, the value times 2^frac_bits. Scales are
         float8_e8m0fnu, float8_e4m3fn, float8_e5m2, float16, bfloat16 or float32, on the grid of
-        blocks. Where torch has no type (FP6, INT4, UE5M3), codes are uint8, one a byte. The
-        tensor scale is 0-d float32. Matrix units take the scales of MX and NVFP4 in another order,
-        which this is not.
+        blocks, which is not the order in which matrix units take them. Where torch has no type
+        (FP6, INT4, UE5M3), codes are uint8, one a byte. The tensor scale is 0-d float32.
 
         Raises:  ValueError: an odd last dimension of e2m1; codes of more than 8 bits for which
             torch has no type; a value that is none of the format's.
