@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
+from tests.backends import by_hand
 from tests.backends.cpu_products import ROLE, SEED, assert_convolution, assert_same, conv_calls
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
@@ -128,11 +129,11 @@ def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
     for acc in (SUMS[0], SUMS[3]):
         assert_convolution(isas, case, acc, *operands)
         plain = conv_calls(case, acc, *operands)
-        want = {op: getattr(cpu.BACKEND, op)(*call) for op, call in plain.items()}
+        want = {op: by_hand.call(cpu.BACKEND, op, *call) for op, call in plain.items()}
         for layout, moved in zip(LAYOUTS, zip(*map(layouts, operands), strict=True), strict=True):
             for op, call in conv_calls(case, acc, *moved).items():
                 for isa in isas:
-                    got = getattr(cpu.BACKEND, op)(*call)
+                    got = by_hand.call(cpu.BACKEND, op, *call)
                     assert_bit_equal(got, want[op], f"{isa} {op} {layout}")
         # Views of one element or line.
         assert_convolution(isas, case, acc, *(t[:1, :, :, :1].expand(t.shape) for t in operands))
@@ -288,9 +289,11 @@ def test_phases_that_share_windows(isas: Isas, threads: Threads) -> None:
         one, tail = list(case.input_shape), (*case.geometry, acc.to_ints(), SEED, ROLE)
         assert_same(isas, "conv_dgrad", grad[:1], w, one, *tail)
         for isa in isas:
-            alone = [cpu.BACKEND.conv_dgrad(image, w, one, *tail) for image in grad.split(1)]
+            alone = [
+                by_hand.conv_dgrad(cpu.BACKEND, image, w, one, *tail) for image in grad.split(1)
+            ]
             for count in threads:
-                got = cpu.BACKEND.conv_dgrad(grad, w, [images, *one[1:]], *tail)
+                got = by_hand.conv_dgrad(cpu.BACKEND, grad, w, [images, *one[1:]], *tail)
                 assert_bit_equal(got, torch.cat(alone), f"{isa} {case} on {count}")
 
 

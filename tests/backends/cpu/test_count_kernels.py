@@ -16,6 +16,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.loops import each
 from tests.support import elements
@@ -89,7 +90,7 @@ def test_nothing_to_do_is_refused():
     x = torch.randn(4)
     call = (x, Quantizer("e5m2").to_ints(), None, 0, elements.SITE)
     with pytest.raises(ValueError, match="written or counted"):
-        cpu.BACKEND.quantize_counting(*call, None, None, None)
+        by_hand.quantize(cpu.BACKEND, *call, None, None, None)
 
 
 def test_the_counts_of_numpy_agree():
@@ -99,8 +100,8 @@ def test_the_counts_of_numpy_agree():
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     counts = torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    cpu.BACKEND.quantize_counting(
-        x, Quantizer("fp16").to_ints(), None, 0, elements.SITE, None, counts, None
+    by_hand.quantize(
+        cpu.BACKEND, x, Quantizer("fp16").to_ints(), None, 0, elements.SITE, None, counts, None
     )
     assert counts[0] == np.isinf(half).sum()
     assert counts[1] == ((half == 0) & (values != 0)).sum()

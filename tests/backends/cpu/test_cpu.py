@@ -16,6 +16,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.cpu_products import (
     REFERENCE,
     ROLE,
@@ -96,10 +97,10 @@ def test_accumulate_draws_at_its_row_and_column(isas: Isas) -> None:
     ints = Accumulator("e5m6", "stochastic", random_bits=13).to_ints()
     addend, start = torch.randn(5, 9), torch.randint(-8, 9, (5, 9)) / 4
     want = start.clone()
-    REFERENCE.accumulate(want, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
+    by_hand.accumulate(REFERENCE, want, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
     for isa in isas:
         got = start.clone()
-        cpu.BACKEND.accumulate(got, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
+        by_hand.accumulate(cpu.BACKEND, got, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
         assert_bit_equal(got, want, isa)
 
 
@@ -112,12 +113,11 @@ def test_results_do_not_depend_on_threads(acc: Accumulator, threads: Threads) ->
 #: The threads of the process after a product on one thread, and after one on three.
 _COUNTED = """
 import os, torch
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import cpu
+import lpkernels as lp
 a = torch.ones(400, 400)
 for threads in 1, 3:
     torch.set_num_threads(threads)
-    cpu.BACKEND.matmul(a, a, None, Accumulator("e6m9").to_ints(), None, 0)
+    lp.matmul(a, a, "e6m9", backend="cpu")
     print(len(os.listdir("/proc/self/task")))
 """
 
@@ -139,7 +139,7 @@ class Products(Dataset[Tensor]):
 
     def __getitem__(self, i: int) -> Tensor:
         (a,) = drawn("plain", (90, 70), seed=i)
-        return cpu.BACKEND.matmul(a, a.t(), None, CHOSEN[0].to_ints(), SEED, ROLE)
+        return by_hand.matmul(cpu.BACKEND, a, a.t(), None, CHOSEN[0].to_ints(), SEED, ROLE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
@@ -154,10 +154,10 @@ def test_workers_of_a_loader_multiply_after_threads_ran(threads: Threads) -> Non
 def test_results_do_not_depend_on_flush_to_zero(isas: Isas) -> None:
     a, b = drawn("plain", (9, 30), (30, 9))
     args = (a * 1e-25, b * 1e-17, None, Accumulator("fp32").to_ints(), None, 0)
-    want = cpu.BACKEND.matmul(*args)
+    want = by_hand.matmul(cpu.BACKEND, *args)
     assert (want.abs() < 2.0**-126).any()
     with flushed():
-        results = {isa: cpu.BACKEND.matmul(*args) for isa in isas}
+        results = {isa: by_hand.matmul(cpu.BACKEND, *args) for isa in isas}
     for isa, got in results.items():
         assert_bit_equal(got, want, isa)
 

@@ -64,12 +64,12 @@ def test_shapes(name: str, isas: Isas) -> None:
             plain = matmul_of(a, b)
             start = torch.randn(tuple(plain.shape), generator=torch.Generator().manual_seed(1))
             for product in (plain, plain._replace(initial=start)):
-                want = REFERENCE.multiply_grouped(product, scales, how)
+                want = REFERENCE.multiply(product, how, scales)
                 for isa in isas:
-                    got = BACKEND.multiply_grouped(product, scales, how)
+                    got = BACKEND.multiply(product, how, scales)
                     assert_bit_equal(got, want, f"{isa} {acc} {left} {right} {length}")
                     with flushed():
-                        got = BACKEND.multiply_grouped(product, scales, how)
+                        got = BACKEND.multiply(product, how, scales)
                     assert_bit_equal(got, want, f"{isa} {acc} {left} {right} {length}, flushed")
 
 
@@ -81,7 +81,7 @@ def test_strides_segments_and_threads(threads: Threads) -> None:
     for right_size, segments in ((0, 1), (12, 5), (20, 3)):
         cols = 2.0 ** torch.randint(-9, 9, (40, segments), generator=generator)
         product, scales = matmul_of(a, b), Scales(rows, cols, 8, right_size, False)
-        want = REFERENCE.multiply_grouped(product, scales, How(acc.to_ints()))
+        want = REFERENCE.multiply(product, How(acc.to_ints()), scales)
         for count in threads:
-            got = BACKEND.multiply_grouped(product, scales, How(acc.to_ints()))
+            got = BACKEND.multiply(product, How(acc.to_ints()), scales)
             assert_bit_equal(got, want, f"{right_size} {count}")

@@ -15,6 +15,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
+from tests.backends import by_hand
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -45,7 +46,7 @@ def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device:
     call = ((7, 2), acc, torch.tensor(5), 4, draws.SITE_OUTER, 3)
     got = total.to(device, copy=True)
     lp.backends.get("reference").accumulate(total, addend.expand_as(total), *call)
-    BACKEND.accumulate(got, addend.to(device), *call)
+    by_hand.accumulate(BACKEND, got, addend.to(device), *call)
     assert_bit_equal(got, total)
 
 
@@ -78,8 +79,8 @@ def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, de
 def test_other_sums_are_refused_by_name(acc: str):
     x, ints = torch.ones(1, 1, 2, 2), lp.accumulator(acc).to_ints()
     for make in (
-        lambda: BACKEND.matmul(x, x, None, ints, None, 0),
-        lambda: BACKEND.conv_fprop(x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
+        lambda: by_hand.matmul(BACKEND, x, x, None, ints, None, 0),
+        lambda: by_hand.conv_fprop(BACKEND, x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
     ):
         with pytest.raises(NotImplementedError, match="backend='triton' has these"):
             make()
@@ -106,7 +107,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
     backend = BACKEND if device == "cuda" else CPU
     seed = torch.tensor(11, device=device)
     tensors = [None if x is None else x.to(device) for x in (a, b, bias)]
-    return backend.matmul(*tensors, acc.to_ints(), seed, 4, fused)
+    return by_hand.matmul(backend, *tensors, acc.to_ints(), seed, 4, fused)
 
 
 @needs_device
@@ -156,7 +157,7 @@ def operands(op: str, make: products.Make) -> list[Tensor]:
 
 def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: Tensor) -> Tensor:
     if op == "matmul":
-        return backend.matmul(*tensors, acc.to_ints(), seed, products.ROLE)
+        return by_hand.matmul(backend, *tensors, acc.to_ints(), seed, products.ROLE)
     return products.convolve(backend, op, CONVOLUTION, tuple(tensors), acc, seed=seed)
 
 

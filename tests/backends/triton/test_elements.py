@@ -26,6 +26,7 @@ from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.triton.launches import EVERY, compiled
 from tests.cases import DETERMINISTIC, EVERY_ACCUMULATOR, EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal
@@ -135,7 +136,7 @@ def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatc
         assert_bit_equal(quantized(x, quantizer, BACKEND, device), want)
         out = torch.empty(x.shape[::-1], device=device).permute(tuple(reversed(range(x.dim()))))
         seed = torch.tensor(elements.SEED)
-        BACKEND.quantize(x.to(device), quantizer.to_ints(), seed, 0, SITE, out)
+        by_hand.quantize(BACKEND, x.to(device), quantizer.to_ints(), seed, 0, SITE, out)
         assert_bit_equal(out.contiguous(), want)
 
 
@@ -200,8 +201,8 @@ def test_given_ranges_match_the_reference(fmt, device):
         check_counted(x, Quantizer(fmt, MODES[len(kind) % 3]), device, limits, kind)
         want, out = torch.empty(shape), torch.empty(shape, device=device)
         call = (Quantizer(fmt).to_ints(), None, 0, SITE)
-        BACKEND.quantize_counting(x.to(device), *call, out, None, limits.to(device))
-        _reference.BACKEND.quantize_counting(x, *call, want, None, limits)
+        by_hand.quantize(BACKEND, x.to(device), *call, out, None, limits.to(device))
+        by_hand.quantize(_reference.BACKEND, x, *call, want, None, limits)
         assert_bit_equal(out, want)
 
 
@@ -225,7 +226,7 @@ def test_any_strides_and_sizes(fmt: AffineFormat | BlockFormat, device: str) -> 
     for x in (base.transpose(0, 1), base[:, ::2], base[:, :1].expand(4, 6, 10), base[:, :0]):
         check_quantized(x, Quantizer(fmt), device)
         out = torch.empty(x.shape[::-1], device=device).permute(2, 1, 0)
-        BACKEND.quantize(x.to(device), Quantizer(fmt).to_ints(), None, 0, SITE, out)
+        by_hand.quantize(BACKEND, x.to(device), Quantizer(fmt).to_ints(), None, 0, SITE, out)
         assert_bit_equal(out.contiguous(), quantized(x, Quantizer(fmt)))
 
 
@@ -336,8 +337,8 @@ def test_additions_match_reference(acc: Accumulator, device: str) -> None:
     ):
         want, got = total.clone(), total.to(device, copy=True)
         rest = ((5, 2**33 + 7), acc.to_ints(), SEED, 4, site, k)
-        _reference.BACKEND.accumulate(want, x.expand_as(total), *rest)
-        BACKEND.accumulate(got, x.to(device), *rest)
+        by_hand.accumulate(_reference.BACKEND, want, x.expand_as(total), *rest)
+        by_hand.accumulate(BACKEND, got, x.to(device), *rest)
         assert_bit_equal(got, want, f"site {site}")
 
 
@@ -346,15 +347,15 @@ def test_strides_and_tiles_leave_no_trace_in_additions(device: str, monkeypatch)
     total, addend = operands_of(acc)
     want = total.clone()
     rest = ((0, 0), acc.to_ints(), SEED, 4, SITE_OUTER, 3)
-    _reference.BACKEND.accumulate(want, addend, *rest)
+    by_hand.accumulate(_reference.BACKEND, want, addend, *rest)
     for values, columns in ((8, 4), (64, 16)):
         monkeypatch.setattr(accumulate, "_ELEMENTS", values)
         monkeypatch.setattr(accumulate, "_COLUMNS", columns)
         got = total.to(device, copy=True)
-        BACKEND.accumulate(got, addend.t().contiguous().t().to(device), *rest)
+        by_hand.accumulate(BACKEND, got, addend.t().contiguous().t().to(device), *rest)
         assert_bit_equal(got, want)
     empty = torch.empty(0, 3, device=device)
-    BACKEND.accumulate(empty, empty, *rest)
+    by_hand.accumulate(BACKEND, empty, empty, *rest)
 
 
 def test_sums_of_torch_in_chunks(device: str) -> None:
@@ -362,6 +363,6 @@ def test_sums_of_torch_in_chunks(device: str) -> None:
     acc = lp.accumulator("native_chunk4:stochastic:outer=e6m3")
     a, b, bias = (torch.randint(-3, 4, s).float() for s in ((5, 18), (18, 7), (7,)))
     plain = lp.accumulator("fp32_chunk4:stochastic:outer=e6m3")
-    want = _reference.BACKEND.matmul(a, b, bias, plain.to_ints(), SEED, 4)
+    want = by_hand.matmul(_reference.BACKEND, a, b, bias, plain.to_ints(), SEED, 4)
     on = [x.to(device) for x in (a, b, bias)]
     assert_bit_equal(native.multiply(BACKEND, matmul_of(*on), How(acc.to_ints(), SEED, 4)), want)

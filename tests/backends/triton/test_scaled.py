@@ -15,6 +15,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import tiles
 from lpkernels.formats import BlockFormat, parse_format
 from lpkernels.formats.integers import block_by_block
+from tests.backends import by_hand
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.elements import (
@@ -70,13 +71,13 @@ def assert_scaled(
     name = f"{name} {quantizer} {tuple(x.shape)} {x.dtype} {amax}"
     given = None if amax is None else torch.tensor([amax], dtype=torch.float64)
     call = (quantizer.to_ints(), torch.tensor(SEED), 3, SITE)
-    want = REFERENCE.scaled(x, *call, given)
-    got = BACKEND.scaled(x.to(device), *call, None if given is None else given.to(device))
+    want = by_hand.scaled(REFERENCE, x, *call, given)
+    got = by_hand.scaled(BACKEND, x.to(device), *call, None if given is None else given.to(device))
     for part, one, other in zip(("codes", "scales", "t"), got, want, strict=True):
         assert_bit_equal(one, other, f"{part} {name}")
     ints = quantizer.fmt.to_ints()
-    product = BACKEND.dequantize(*(part.to(device) for part in want), ints)
-    assert_bit_equal(product, REFERENCE.dequantize(*want, ints), f"values {name}")
+    product = by_hand.dequantize(BACKEND, *(part.to(device) for part in want), ints)
+    assert_bit_equal(product, by_hand.dequantize(REFERENCE, *want, ints), f"values {name}")
 
 
 def values(shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
@@ -164,7 +165,7 @@ def test_one_nan_spoils_its_tile_alone(device: str) -> None:
     x = torch.randn(4, 48)
     x[1, 17], x[2, 40] = float("nan"), float("inf")
     ints = Quantizer("nvfp4").to_ints()
-    codes, scale, t = BACKEND.scaled(x.to(device), ints, None, 0, SITE, None)
+    codes, scale, t = by_hand.scaled(BACKEND, x.to(device), ints, None, 0, SITE, None)
     bad = [(int(i), int(j)) for i, j in scale.isnan().nonzero()]
     assert bad == [(1, 1), (2, 2)]
     assert codes.isfinite().all() and t.isfinite()
@@ -179,9 +180,9 @@ def test_codes_and_scales_pack_as_the_reference(name: str, device: str) -> None:
     # DeepGEMM gives a block of NaN the largest scale, and its codes have no NaN.
     for kind in ("wide", "tiny" if fmt.steps == "deepgemm" else "special"):
         x = tensor_values((3, 37), kind)
-        parts = REFERENCE.scaled(x, Quantizer(fmt).to_ints(), None, 0, SITE, None)[:2]
-        want = REFERENCE.pack_scaled(*parts, ints)
-        got = BACKEND.pack_scaled(*(part.to(device) for part in parts), ints)
+        parts = by_hand.scaled(REFERENCE, x, Quantizer(fmt).to_ints(), None, 0, SITE, None)[:2]
+        want = by_hand.pack_scaled(REFERENCE, *parts, ints)
+        got = by_hand.pack_scaled(BACKEND, *(part.to(device) for part in parts), ints)
         assert_bit_equal(got, want, f"{fmt} {kind}")
         unpacked = BACKEND.unpack(got, ints, list(x.shape))
         assert_bit_equal(unpacked, REFERENCE.unpack(want, ints, x.shape), f"{fmt} {kind}")
@@ -202,8 +203,8 @@ def test_pack_names_the_code_that_there_is_not(device: str) -> None:
     codes, scale = torch.zeros(2, 4, device=device), torch.ones(2, 1, device=device)
     codes[1, 2] = -8.0
     ints = fmt.to_ints()
-    want = REFERENCE.pack_scaled(codes.cpu(), scale.cpu(), ints)
-    assert_bit_equal(BACKEND.pack_scaled(codes, scale, ints), want)
+    want = by_hand.pack_scaled(REFERENCE, codes.cpu(), scale.cpu(), ints)
+    assert_bit_equal(by_hand.pack_scaled(BACKEND, codes, scale, ints), want)
     codes[0, 3] = 1.5
     with pytest.raises(ValueError, match=r"element 3 \(in row-major order\) is 1.5"):
-        BACKEND.pack_scaled(codes, scale, ints)
+        by_hand.pack_scaled(BACKEND, codes, scale, ints)

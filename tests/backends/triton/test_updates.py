@@ -7,6 +7,7 @@ import torch
 from lpkernels.arithmetic import Step
 from lpkernels.backends.triton import BACKEND
 from lpkernels.ops import UpdateTensors
+from tests.backends import by_hand
 from tests.loops import each
 from tests.support import updates
 
@@ -19,7 +20,9 @@ def updated(
     device: str, tensors: UpdateTensors, step: Step, formats: updates.Formats, **options: Any
 ) -> UpdateTensors:
     own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
-    BACKEND.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
+    by_hand.update(
+        BACKEND, own, *updates.call_of(step, formats, len(own.weights), device=device, **options)
+    )
     return UpdateTensors(*([x.cpu() for x in kind] for kind in own))
 
 

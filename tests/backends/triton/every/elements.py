@@ -16,6 +16,7 @@ from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.formats.grids import grid_shape
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import float32_key
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
@@ -24,7 +25,9 @@ from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 def _quantize(quantizer: Quantizer, source: torch.dtype, shape: tuple[int, ...] = (64, 256)) -> Any:
     target = torch.float64 if source == torch.float64 else torch.float32
     out = torch.zeros(shape, dtype=target)
-    BACKEND.quantize(torch.zeros(shape, dtype=source), quantizer.to_ints(), SEED, 1, 4, out)
+    by_hand.quantize(
+        BACKEND, torch.zeros(shape, dtype=source), quantizer.to_ints(), SEED, 1, 4, out
+    )
 
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -77,8 +80,8 @@ _SCALES = (
 
 def _scaled(quantizer: Quantizer, source: torch.dtype, amax: torch.Tensor | None) -> None:
     x = torch.zeros(64, 4000, dtype=source)
-    parts = BACKEND.scaled(x, quantizer.to_ints(), SEED, 1, 4, amax)
-    BACKEND.dequantize(*parts, quantizer.fmt.to_ints())
+    parts = by_hand.scaled(BACKEND, x, quantizer.to_ints(), SEED, 1, 4, amax)
+    by_hand.dequantize(BACKEND, *parts, quantizer.fmt.to_ints())
 
 
 def slice_calls() -> Iterator[Call]:
@@ -99,15 +102,15 @@ def counting_calls() -> Iterator[Call]:
     x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
     for fmt, mode in itertools.product((*_SCALED, *FEW), ROUNDINGS):
         ints = Quantizer(fmt, mode).to_ints()
-        yield partial(BACKEND.quantize_counting, x, ints, SEED, 1, 2, x.clone(), counts[:4], None)
+        yield partial(by_hand.quantize, BACKEND, x, ints, SEED, 1, 2, x.clone(), counts[:4], None)
     for fmt, source in itertools.product((_SCALED[0], _SCALED[3], FEW[0]), _TYPES):
         ints, out = Quantizer(fmt).to_ints(), torch.zeros(64, 4000)
         for into, added in ((out, counts), (None, counts), (None, counts[:4])):
             call = (x.to(source), ints, None, 1, 2, into, added, None)
-            yield partial(BACKEND.quantize_counting, *call)
+            yield partial(by_hand.quantize, BACKEND, *call)
     limits = torch.zeros(2, 1, dtype=torch.float64)
     ints = Quantizer(_SCALED[0]).to_ints()
-    yield partial(BACKEND.quantize_counting, x, ints, None, 1, 2, x.clone(), None, limits)
+    yield partial(by_hand.quantize, BACKEND, x, ints, None, 1, 2, x.clone(), None, limits)
 
 
 def hadamard_calls() -> Iterator[Call]:
@@ -132,7 +135,7 @@ def code_calls() -> Iterator[Call]:
         yield partial(BACKEND.pack, x, ints)
         if name.startswith("block"):
             scale = torch.zeros(grid_shape(x.shape, ints))
-            yield partial(BACKEND.pack_scaled, x, scale, ints)
+            yield partial(by_hand.pack_scaled, BACKEND, x, scale, ints)
         yield partial(BACKEND.unpack, torch.zeros(10**6, dtype=torch.uint8), ints, [64, 4000])
 
 
@@ -142,7 +145,9 @@ def accumulate_calls() -> Iterator[Call]:
     accs += [Accumulator("e5m4", "stochastic", **draws) for draws in drawn()]
     for acc in accs:
         arguments = ((0, 0), acc.to_ints(), SEED, 1, 2, 3)
-        yield partial(BACKEND.accumulate, torch.zeros(64, 256), torch.zeros(64, 256), *arguments)
+        yield partial(
+            by_hand.accumulate, BACKEND, torch.zeros(64, 256), torch.zeros(64, 256), *arguments
+        )
 
 
 def update_calls() -> Iterator[Call]:
@@ -154,5 +159,5 @@ def update_calls() -> Iterator[Call]:
         rounding, numbers = rounding_of(formats).to_ints(), step.to_numbers()
         found, scale = torch.tensor(False), torch.tensor(2.0)
         rest = ([3], [0], rounding, numbers, bool(begins))
-        yield partial(BACKEND.update, tensors, SEED, found, scale, *rest)
-    yield partial(BACKEND.update, tensors, None, None, None, *rest)
+        yield partial(by_hand.update, BACKEND, tensors, SEED, found, scale, *rest)
+    yield partial(by_hand.update, BACKEND, tensors, None, None, None, *rest)

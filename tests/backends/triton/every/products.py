@@ -18,6 +18,7 @@ from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import parse_format
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import certified_key
 from tests.cases import ConvCase
@@ -30,14 +31,14 @@ _SHAPE = (16, 64, 512)
 def _matmul(acc: Accumulator, fused: Fused = NOT_FUSED, *, swapped: bool = False) -> Any:
     m, k, n = _SHAPE[::-1] if swapped else _SHAPE
     operands = (torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n))
-    return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, fused)
+    return by_hand.matmul(BACKEND, *operands, acc.to_ints(), SEED, 1, fused)
 
 
 def _start(acc: Accumulator) -> Any:
     """A product whose sums start elsewhere than at +0."""
     m, k, n = _SHAPE
     operands = (torch.zeros(m, k), torch.zeros(k, n), None)
-    return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, initial=torch.zeros(m, n))
+    return by_hand.matmul(BACKEND, *operands, acc.to_ints(), SEED, 1, initial=torch.zeros(m, n))
 
 
 def _by_scale(acc: Accumulator, float32: bool) -> Any:
@@ -45,7 +46,7 @@ def _by_scale(acc: Accumulator, float32: bool) -> Any:
     m, k, n = _SHAPE
     scales = Scales(torch.ones(m, k // 16), torch.ones(n, k // 32), 16, 32, float32)
     product = matmul_of(torch.zeros(m, k), torch.zeros(k, n))
-    return BACKEND.multiply_scaled(product, scales, How(acc.to_ints(), SEED, 1))
+    return BACKEND.multiply(product, How(acc.to_ints(), SEED, 1), scales)
 
 
 def _scaled(*orders: str, **options: Any) -> Iterator[Call]:
