@@ -32,8 +32,8 @@ from lpkernels.rounding import check_rounding, round_array, round_scalar
 from tests.support.refusals import refused
 
 FP16, ONES, ROWS = formats.FP16, np.ones(2), torch.ones(4, 128)
-LINEAR4, OP = torch.ops.lpkernels
-TRANSFORMED = "block128_linear4_sfp32", lp.Quantizer("e2m1", hadamard=16)
+LINEAR4, TRANSFORMED = "block128_linear4_sfp32", lp.Quantizer("e2m1", hadamard=16)
+OP = torch.ops.lpkernels
 CPT = lp.recipe("cpt_fu2021")
 lp.TableFormat([-1, 0, 2.5, 4], "refusals_own")
 
