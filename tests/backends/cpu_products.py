@@ -10,7 +10,6 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import cpu, get
-from tests.backends import by_hand
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support.operands import operand
@@ -49,9 +48,9 @@ def assert_same(ways: Iterable[str], op: str, *args: Any, name: object = "", **r
     Returns: the result.
     """
     plain = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-    want = by_hand.call(REFERENCE, op, *plain, **rest)
+    want = getattr(REFERENCE, op)(*plain, **rest)
     for way in ways:
-        assert_bit_equal(by_hand.call(cpu.BACKEND, op, *args, **rest), want, f"{way} {op} {name}")
+        assert_bit_equal(getattr(cpu.BACKEND, op)(*args, **rest), want, f"{way} {op} {name}")
     return want
 
 
@@ -97,6 +96,6 @@ def assert_convolution(
 def tier_of(a: Tensor, b: Tensor, acc: Accumulator) -> str:
     """The tier that accumulates a matrix product, all of it."""
     cpu.BACKEND.take_tiers()
-    by_hand.matmul(cpu.BACKEND, a, b, None, acc.to_ints(), SEED, ROLE)
+    cpu.BACKEND.matmul(a, b, None, acc.to_ints(), SEED, ROLE)
     (tier,) = [name for name, share in cpu.BACKEND.take_tiers().items() if share]
     return tier

@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.backends import Fused
-from tests.backends import by_hand
-from tests.backends.zero_sums import few_zero_sums, zero_sums
+from tests.backends.crossed import ConvCall, ProductCall, assert_call, conv_calls, product_calls
+from tests.backends.zero_sums import few_zero_sums, has_table, zero_sums
 from tests.cases import ConvCase
-from tests.loops import each
 from tests.support import operands as cases
 from tests.support.operands import rows, tensor
 from tests.support.products import (
@@ -26,7 +24,6 @@ from tests.support.products import (
     lanes_of_all_kinds,
 )
 from tests.support.products import tensors_of as tensors_of_pass
-from tests.support.strategies import accumulators
 
 # Some operands hold values that no tensor core has.
 pytestmark = pytest.mark.filterwarnings("ignore:.* operand holds")
@@ -50,7 +47,8 @@ def lanes(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [lanes_of_all_kinds(shape, generator) for shape in shapes]
 
 
-@each("name, transposed", OPERANDS, [False, True])
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("transposed", [False, True])
 def test_matmul_asks_for_every_element(name: str, transposed: bool, adapter: Any, device: str):
     a, b = lanes(*OPERANDS[name])
     (bias,) = lanes(b.shape[-1:])
@@ -84,7 +82,7 @@ def test_operands_and_results_are_rounded(adapter: Any, device: str) -> None:
             assert_pass(adapter, name, case, tensors, lp.accumulator(acc), device, fused=fused)
 
 
-@each("name", PASSES)
+@pytest.mark.parametrize("name", PASSES)
 def test_convolutions_take_any_strides(name: str, adapter: Any, device: str) -> None:
     case = ConvCase((2, 3, 4, 3), (4, 3, 2, 2), (2, 1), (1, 0), (1, 1))
     x, w, dy, bias = tensors_of_pass(case)
@@ -103,7 +101,7 @@ def test_convolutions_take_any_strides(name: str, adapter: Any, device: str) -> 
 def test_zeros_have_the_sign_that_their_format_gives_them(adapter: Any, device: str) -> None:
     for case in few_zero_sums() if INTERPRETED else zero_sums():
         name, acc, a, b, bias, initial = case
-        if adapter.name == "cuda" and (case.has_table or not in_sequence(acc)):
+        if adapter.name == "cuda" and (has_table(acc) or not in_sequence(acc)):
             continue
         assert_product(adapter, a, b, acc, device, bias=bias, initial=initial, name=name)
 
@@ -117,24 +115,27 @@ def refused(adapter: Any, acc: Accumulator) -> bool:
         return False
     a = torch.ones(1, 1)
     with pytest.raises(NotImplementedError, match="backend='triton' has these"):
-        by_hand.matmul(adapter, a, a, None, acc.to_ints(), None, 0)
+        adapter.matmul(a, a, None, acc.to_ints(), None, 0)
     return True
 
 
-@settings(
-    max_examples=5 if INTERPRETED else 20,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(acc=accumulators(), length=st.integers(0, 19), seed=st.integers(0, 2**32))
-def test_any_accumulator(adapter: Any, device: str, acc: Accumulator, length: int, seed: int):
-    if refused(adapter, acc):
-        return
-    initial = rows(1, 3, seed + 2) if seed % 2 else None
-    a, b = rows(1, length, seed), rows(1, length, seed + 1)[1:].T
-    assert_product(adapter, a, b, acc, device, initial=initial)
+@pytest.mark.parametrize("calls", [product_calls, conv_calls], ids=["products", "convolutions"])
+def test_any_call(calls: Any, adapter: Any, device: str) -> None:
+    """Whatever can be called, small in the interpreter; a device takes more of them."""
+    most = 5 if INTERPRETED else 200 if device == "cuda" else 20
+
+    @settings(max_examples=8 if INTERPRETED else 500 if device == "cuda" else 100)
+    @given(call=calls(most=most))
+    def check(call: ProductCall | ConvCall) -> None:
+        assume(adapter.name != "cuda" or not has_table(call.acc))
+        if not refused(adapter, call.acc):
+            assert_call(adapter, call, device)
+
+    check()
 
 
-@each("acc, length", cases.STARTED, [0, 21])
+@pytest.mark.parametrize("acc", cases.STARTED, ids=str)
+@pytest.mark.parametrize("length", [0, 21])
 def test_sums_start_at_initial(acc: Accumulator, length: int, adapter: Any, device: str) -> None:
     if refused(adapter, acc):
         return

@@ -1,4 +1,5 @@
-"""Products of codes by scale, at random: segments, scales and elements of every kind."""
+"""Block formats, and products of codes by scale, at random: segments, scales and elements of every
+kind."""
 
 from typing import Any
 
@@ -8,7 +9,9 @@ from torch import Tensor
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.backends import How, Scales, matmul_of
+from lpkernels.formats import BlockFormat
 from tests.backends.cpu_products import ROLE, SEED
+from tests.cases import formats_named
 
 ACCUMULATORS = (
     "fp32_chunkscale",
@@ -26,6 +29,20 @@ ACCUMULATORS = (
     "e6m9_chunkscale:stochastic",
     "e5m4_chunkscale:stochastic:bits=20:philox:product=e5m3:product_rounding=stochastic",
 )
+#: Every element, geometry, scale, rule, target and program.
+BLOCK_FORMATS = formats_named("""
+    mxfp8 mxfp8_up mxfp8_ceil mxfp4_even mxfp6_e2m3_up mxint8_even nvfp4 nvfp4_2d nvfp4_one
+    fp8_tensor row_e5m2 fp8_1x128 fp8_128x128 row_axis0_int8 int8_tensor int4_g32 block5_axis0_e2m1
+    block1500_e5m2 tile3x5_e3m2 block9_axis1_e2m1_se4m3fn_t block16_e2m1_se4m3fn_t_to5.6470588
+    block8_e4m3_sbf16_up block8_bf16_sfp32 tile4x4_e5m2_se5m3fn_up_t block32_e2m1_up_to4
+    tile2x3000_e4m3 block32_int8_up_to127.5
+    nvfp4_te nvfp4_2d_te nvfp4_torchao block16_e2m1_se4m3fn_torchao tensor_e4m3_te row_e5m2_te
+    block32_e4m3_up_te tile128x128_e4m3_up_te row_e4m3_torchao block32_e2m1_even_torchao
+    tile128x128_e4m3_up_torchao row_int8_torchao row_int8_to127.5_torchao
+    block32_int4_sfp32_to7.5_torchao row_e4m3_deepgemm block32_e4m3_up_deepgemm
+    block32_e2m1_sfp32_deepgemm
+""")
+BLOCK_FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
 ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "int4", "int8", "even", "special", "tiny")
 SCALES = ("e4m3", "narrow", "powers", "fp32", "ones", "special")
 SIZES = (0, 1, 3, 5, 16, 32, 37, 128, 300)
@@ -101,4 +118,4 @@ def product(backend: Any, of: Case, text: str) -> Tensor:
     """The product of a case in an accumulator."""
     left, right, given, start = of
     how = How(as_accumulator(text).to_ints(), SEED, ROLE)
-    return backend.multiply(matmul_of(left, right, initial=start), how, given)
+    return backend.multiply_scaled(matmul_of(left, right, initial=start), given, how)

@@ -11,8 +11,6 @@ import lpkernels as lp
 from lpkernels import backends, ops
 from lpkernels.backends import _selftest, cuda
 from lpkernels.backends._reference import ReferenceBackend
-from tests.backends import by_hand
-from tests.loops import each
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -32,12 +30,12 @@ class Fake(ReferenceBackend):
     def unsupported(self, op: str, device: torch.device) -> str:
         return f"no kernel for {op}" if op == self.lacks else ""
 
-    def quantize(self, rounding) -> None:
+    def quantize(self, x, quantizer, seed, role, site, out) -> None:
         self.calls += 1
-        super().quantize(rounding)
+        super().quantize(x, quantizer, seed, role, site, out)
         if self.wrong:
             # Contraction turns the fast primitives into the identity.
-            rounding.out.copy_(rounding.x)
+            out.copy_(x)
 
 
 @pytest.fixture
@@ -61,14 +59,10 @@ def registry(monkeypatch):
     return replace
 
 
-def test_status_names_every_backend():
-    status = lp.backends.status()
+def test_status_names_every_backend_and_says_why(registry, monkeypatch):
+    status = backends.status()
     assert list(status) == ["reference", "cpu", "cuda", "triton"] == list(backends.names())
     assert status["reference"] == "available"
-    assert all(status.values())
-
-
-def test_status_says_why(registry, monkeypatch):
     registry(cpu=Fake(why="the sun was in its eyes"), cuda=Fake(), triton=None)
     monkeypatch.setitem(backends._MODULES, "triton", "lpkernels.backends.not_there")
     status = backends.status()
@@ -110,23 +104,27 @@ def test_auto_prefers_cpu_then_reference(registry):
         assert backends.select("auto", "matmul", CPU).name == "reference"
 
 
-def test_auto_on_cuda_prefers_cuda_then_triton_then_reference(registry, monkeypatch):
-    monkeypatch.setattr(backends, "_home", lambda name: "cpu")
-    cuda, triton = Fake(lacks="matmul"), Fake(lacks="pack")
-    registry(cuda=cuda, triton=triton)
-    assert backends.select("auto", "quantize", CUDA) is cuda
-    assert backends.select("auto", "matmul", CUDA) is triton
-    assert backends.select("auto", "accumulate", CUDA) is triton
-    registry(cuda=Fake(why="absent"))
-    assert backends.select("auto", "pack", CUDA).name == "reference"
-
-
-def test_auto_on_cuda_leaves_other_orders_and_blocks_to_triton_alone(monkeypatch):
-    pytest.importorskip("triton")
-    lacking: dict[str, str] = {}
-    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
+@pytest.fixture
+def lacking(monkeypatch) -> dict[str, str]:
+    """Why backends are absent, by name; all others seem to be here, and are told by their names."""
+    reasons: dict[str, str] = {}
+    monkeypatch.setattr(backends, "_why_not", lambda name: reasons.get(name, ""))
     monkeypatch.setattr(backends, "_chosen", {})
     monkeypatch.setattr(backends, "_tested", lambda name: name)
+    return reasons
+
+
+@pytest.mark.parametrize("op", backends.gpu_orders())
+def test_auto_asks_the_backends_of_a_gpu_in_their_order(op: str, monkeypatch, lacking):
+    asked: list[str] = []
+    monkeypatch.setattr(backends, "_why_not", lambda name: asked.append(name) or f"no {name} here")
+    with pytest.raises(NotImplementedError, match="no cuda here"):
+        backends.select("auto", op, CUDA)
+    assert asked == [*backends.gpu_orders()[op], "reference"]
+
+
+def test_auto_on_cuda_leaves_other_orders_and_blocks_to_triton_alone(lacking):
+    pytest.importorskip("triton")
     for op in ("matmul_ordered", "matmul_operands", "conv_wgrad_operands", "matmul_ordered_table"):
         assert backends.select("auto", op, CUDA) == "triton"
     lacking["triton"] = "no triton here"
@@ -160,21 +158,17 @@ def test_an_explicit_backend_runs_or_raises(registry):
 def test_the_environment_replaces_auto_at_each_call(registry, monkeypatch):
     cpu = Fake()
     registry(cpu=cpu)
-    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
-    assert backends.select("auto", "quantize", CPU).name == "reference"
-    assert backends.select("cpu", "quantize", CPU) is cpu
-    monkeypatch.setenv("LPKERNELS_BACKEND", "cpu")
-    assert backends.select("auto", "quantize", CPU) is cpu
-    monkeypatch.setenv("LPKERNELS_BACKEND", "")
-    assert backends.select("auto", "quantize", CPU) is cpu
+    for name, chosen in (("reference", "reference"), ("cpu", cpu), ("", cpu)):
+        monkeypatch.setenv("LPKERNELS_BACKEND", name)
+        auto = backends.select("auto", "quantize", CPU)
+        assert auto is chosen if chosen is cpu else auto.name == chosen
+        assert backends.select("cpu", "quantize", CPU) is cpu
+        before = cpu.calls
+        lp.quantize(torch.ones(2), "e5m2")
+        assert cpu.calls == before + (chosen is cpu)
     monkeypatch.setenv("LPKERNELS_BACKEND", "tpu")
     with pytest.raises(ValueError, match="LPKERNELS_BACKEND: unknown name 'tpu'"):
         backends.select("auto", "quantize", CPU)
-    for name, calls in (("cpu", 1), ("reference", 0)):
-        before = cpu.calls
-        monkeypatch.setenv("LPKERNELS_BACKEND", name)
-        lp.quantize(torch.ones(2), "e5m2")
-        assert cpu.calls == before + calls
 
 
 def test_the_self_test_runs_once_at_first_use(registry):
@@ -199,16 +193,16 @@ def test_a_failed_self_test_names_the_cause_and_shows_in_status(registry):
 
 def test_the_self_test_sees_each_way_of_going_wrong():
     class Flushing(Fake):
-        def quantize(self, rounding):
-            super().quantize(rounding)
-            rounding.out[rounding.out.abs() < 2**-14] = 0.0
+        def quantize(self, x, quantizer, seed, role, site, out):
+            super().quantize(x, quantizer, seed, role, site, out)
+            out[out.abs() < 2**-14] = 0.0
 
     class ByFloat32(Fake):
-        def quantize(self, rounding):
-            super().quantize(rounding._replace(x=rounding.x.float()))
+        def quantize(self, x, quantizer, seed, role, site, out):
+            super().quantize(x.float(), quantizer, seed, role, site, out)
 
     class UnroundedSums(Fake):
-        def multiply(self, product, how, scales=None):
+        def multiply(self, product, how):
             return product.left @ product.right
 
     assert "3.0517578125e-05" in _selftest.run(Flushing(), CPU)
@@ -234,29 +228,23 @@ def test_a_first_use_while_torch_traces_leaves_no_fake_tensor_behind(monkeypatch
         backend = backends.select("auto", "matmul", CPU)
     assert backend.name == "cpu"
     acc = lp.Accumulator("fp16").to_ints()
-    out = by_hand.matmul(backend, torch.ones(2, 3), torch.ones(3, 2), None, acc, None, 0)
+    out = backend.matmul(torch.ones(2, 3), torch.ones(3, 2), None, acc, None, 0)
     assert out.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 
-@pytest.mark.parametrize("acc", ["e5m4:order=pairwise", "e5m4:order=compensated"])
-def test_trees_and_compensated_sums_ask_for_a_backend_that_has_them(acc, monkeypatch):
-    asked = []
-    inner = backends.select
-
-    def select(name, op, device):
-        asked.append(op)
-        return inner(name, op, device)
-
-    monkeypatch.setattr(backends, "select", select)
+def test_other_orders_ask_for_a_backend_that_has_them(monkeypatch):
+    asked, inner = [], backends.select
+    monkeypatch.setattr(
+        backends, "select", lambda name, op, device: asked.append(op) or inner(name, op, device)
+    )
     a = torch.ones(2, 2)
-    for text in (acc, "fp32:block=4:aligned_bits=24", "e5m4"):
-        lp.matmul(a, a, text, backend="reference")
-    assert asked == ["matmul_ordered", "matmul_ordered", "matmul"]
+    for rest in (":order=pairwise", ":order=compensated", ":block=4:aligned_bits=24", ""):
+        lp.matmul(a, a, f"e5m4{rest}", backend="reference")
+    assert asked == [*["matmul_ordered"] * 3, "matmul"]
 
 
-def test_status_says_what_a_gpu_lacks_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    lacking = {"triton": "no triton here"}
-    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
+def test_status_says_what_a_gpu_lacks_without_triton(lacking) -> None:
+    lacking["triton"] = "no triton here"
     status = backends.status()
     assert status["cuda"] == "available"
     assert status["triton"].startswith("no triton here; without it counts, codes, block and affine")
@@ -264,17 +252,12 @@ def test_status_says_what_a_gpu_lacks_without_triton(monkeypatch: pytest.MonkeyP
     assert backends.status()["triton"] == "no triton here"
 
 
-@each("op", cuda.TRITON_ALONE)
-def test_what_only_triton_has_on_a_gpu(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lacking: dict[str, str] = {}
-    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
-    monkeypatch.setattr(backends, "_chosen", {})
-    monkeypatch.setattr(backends, "_tested", lambda name: name)
-    device = torch.device("cuda", 0)
+@pytest.mark.parametrize("op", cuda.TRITON_ALONE)
+def test_what_only_triton_has_on_a_gpu(op: str, lacking) -> None:
     with pytest.raises(NotImplementedError, match=f"{op} is an operation of the triton backend"):
-        backends.select("cuda", op, device)
+        backends.select("cuda", op, CUDA)
     lacking["triton"] = "no triton here"
-    assert backends.select("auto", op, device) == "reference"
+    assert backends.select("auto", op, CUDA) == "reference"
 
 
 def test_layers_keep_their_inputs_unpacked_where_the_backend_has_no_codes(monkeypatch):

@@ -24,9 +24,7 @@ from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
-from tests.backends import by_hand
 from tests.cases import accumulators_named
-from tests.loops import each
 from tests.support.products import in_sequence
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
@@ -84,12 +82,6 @@ def test_every_launch_goes_to_the_stream_that_was_given() -> None:
         assert set(used) <= STREAMS, name
 
 
-def test_other_calls_are_found() -> None:
-    code = "cudaMalloc(&p, n); cuCtxSynchronize(); a<<<f(b, c), 3, 0, stream>>>(x); k<<<1, 2>>>();"
-    assert named(code) == {"cudaMalloc", "cuCtxSynchronize"}
-    assert streams(code) == ["stream", None]
-
-
 class Copies(TorchDispatchMode):
     """Refuses whatever brings values from the host to a device, or back: a capture refuses it too,
     or the graph keeps the values of the day."""
@@ -129,22 +121,6 @@ def tensor(size: tuple[int, ...], device: torch.device, dtype: torch.dtype = tor
     return torch.empty(size, dtype=dtype, device=device)
 
 
-READS = {
-    "item": lambda x: x.sum().item(), "int": lambda x: int(x[0]),
-    "bool": lambda x: bool((x > 0).any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
-    "to a device": lambda x: torch.ones(3).to(x.device),
-    "a list": lambda x: torch.tensor([1.0, 2.0], device=x.device),
-    "copied": lambda x: x.copy_(torch.ones(3)), "nonzero": lambda x: x.nonzero(),
-    "a mask": lambda x: x[x > 0],
-}  # fmt: skip
-
-
-@each("read", READS)
-def test_reads_and_copies_are_refused(read: str, device: torch.device) -> None:
-    with pytest.raises(Exception, match=r"moves values|meta"):
-        READS[read](tensor((3,), device))
-
-
 E5M2 = as_quantizer("e5m2").to_ints()
 FUSED = (Fused(), Fused(E5M2, E5M2, E5M2))
 #: Every order of sums, every way of rounding them; with draws and without.
@@ -175,24 +151,22 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
     for fused in FUSED:
         for left, right in MATMULS:
             a, b, bias = there(left), there(right), there(right[-1:])
-            by_hand.matmul(backend, a, b, bias, ints, seed, role, fused)
-            by_hand.matmul(backend, a.mT.contiguous().mT, b, None, ints, seed, role, fused)
+            backend.matmul(a, b, bias, ints, seed, role, fused)
+            backend.matmul(a.mT.contiguous().mT, b, None, ints, seed, role, fused)
         start = there((9, 20))
-        by_hand.matmul(
-            backend, there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start
-        )
+        backend.matmul(there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start)
         for size, weight, *geometry in CONVOLUTIONS:
             out = output_size(size[2:], weight[2:], *geometry[:3])
             x, w, dy = there(size), there(weight), there((size[0], weight[0], *out))
             call = (*map(list, geometry[:3]), geometry[3], ints, seed, role, fused)
-            by_hand.conv_fprop(backend, x, w, there(weight[:1]), *call)
-            by_hand.conv_dgrad(backend, dy, w, list(size), *call)
-            by_hand.conv_wgrad(backend, x, dy, list(weight), *call)
+            backend.conv_fprop(x, w, there(weight[:1]), *call)
+            backend.conv_dgrad(dy, w, list(size), *call)
+            backend.conv_wgrad(x, dy, list(weight), *call)
     if acc.order == "native":
-        by_hand.accumulate(backend, there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
+        backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 
 
-@each("acc", filter(in_sequence, ACCUMULATORS))
+@pytest.mark.parametrize("acc", [*filter(in_sequence, ACCUMULATORS)], ids=str)
 def test_the_cuda_adapter_reads_no_value(acc, device, monkeypatch):
     started: list[str] = []
 
@@ -214,7 +188,7 @@ def test_the_cuda_adapter_reads_no_value(acc, device, monkeypatch):
 
 
 @pytest.mark.triton
-@each("acc", ACCUMULATORS)
+@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
 def test_the_triton_adapter_reads_no_value(acc, device, monkeypatch):
     pytest.importorskip("triton")
     from lpkernels.backends import triton as triton_backend

@@ -5,28 +5,32 @@ import itertools
 import subprocess
 import sys
 
+import pytest
+
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.planned import planned
-from tests.loops import each, rows
 
 
-@rows(
+@pytest.mark.parametrize(
     "sizes, tile",
+    [
     ((4096, 4096, 1, 132), (4, 256, 4)), ((4096, 20, 1, 132), (8, 32, 4)),
     # Two programs for each processor: columns are halved, or rows where they are few.
     ((1, 4096, 1, 16), (1, 128, 4)), ((1, 4096, 1, 32), (1, 64, 2)),
     ((4, 256, 1, 2), (2, 128, 4)), ((1, 4096, 1, 132), (1, 32, 1)),
+    ],
 )  # fmt: skip
 def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]) -> None:
     assert triton_tiles.exact_tile(*sizes) == tile
 
 
-@rows(
+@pytest.mark.parametrize(
     "text, sizes, tiles, shared",
+    [
     # A large product has the largest tiles, and tiles of float64 have twice as many warps.
     ("e6m9_chunk64", (4096, 4096, 4096), [(8, 512, 4), (8, 512, 8)], WHOLE),
     # Few outputs have smaller tiles, and programs share the chunks of each.
@@ -38,6 +42,7 @@ def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]
     ("e6m9_chunk64", (16, 144, 64), [(4, 128, 1)] * 2, WHOLE),
     ("e6m9_chunk1", (1100, 512, 4096), [(8, 512, 4), (8, 512, 8)], WHOLE),
     ("e6m9_chunk64", (1100, 512, 4096), [(8, 512, 4), (8, 512, 8)], Share(4, 64)),
+    ],
 )  # fmt: skip
 def test_plans_of_products(text, sizes, tiles, shared):
     assert planned(text, *sizes) == ([Tile(*tile) for tile in tiles], shared)
@@ -49,10 +54,9 @@ def test_passes_are_as_many_as_memory_asks_for():
     assert MOST / 2 < scratch(shared, tiles[0], 8 * 5) <= MOST
 
 
-SHARED = itertools.product([2, 3, 7, 64, 2048], [1, 5, 66, 131, 264], [1, 4])
-
-
-@each("chunks, tiles, warps", SHARED)
+@pytest.mark.parametrize("chunks", [2, 3, 7, 64, 2048])
+@pytest.mark.parametrize("tiles", [1, 5, 66, 131, 264])
+@pytest.mark.parametrize("warps", [1, 4])
 def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
     tile = Tile(8, 128 * warps, warps)
     for processors in (1, 16, 132):
@@ -76,8 +80,9 @@ def test_passes_share_apart() -> None:
     assert WHOLE.longest(7) == 7
 
 
-@rows(
+@pytest.mark.parametrize(
     "sums, tile, tiles, processors, expected",
+    [
     # Half the processors have a tile; two programs halve the time from 9 steps a chunk on, and
     # at 8 steps the writing and reading takes what they save.
     ((10, 9), Tile(8, 512, 4), 66, 132, Share(2, 10)),
@@ -95,14 +100,15 @@ def test_passes_share_apart() -> None:
     # There is nothing to share.
     ((0, 64), Tile(8, 512, 4), 1, 132, WHOLE),
     ((2, 64), Tile(8, 512, 4), 0, 132, WHOLE),
-)
+    ],
+)  # fmt: skip
 def test_the_share_is_the_one_whose_schedulers_have_the_least_to_do(
     sums: tuple[int, int], tile: Tile, tiles: int, processors: int, expected: Share
 ) -> None:
     assert share(*sums, tile, tiles, processors) == expected
 
 
-@each("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
+@pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
 def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
     most = Tile(8, 512, 4)
     tile = certified_tile(64, n, 1, 132, most, chunks=2048)
@@ -146,19 +152,13 @@ def test_tiers_share_two_kernels_at_most() -> None:
                     assert first.bm % second.bm == first.bn % second.bn == 0
 
 
-#: Certified kernels; one more makes the tiles that they leave.
-KERNELS = {
-    2: "e6m9 e6m9_chunk64 e5m10 bf16_chunk64 e4m3_sat",
-    1: "e8m22 e6m9:stochastic fixed16_f8",
-    0: "fixed16_f8:stochastic",
-}
-
-
-@each("count, accumulators", KERNELS.items())
-def test_how_many_kernels_the_tiers_share(count: int, accumulators: str) -> None:
-    for text in accumulators.split():
-        kinds = triton_tiers.tiers(accumulator(text).to_ints())
-        assert len(triton_tiers.groups(kinds)) == count, text
+@pytest.mark.parametrize(
+    "text, count",
+    [("e6m9", 2), ("e6m9_chunk64", 2), ("e5m10", 2), ("bf16_chunk64", 2), ("e4m3_sat", 2),
+     ("e8m22", 1), ("e6m9:stochastic", 1), ("fixed16_f8", 1), ("fixed16_f8:stochastic", 0)],
+)  # fmt: skip
+def test_how_many_certified_kernels_the_tiers_share(text: str, count: int) -> None:
+    assert len(triton_tiers.groups(triton_tiers.tiers(accumulator(text).to_ints()))) == count
 
 
 def test_neither_triton_nor_the_extension_is_needed() -> None:

@@ -64,10 +64,9 @@ class ZeroSum(NamedTuple):
     def has_one_zero(self) -> bool:
         return not isinstance(self.acc.outermost, FloatFormat) or _is_one_zero(self.acc.outermost)
 
-    @property
-    def has_table(self) -> bool:
-        formats = (self.acc.fmt, self.acc.product, self.acc.outer)
-        return any(isinstance(fmt, TableFormat) for fmt in formats)
+
+def has_table(acc: Accumulator) -> bool:
+    return any(isinstance(fmt, TableFormat) for fmt in (acc.fmt, acc.product, acc.outer))
 
 
 def zero_sums() -> Iterator[ZeroSum]:

@@ -21,7 +21,6 @@ from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
 from tests.cases import half_values, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.oracles.scaled_parts import scaled, wide_blocks
 
 CASTS = {
@@ -41,7 +40,7 @@ CASTS = {
 WITHOUT_NAN = {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
 
 
-@each("name", CASTS)
+@pytest.mark.parametrize("name", CASTS, ids=str)
 def test_its_names_lead_to_these_formats(name):
     with pytest.raises(ValueError, match=f"unknown format '{name}'; it is") as refused:
         formats.parse_format(name)
@@ -65,7 +64,7 @@ def _canonical(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.nan, x.astype(np.float64))
 
 
-@each("name", CASTS)
+@pytest.mark.parametrize("name", CASTS, ids=str)
 def test_nearest_even_is_the_cast(name):
     fmt = CASTS[name]
     x = _float32_inputs(fmt)
@@ -77,7 +76,7 @@ def test_nearest_even_is_the_cast(name):
     assert_bit_equal(got, _canonical(want), name)
 
 
-@each("name", CASTS)
+@pytest.mark.parametrize("name", CASTS, ids=str)
 def test_values_are_the_codes(name):
     fmt = CASTS[name]
     codes = np.arange(2**fmt.bits, dtype=np.uint16 if fmt.bits == 16 else np.uint8)
@@ -87,7 +86,7 @@ def test_values_are_the_codes(name):
     assert_bit_equal(fmt.values(), finite + 0.0, name)
 
 
-@each("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=str)
 def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
     fmt = {np.float16: formats.FP16, np.float32: formats.FP32}[dtype]
     source = np.random.default_rng(2)
@@ -102,7 +101,7 @@ ELEMENTS = ("float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "f
 
 
 @pytest.mark.parametrize("blocks", [500, pytest.param(31_250, marks=pytest.mark.slow)])
-@each("name", ELEMENTS)
+@pytest.mark.parametrize("name", ELEMENTS, ids=str)
 def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str, blocks: int) -> None:
     x, element = wide_blocks(blocks), name.split("_")[1].removesuffix("fn")
     for rule in ("", "_up", "_ceil", "_even"):

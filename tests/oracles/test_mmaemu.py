@@ -12,7 +12,6 @@ import torch
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.reference import twin
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 mmaemu = pytest.importorskip("mmaemu")
 
@@ -38,7 +37,7 @@ def chains(a: torch.Tensor, b: torch.Tensor, acc: Accumulator, c: np.ndarray) ->
 
 @pytest.mark.parametrize("every", [False, True], ids=["normal", "every code"])
 @pytest.mark.parametrize("preset", PRESETS)
-@each("operands", PAIRS)
+@pytest.mark.parametrize("operands", PAIRS, ids=str)
 def test_chains_are_those_of_mmaemu(preset: str, operands: tuple[str, str], every: bool) -> None:
     acc = replace(UNITS[PRESETS[preset]].accumulator, operands=operands)
     # initial is rounded to e8m13 first, toward zero, which takes the same bits as the cut would.

@@ -16,7 +16,6 @@ from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.backends import get as backend_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, TableFormat
 from lpkernels.rounding import round_array
-from tests.backends import by_hand
 from tests.cases import DETERMINISTIC, formats_named, hard_values
 from tests.compare import assert_bit_equal
 
@@ -41,6 +40,7 @@ TENSOR_FORMATS = formats_named("""
 """)
 #: Kinds of tensors; see tensor_values().
 KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
+SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 3001)]
 #: Largest magnitudes beside which scales of tensors and blocks underflow, or reciprocals overflow,
 #: and a few that are a little too large for that.
 SMALL = (
@@ -70,7 +70,7 @@ def quantizers(fmt: Format) -> Iterator[Quantizer]:
 def cpu_quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
     """x on the cpu backend, written into ``out`` or a float32 tensor."""
     out = torch.empty_like(x, dtype=torch.float32) if out is None else out
-    by_hand.quantize(cpu.BACKEND, x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
     return out
 
 
@@ -138,7 +138,7 @@ def quantized(
 ) -> Tensor:  # fmt: skip
     out = torch.empty(x.shape, dtype=dtype, device=device)
     call = (quantizer.to_ints(), torch.tensor(seed), role, SITE, out)
-    by_hand.quantize(backend, x.to(device), *call)
+    backend.quantize(x.to(device), *call)
     return out
 
 
@@ -162,12 +162,12 @@ def assert_counted(
     name = f"{name} {quantizer} {quantizer.random_bits} {tuple(x.shape)} {x.dtype}"
     call = (quantizer.to_ints(), torch.tensor(seed), role, SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    by_hand.quantize(REFERENCE, x, *call, want, want_counts, limits)
+    REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
     x, limits = x.to(device), None if limits is None else limits.to(device)
     for where, (length, written) in ((where, way) for where in on for way in ways):
         out = torch.empty(x.shape, device=device) if written else None
         counts = torch.full((length,), 5, dtype=torch.int64, device=device)
-        by_hand.quantize(backend, x, *call, out, counts, limits)
+        backend.quantize_counting(x, *call, out, counts, limits)
         assert (counts - 5).tolist() == want_counts[:length].tolist(), f"{where} {name}"
         if out is not None:
             assert_bit_equal(out, want, f"{where} {name}")
@@ -249,3 +249,15 @@ def _middles(size: int, signs: Sequence[int]) -> Iterator[Runs]:
                     part = total >> 24 * i & (2**24 - 1)
                     x[i] = math.ldexp(signs[i] * part, 24 * i - 149)
                 yield x
+
+
+def patterns(dtype: torch.dtype) -> Tensor:
+    """All 65536 values of a 16-bit type."""
+    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def narrowed(x: np.ndarray, dtype: torch.dtype) -> Tensor:
+    """The bits of values in a 16-bit type that holds them; every NaN has the same."""
+    y = torch.from_numpy(x)
+    canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
+    return torch.where(y.isnan(), canonical, y.to(dtype).view(torch.int16)).to(torch.int16)

@@ -8,7 +8,6 @@ elementwise work on a GPU (counts, codes, block and affine formats, updates).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.arithmetic.integers import SEQUENTIAL, InAccumulator
-from lpkernels.backends import How, Product, Rounding, Scales
+from lpkernels.backends import How, Product
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _products, _quantize
 from lpkernels.formats.integers import AFFINE, KIND, takes_scales
@@ -38,8 +37,11 @@ def _left_to_triton(op: str) -> NotImplementedError:
     return NotImplementedError(f"on a GPU, {op} is an operation of the triton backend alone")
 
 
-def _refuse(op: str, *arguments: Any) -> Any:
-    raise _left_to_triton(op)
+def _refusing(op: str) -> Any:
+    def refuse(*arguments: Any) -> Any:
+        raise _left_to_triton(op)
+
+    return staticmethod(refuse)
 
 
 class CudaBackend(GpuBackend):
@@ -66,28 +68,38 @@ class CudaBackend(GpuBackend):
             return _NO_OTHER_SUMS
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
-    def quantize(self, rounding: Rounding) -> None:
-        """`Backend.quantize`, to float and fixed formats without counts."""
-        if takes_scales(rounding.quantizer):
-            affine = rounding.quantizer[KIND] == AFFINE
+    def quantize(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor,
+    ) -> None:
+        """`Backend.quantize`, of float and fixed formats."""
+        if takes_scales(quantizer):
+            affine = quantizer[KIND] == AFFINE
             raise _left_to_triton("quantize_affine" if affine else "quantize_block")
-        if rounding.counts is not None:
-            raise _left_to_triton("quantize_counting")
-        _quantize.quantize(rounding)
+        _quantize.quantize(x, quantizer, seed, role, site, out)
 
-    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
+    def multiply(self, product: Product, how: How) -> Tensor:
         """`Backend.multiply`, of sums in sequence and in chunks."""
         if how.acc[InAccumulator.ORDER] != SEQUENTIAL or how.acc[InAccumulator.BLOCK]:
             raise NotImplementedError(_NO_OTHER_SUMS)
-        return super().multiply(product, how, scales)
+        return super().multiply(product, how)
 
     multiply_matrices = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
-    hadamard = staticmethod(partial(_refuse, "hadamard"))
-    pack = staticmethod(partial(_refuse, "pack"))
-    unpack = staticmethod(partial(_refuse, "unpack"))
-    update = staticmethod(partial(_refuse, "update"))
+    quantize_counting = _refusing("quantize_counting")
+    hadamard = _refusing("hadamard")
+    scaled = _refusing("scaled")
+    dequantize = _refusing("dequantize")
+    pack = _refusing("pack")
+    pack_scaled = _refusing("pack_scaled")
+    unpack = _refusing("unpack")
+    update = _refusing("update")
 
 
 BACKEND = CudaBackend()

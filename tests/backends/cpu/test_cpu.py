@@ -1,4 +1,5 @@
-"""The compiled kernels against the reference, to the bit, on every instruction set."""
+"""Products and convolutions of the compiled kernels against the reference, to the bit, on every
+instruction set."""
 
 import os
 import platform
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.backends import by_hand
 from tests.backends.cpu_products import (
     REFERENCE,
     ROLE,
@@ -25,11 +27,25 @@ from tests.backends.cpu_products import (
     assert_matmul,
     drawn,
 )
+from tests.backends.crossed import ProductCall, assert_call, product_calls
+from tests.backends.zero_sums import zero_sums
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.operands import KINDS
 from tests.support.processor import Isas, Threads, flushed
+
+ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.filterwarnings("ignore:.* operand holds")
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_any_product(count: int, isas: Isas) -> None:
+    @settings(ANY_CALL, max_examples=count)
+    @given(call=product_calls())
+    def check(call: ProductCall) -> None:
+        assert_call(cpu.BACKEND, call, ways=isas)
+
+    check()
 
 
 @cache
@@ -40,8 +56,8 @@ def every_kind(m: int, k: int, n: int) -> tuple[Tensor, Tensor]:
     return torch.stack(left), torch.stack(right)
 
 
-@each("acc", EVERY_ACCUMULATOR)
-def test_matmul_matches_reference(acc: Accumulator, isas: Isas) -> None:
+@pytest.mark.parametrize("acc", EVERY_ACCUMULATOR, ids=str)
+def test_products(acc: Accumulator, isas: Isas) -> None:
     biases = ("plain", "wide", "rare", None)
     for i, (m, k, n) in enumerate(MATMUL_SHAPES):
         kind = biases[i % len(biases)]
@@ -49,15 +65,22 @@ def test_matmul_matches_reference(acc: Accumulator, isas: Isas) -> None:
         assert_matmul(isas, *every_kind(m, k, n), acc, (m, k, n), bias=bias)
 
 
-def test_conv_matches_reference(isas: Isas) -> None:
+@pytest.mark.parametrize("number", range(len(EVERY_ACCUMULATOR)))
+def test_convolutions(number: int, isas: Isas) -> None:
     """Each accumulator takes three of the convolutions in turn."""
-    cases = list(CONV_CASES.values())
-    for i, acc in enumerate(EVERY_ACCUMULATOR):
-        for case in (cases[(i + step) % len(cases)] for step in (0, 4, 8)):
-            shapes = (case.input_shape, case.weight_shape, case.output_shape)
-            for kind in ("plain", "rare"):
-                x, w, grad, bias = drawn(kind, *shapes, case.weight_shape[:1])
-                assert_convolution(isas, case, acc, x, w, grad, bias)
+    cases, acc = list(CONV_CASES.values()), EVERY_ACCUMULATOR[number]
+    for case in (cases[(number + step) % len(cases)] for step in (0, 4, 8)):
+        shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+        for kind in ("plain", "rare"):
+            assert_convolution(isas, case, acc, *drawn(kind, *shapes))
+
+
+def test_zeros_have_the_sign_that_their_format_gives_them(isas: Isas) -> None:
+    for case in zero_sums():
+        name, acc, a, b, bias, initial = case
+        sums = assert_matmul(isas, a, b, acc, name, bias=bias, initial=initial)
+        negative = sums.signbit() & (sums == 0)
+        assert not (case.has_one_zero and negative.any()), f"{name} {acc}"
 
 
 CHOSEN = accumulators_named("""
@@ -68,8 +91,8 @@ CHOSEN = accumulators_named("""
 """)
 
 
-@each("acc", CHOSEN)
-def test_large_products_and_wide_convolutions_match_reference(acc: Accumulator, isas: Isas) -> None:
+@pytest.mark.parametrize("acc", CHOSEN, ids=str)
+def test_several_blocks_and_threads(acc: Accumulator, isas: Isas, threads: Threads) -> None:
     """The products have several blocks of k, of rows and of lanes (288, 96 and 256 in gemm.h and
     work_blocks.h), none of them full."""
     for m, k, n in ((9, 300, 20), (105, 40, 20), (5, 40, 270)):
@@ -77,43 +100,35 @@ def test_large_products_and_wide_convolutions_match_reference(acc: Accumulator, 
     case = ConvCase((2, 20, 9, 11), (34, 10, 3, 3), (1, 2), (1, 1), (1, 1), 2)
     shapes = (case.input_shape, case.weight_shape, case.output_shape)
     assert_convolution(isas, case, acc, *drawn("wide", *shapes))
+    assert_matmul(threads, *drawn("wide", (90, 70), (70, 150)), acc)
 
 
-@each("acc", [CHOSEN[0], CHOSEN[2]])
-def test_matmul_reads_any_strides(acc: Accumulator, isas: Isas) -> None:
+def test_broadcast_and_strided_batches(isas: Isas) -> None:
     a, b, wide, tall = drawn("plain", (3, 1, 9, 20), (4, 20, 13), (18, 40), (50, 20))
-    views = {
-        "broadcast": (a, b),
-        "transposed": (a.mT.contiguous().mT, b.mT.contiguous().mT),
-        "strided": (wide[::2, ::2], b[1]),
-        "expanded": (a[0].expand(4, 9, 20), b[:1, :, :1].expand(4, 20, 13)),
-        "narrow": (tall, b[0, :, :2]),
-    }
-    for name, (left, right) in views.items():
-        assert_matmul(isas, left, right, acc, name)
+    for left, right in (
+        (a, b),
+        (a.mT.contiguous().mT, b.mT.contiguous().mT),
+        (wide[::2, ::2], b[1]),
+        (a[0].expand(4, 9, 20), b[:1, :, :1].expand(4, 20, 13)),
+        (tall, b[0, :, :2]),
+    ):
+        assert_matmul(isas, left, right, CHOSEN[2])
 
 
 def test_accumulate_draws_at_its_row_and_column(isas: Isas) -> None:
     ints = Accumulator("e5m6", "stochastic", random_bits=13).to_ints()
     addend, start = torch.randn(5, 9), torch.randint(-8, 9, (5, 9)) / 4
     want = start.clone()
-    by_hand.accumulate(REFERENCE, want, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
+    REFERENCE.accumulate(want, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
     for isa in isas:
         got = start.clone()
-        by_hand.accumulate(cpu.BACKEND, got, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
+        cpu.BACKEND.accumulate(got, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
         assert_bit_equal(got, want, isa)
-
-
-@each("acc", CHOSEN)
-def test_results_do_not_depend_on_threads(acc: Accumulator, threads: Threads) -> None:
-    a, b = drawn("wide", (90, 70), (70, 150))
-    assert_matmul(threads, a, b, acc)
 
 
 #: The threads of the process after a product on one thread, and after one on three.
 _COUNTED = """
-import os, torch
-import lpkernels as lp
+import os, torch, lpkernels as lp
 a = torch.ones(400, 400)
 for threads in 1, 3:
     torch.set_num_threads(threads)
@@ -139,7 +154,7 @@ class Products(Dataset[Tensor]):
 
     def __getitem__(self, i: int) -> Tensor:
         (a,) = drawn("plain", (90, 70), seed=i)
-        return by_hand.matmul(cpu.BACKEND, a, a.t(), None, CHOSEN[0].to_ints(), SEED, ROLE)
+        return lp.matmul(a, a.t(), CHOSEN[0], backend="cpu")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are not forked here")
@@ -153,32 +168,26 @@ def test_workers_of_a_loader_multiply_after_threads_ran(threads: Threads) -> Non
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="MXCSR is x86's")
 def test_results_do_not_depend_on_flush_to_zero(isas: Isas) -> None:
     a, b = drawn("plain", (9, 30), (30, 9))
-    args = (a * 1e-25, b * 1e-17, None, Accumulator("fp32").to_ints(), None, 0)
-    want = by_hand.matmul(cpu.BACKEND, *args)
+    call = (a * 1e-25, b * 1e-17, "fp32")
+    want = lp.matmul(*call, backend="reference")
     assert (want.abs() < 2.0**-126).any()
     with flushed():
-        results = {isa: by_hand.matmul(cpu.BACKEND, *args) for isa in isas}
+        results = {isa: lp.matmul(*call, backend="cpu") for isa in isas}
     for isa, got in results.items():
         assert_bit_equal(got, want, isa)
 
 
-@rows(
-    "name, scale",
+@pytest.mark.parametrize("mode", ROUNDINGS)
+def test_formats_at_the_end_of_what_kernels_take(mode: str, isas: Isas) -> None:
+    a, b = drawn("plain", (13, 9), (9, 20))
     # The least value is so large that what rounds below it comes near float32's end.
-    *((f"e2m8none_b-{bias}_nosub:{mode}", scale)
-      for bias in (101, 102, 107) for mode in ROUNDINGS for scale in (1.0, 2.0**52)),
+    for bias in (101, 102, 107):
+        for scale in (1.0, 2.0**52):
+            acc = accumulator(f"e2m8none_b-{bias}_nosub:{mode}")
+            assert_matmul(isas, a * scale, b * scale, acc, scale)
     # Sums from 0 up, with products of half that range, which are whole quanta or not.
-    *((f"ufixed{bits}_f20_wrap:{mode}", scale)
-      for bits in (21, 22, 23) for mode in ROUNDINGS for scale in (0.25, 2.0**-10)),
-)  # fmt: skip
-def test_formats_at_the_end_of_what_kernels_take(name: str, scale: float, isas: Isas) -> None:
-    a, b = (x * scale for x in drawn("plain", (13, 9), (9, 20)))
-    if scale == 0.25:
-        a, b = (a * 2**10).round() / 2**10, (b * 2**10).round() / 2**10
-    assert_matmul(isas, a, b, accumulator(name))
-
-
-def test_unknown_isa_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LPKERNELS_ISA", "sse9")
-    with pytest.raises(ValueError, match="LPKERNELS_ISA=sse9: this processor runs scalar"):
-        cpu.BACKEND.isa()
+    whole = [(x * 2**8).round() / 2**10 for x in (a, b)]
+    for bits in (21, 22, 23):
+        acc = accumulator(f"ufixed{bits}_f20_wrap:{mode}")
+        assert_matmul(isas, *whole, acc, "whole quanta")
+        assert_matmul(isas, a * 2.0**-10, b * 2.0**-10, acc, "parts of quanta")

@@ -12,14 +12,13 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.backends import cpu
 from tests.backends.cpu_products import (
+    PASSES,
     assert_convolution,
     assert_matmul,
-    assert_same,
     spread_values,
     tier_of,
 )
 from tests.cases import ConvCase
-from tests.loops import each, rows
 from tests.support.processor import Isas, choose
 
 
@@ -42,6 +41,8 @@ _TIERS = [
      "e5m10_chunk7:outer_rounding=toward_negative"),
     ("hardware", "e5m2", "e4m3fn", "e5m10_chunk9"),
     ("hardware", "e5m2", "fp16", "e5m10_chunk16:outer=e6m12"),
+    ("hardware", "e4m3fn", "e4m3fn", "e5m10:product=e5m10"),
+    ("hardware", "e4m3fn", "e5m2", "e5m10_sat_chunk9:product=e5m10_sat"),
     # (B): products no wider than the accumulator, no subnormal sums.
     ("certified", "e4m3fn", "e4m3fn", "e5m10"),
     ("certified", "e5m2", "e5m2", "e6m9 e6m9_chunk64 e6m9_chunk5:outer=e5m3"),
@@ -55,7 +56,8 @@ _TIERS = [
     ("certified", "e4m3fn", "e4m3fn", "e5m6"),
     ("certified", "fp6_e2m3", "fp6_e2m3", "e5m4_sat"),
     # Rounded products, of which rounding changes none or many.
-    ("certified", "e4m3fn", "e4m3fn", "e5m10:product=e6m9 e5m8:product=e4m3_sat"),
+    ("certified", "e4m3fn", "e4m3fn", "e5m10:product=e6m9 e5m8:product=e4m3_sat "
+     "e5m10:product=e4m3 e5m10:toward_zero:product=e6m6 e5m10:product=e3m2_sat"),
     ("certified", "e5m2", "e5m2", "e6m9:product=e4m3fn"),
     ("certified", "e4m3fn", "e5m2", "e5m10_chunk9:product=e6m5"),
     # Truncation, and draws.
@@ -115,19 +117,57 @@ _TIERS = [
      "fixed24_f12:stochastic:bits=13 ufixed24_f20_chunk8:nearest_away "
      "fixed12_f6:product=fixed12_f6 e6m22:product=fixed12_f6 fixed12_f6:stochastic:product=e4m3 "
      "fixed16_f8:stochastic fixed16_f8:nearest_away e5m14:stochastic:bits=12"),
-    ("double", "e4m3fn", "e4m3fn", "e8m13:block=32:aligned_bits=13"),
+    # -0 matters where sums round down.
+    ("double", "e4m3fn", "e4m3fn", "e8m13:block=32:aligned_bits=13 "
+     "e5m10:toward_negative:product=e4m3"),
     ("double", "e5m2", "e5m2", "e6m9:order=pairwise e6m9_chunk20:order=compensated"),
 ]  # fmt: skip
 CASES = [TierCase(*row, lp.accumulator(name)) for *row, names in _TIERS for name in names.split()]
+EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.tier}-{case.acc}")
 
 
-@each("case", CASES)
-def test_tier_matches_reference(case: TierCase, isas: Isas) -> None:
+@EVERY_CASE
+def test_products(case: TierCase, isas: Isas) -> None:
     generator = torch.Generator().manual_seed(1)
     for m, k, n in [(29, 70, 37), (3, 300, 17)]:
         a = spread_values(case.left, (m, k), generator, 0.0, 1.0, 4.0)
         b = spread_values(case.right, (k, n), generator, 0.0, 1.0, 4.0)
         assert_matmul(isas, a, b, case.acc, (m, k, n))
+    if case.tier not in ("hardware", "certified"):
+        return
+    # In each product of the batch one value, or a few, break the certificate in one place: one
+    # panel is done again, and all others stay.
+    a = spread_values(case.left, (40, 80), generator, *[0.5] * 4)
+    b = spread_values(case.right, (80, 40), generator, *[0.5] * 4)
+    left, right = (lp.parse_format(fmt).max for fmt in (case.left, case.right))
+    a[0, 13, 77], a[1, 13, 77] = float("inf"), float("nan")
+    a[2, 13, 41:45], b[2, 41:45, 21] = left, right
+    # All products of one output are the same, so its sum grows past any bound.
+    a[3, 13], b[3, :, 21] = left, 1.0
+    assert_matmul(isas, a, b, case.acc, "broken")
+
+
+@EVERY_CASE
+def test_convolutions(case: TierCase, isas: Isas) -> None:
+    """Padding and strides leave taps out, so that the masked variants run."""
+    conv = ConvCase((2, 6, 7, 9), (18, 3, 3, 3), (2, 1), (1, 2), (1, 1), 2)
+    generator = torch.Generator().manual_seed(6)
+    x = spread_values(case.left, conv.input_shape, generator, 1.0)[0]
+    w = spread_values(case.right, conv.weight_shape, generator, 1.0)[0]
+    grad = spread_values(case.left, conv.output_shape, generator, 1.0)[0]
+    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_dgrad", "conv_wgrad"))
+    w[4, 1, 0, 2] = float("inf")
+    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_fprop",))
+
+
+@EVERY_CASE
+def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose("avx512fp16" if case.tier == "hardware" else "avx512", monkeypatch)
+    generator = torch.Generator().manual_seed(2)
+    small = 2.0**-2 if case.tier in ("hardware", "certified") or case.left == "e4m3fn" else 1.0
+    a = lp.quantize(spread_values(case.left, (24, 64), generator, 0.0) * small, case.left)
+    b = lp.quantize(spread_values(case.right, (64, 32), generator, 0.0) * small, case.right)
+    assert tier_of(a, b, case.acc) == case.tier
 
 
 def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> Tensor:
@@ -137,12 +177,11 @@ def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> 
     return size * sign * 2.0 ** (exponent - 2)
 
 
-@rows(
+@pytest.mark.parametrize(
     "name, exponents",
-    ("fixed24_f149", (-63, -65)),
-    ("fixed20_f140_chunk7:toward_zero", (-60, -64)), ("ufixed12_f128_wrap", (-10, -112)),
-    ("e4m3_b144_chunk8:outer=fp32", (-70, -70)), ("e3m5_b142:toward_negative", (-68, -70)),
-    ("e4m2none_b147_sat:stochastic", (-100, -38)),
+    [("fixed24_f149", (-63, -65)), ("fixed20_f140_chunk7:toward_zero", (-60, -64)),
+     ("ufixed12_f128_wrap", (-10, -112)), ("e4m3_b144_chunk8:outer=fp32", (-70, -70)),
+     ("e3m5_b142:toward_negative", (-68, -70)), ("e4m2none_b147_sat:stochastic", (-100, -38))],
 )  # fmt: skip
 def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isas: Isas) -> None:
     """No certificate scales sums by a power of two that float32 lacks."""
@@ -151,50 +190,19 @@ def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isas
     assert_matmul(isas, a, b, lp.accumulator(name))
 
 
-def test_products_finer_than_float32_are_no_whole_quanta(isas: Isas) -> None:
-    """The last places of one operand's elements are below float32's smallest normal number."""
+def test_products_with_more_places_than_float32(isas: Isas) -> None:
+    """The last places of one operand's elements are below float32's smallest normal number; or
+    products have 24 bits, the last of them one quantum, and float32 has no room for their sums."""
     generator = torch.Generator().manual_seed(9)
     a = short((13, 40), 30, generator)
     b = (1 + torch.rand((40, 37), generator=generator)) * 2.0**-118
     assert_matmul(isas, a, b, lp.Accumulator("fixed20_f100", "toward_zero"))
-
-
-def test_products_beyond_2_to_the_21_quanta_wrap_elsewhere_than_in_float32(isas: Isas) -> None:
-    """Products have 24 bits, the last of them one quantum: float32 has no room for their sums."""
-    generator = torch.Generator().manual_seed(10)
-    a, b = (
-        torch.randint(2048, 4096, shape, generator=generator) / 16 for shape in ((13, 40), (40, 37))
-    )
+    a, b = (torch.randint(2048, 4096, x.shape, generator=generator) / 16 for x in (a, b))
     assert_matmul(isas, a, b, lp.Accumulator("fixed12_f8_wrap"))
 
 
-@each("case", CASES)
-def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose("avx512fp16" if case.tier == "hardware" else "avx512", monkeypatch)
-    generator = torch.Generator().manual_seed(2)
-    small = 2.0**-2 if case.tier in ("hardware", "certified") else 1.0
-    a = lp.quantize(spread_values(case.left, (24, 64), generator, 0.0) * small, case.left)
-    b = lp.quantize(spread_values(case.right, (64, 32), generator, 0.0) * small, case.right)
-    assert tier_of(a, b, case.acc) == case.tier
-
-
-@each("case", [case for case in CASES if case.tier in ("hardware", "certified")])
-def test_broken_certificate_is_redone(case: TierCase, isas: Isas) -> None:
-    """In each product of the batch one value, or a few, break the certificate in one place: one
-    panel is done again, and all others stay."""
-    generator = torch.Generator().manual_seed(3)
-    a = spread_values(case.left, (40, 80), generator, *[0.5] * 4)
-    b = spread_values(case.right, (80, 40), generator, *[0.5] * 4)
-    left, right = (lp.parse_format(fmt).max for fmt in (case.left, case.right))
-    a[0, 13, 77], a[1, 13, 77] = float("inf"), float("nan")
-    a[2, 13, 41:45], b[2, 41:45, 21] = left, right
-    # All products of one output are the same, so its sum grows past any bound.
-    a[3, 13], b[3, :, 21] = left, 1.0
-    assert_matmul(isas, a, b, case.acc)
-
-
-@each("left", ["e5m2", "fp32"])
-@each(
+@pytest.mark.parametrize("left", ["e5m2", "fp32"])
+@pytest.mark.parametrize(
     "name",
     ["e6m9", "e6m9:toward_zero", "e6m9:toward_positive", "e6m9:toward_negative",
      "e6m9:nearest_away", "e6m9:stochastic", "e6m9_chunk7:stochastic:bits=12:philox", "e8m21",
@@ -214,7 +222,7 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
     assert third.item() == 11184811 * 2.0**-25
 
 
-@each("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_zeros_of_underflowed_sums_keep_their_sign(isa: str, monkeypatch: pytest.MonkeyPatch):
     """The terms are absent taps and products of either sign below half of e5m10's smallest."""
     choose(isa, monkeypatch)
@@ -222,21 +230,11 @@ def test_zeros_of_underflowed_sums_keep_their_sign(isa: str, monkeypatch: pytest
     signs = torch.tensor([1.0, -1.0])
     x = tiny * signs[torch.randint(0, 2, (2, 3, 6, 5), generator=torch.Generator().manual_seed(4))]
     w = tiny * signs[torch.randint(0, 2, (20, 3, 3, 3), generator=torch.Generator().manual_seed(5))]
-    call = (x, w, None, [1, 1], [1, 1], [1, 1], 1, lp.Accumulator("e5m10").to_ints(), None, 0)
+    case = ConvCase((2, 3, 6, 5), (20, 3, 3, 3), (1, 1), (1, 1), (1, 1))
     cpu.BACKEND.take_tiers()
-    want = assert_same([isa], "conv_fprop", *call)
+    acc = lp.Accumulator("e5m10")
+    assert_convolution([isa], case, acc, x, w, torch.zeros(case.output_shape), passes=PASSES[:1])
     assert cpu.BACKEND.take_tiers()["certified"] == 1.0
+    recipe = lp.Recipe(fprop=acc)
+    want = lp.functional.conv2d(x, w, padding=1, recipe=recipe, backend="cpu")
     assert torch.signbit(want).any()
-
-
-@each("case", CASES)
-def test_tier_matches_reference_on_convolutions(case: TierCase, isas: Isas) -> None:
-    """Padding and strides leave taps out, so that the masked variants run."""
-    conv = ConvCase((2, 6, 7, 9), (18, 3, 3, 3), (2, 1), (1, 2), (1, 1), 2)
-    generator = torch.Generator().manual_seed(6)
-    x = spread_values(case.left, conv.input_shape, generator, 1.0)[0]
-    w = spread_values(case.right, conv.weight_shape, generator, 1.0)[0]
-    grad = spread_values(case.left, conv.output_shape, generator, 1.0)[0]
-    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_dgrad", "conv_wgrad"))
-    w[4, 1, 0, 2] = float("inf")
-    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_fprop",))

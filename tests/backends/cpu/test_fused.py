@@ -2,38 +2,32 @@
 
 import itertools
 
+import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
+from lpkernels.backends import Fused
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 from tests.backends.cpu_products import drawn
 from tests.cases import CONV_CASES, DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
-from tests.loops import each
-from tests.support.operands import KINDS
 
 SEED = torch.tensor(-987654321)
 #: Sums of different tiers, one with draws at the places of products and biases.
 SUMS = [accumulator(name) for name in ("e6m9", "e5m10_chunk3:toward_zero", "e5m6:stochastic")]
-QUANTIZERS = (
-    "e5m2", "e4m3fn:to_odd", "bf16:toward_negative", "e3m4_b-60:nearest_away",
-    "fixed8_f4:toward_positive", "fixed8_f4_wrap",
-)  # fmt: skip
-
-
-def triples() -> list[ops.Fused]:
-    """Every quantizer in every place once, and some of the places empty."""
-    ints = [as_quantizer(text).to_ints() for text in QUANTIZERS]
-    turned = [ints[i:] + ints[:i] for i in (0, 1, 2)]
-    return [
-        *itertools.starmap(ops.Fused, zip(*turned, strict=True)),
-        ops.Fused(left=ints[0]),
-        ops.Fused(right=ints[1]),
-        ops.Fused(result=ints[2]),
-    ]
+_INTS = [
+    as_quantizer(text).to_ints()
+    for text in ("e5m2", "e4m3fn:to_odd", "bf16:toward_negative", "e3m4_b-60:nearest_away",
+                 "fixed8_f4:toward_positive", "fixed8_f4_wrap")
+]  # fmt: skip
+#: Every quantizer in every place once, and some of the places empty.
+TRIPLES = [
+    *itertools.starmap(Fused, zip(*(_INTS[i:] + _INTS[:i] for i in (0, 1, 2)), strict=True)),
+    Fused(left=_INTS[0]), Fused(right=_INTS[1]), Fused(result=_INTS[2]),
+]  # fmt: skip
 
 
 def check(ways, product, acc, fused, backend="cpu"):
@@ -51,48 +45,32 @@ def check(ways, product, acc, fused, backend="cpu"):
         assert_bit_equal(got, want, f"{way} {acc} {fused}")
 
 
-@each("acc, kind", SUMS, [*KINDS, "rare"])
-def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
-    for m, k, n in ((9, 33, 20), (40, 5, 3), (2, 0, 3)):
-        a, b, bias = drawn(kind, (m, k), (k, n), (n,))
-        for fused in triples():
-            check(isas, matmul_of(a, b, bias), acc, fused)
-            check(isas, matmul_of(a.mT.contiguous().mT, b[None]), acc, fused)
+@pytest.mark.parametrize("fmt", EVERY_FORMAT, ids=str)
+def test_products_round_to_every_format(fmt, isas):
+    for mode in DETERMINISTIC:
+        ints = Quantizer(fmt, mode).to_ints()
+        for kind in ("wide", "rare"):
+            a, b = drawn(kind, (3, 20), (20, 17))
+            check(isas, matmul_of(a.mT.contiguous().mT, b[None]), SUMS[0], Fused(ints, ints, ints))
 
 
-@each("mode, fmt", DETERMINISTIC, EVERY_FORMAT)
-def test_matmul_rounds_to_every_format(fmt, mode, isas):
-    ints = Quantizer(fmt, mode).to_ints()
-    for kind in ("wide", "rare"):
-        operands = drawn(kind, (3, 20), (20, 17))
-        check(isas, matmul_of(*operands), SUMS[0], ops.Fused(ints, ints, ints))
-
-
-@each("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
+@pytest.mark.parametrize("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
 def test_convolutions_round_their_operands_and_their_result(name, isas):
     case = CONV_CASES[name]
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
     x, w, g, bias = drawn("rare", *shapes)
     conv = ops.Convolution(*case.geometry)
-    for acc, fused in zip(SUMS * 3, triples(), strict=True):
+    for acc, fused in zip(SUMS * 3, TRIPLES, strict=True):
         check(isas, ops.fprop_of(x, w, bias, conv), acc, fused)
         check(isas, ops.Product("conv_dgrad", g, w, x.shape, conv), acc, fused)
         check(isas, ops.Product("conv_wgrad", x, g, w.shape, conv), acc, fused)
 
 
-def test_backends_that_do_not_fuse_get_rounded_operands():
-    a, b = torch.randn(5, 7), torch.randn(7, 3)
-    for fused in triples():
-        check(["reference"], matmul_of(a, b), SUMS[2], fused, "reference")
-        chunks = accumulator("native_chunk4:stochastic:outer=e6m9")
-        check(["native"], matmul_of(a, b), chunks, fused)
-
-
-def test_what_fuses():
-    for text in ("e5m2", "e5m2:to_odd", "fixed8_f4"):
-        assert as_quantizer(text).fuses is True, text
-    for text in ("e5m2:stochastic", "fixed8_f4:stochastic", "affine4", "block4_e2m1"):
-        assert as_quantizer(text).fuses is False, text
+@pytest.mark.parametrize("fused", TRIPLES)
+def test_backends_that_do_not_fuse_get_rounded_operands(fused):
+    product = matmul_of(torch.randn(5, 7), torch.randn(7, 3))
+    check(["reference"], product, SUMS[2], fused, "reference")
+    check(["native"], product, accumulator("native_chunk4:stochastic:outer=e6m9"), fused)
 
 
 def test_layers_keep_rounded_copies_where_a_native_product_reads_them():

@@ -1,7 +1,9 @@
 """The cpu backend's products in groups with scales: instruction sets, shapes, threads, flushing."""
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,10 +11,8 @@ from lpkernels.arithmetic import MODELS, as_accumulator
 from lpkernels.backends import How, Scales, cpu, matmul_of
 from tests.backends.cpu_products import REFERENCE
 from tests.compare import assert_bit_equal
-from tests.loops import each
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads, flushed
+from tests.support.processor import Isas, Threads, flushed
 
-pytestmark = NEEDS_KERNELS
 BACKEND = cpu.BACKEND
 NARROW = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 WIDE = torch.tensor([0, 2.0**-9, 2.0**-7, 0.0625, 1.125, 9.0, 240.0, 448.0])
@@ -47,30 +47,25 @@ def operands(
     return a, b, Scales(*parts, size, size, False, -6 if size == 16 else -127)
 
 
-@each("name", MODELS)
-def test_shapes(name: str, isas: Isas) -> None:
-    shapes = (
-        ((3,), (5,), 20),
-        ((70,), (37,), 130),
-        ((2, 3, 5), (18,), 96),
-        ((2, 1, 4), (3, 17), 70),
-        ((4,), (2, 16), 33),
-        ((3,), (4,), 0),
-    )
+SHAPES = [((3,), (5,), 20), ((70,), (37,), 130), ((2, 3, 5), (18,), 96), ((2, 1, 4), (3, 17), 70),
+          ((4,), (2, 16), 33), ((3,), (4,), 0)]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_shapes(name: str, shapes: tuple[Any, Any, int], isas: Isas) -> None:
+    a, b, scales = operands(name, *shapes)
+    plain = matmul_of(a, b)
+    start = torch.randn(tuple(plain.shape), generator=torch.Generator().manual_seed(1))
     for acc in (as_accumulator(name), replace(as_accumulator(name), **NARROW_SUM)):
         how = How(acc.to_ints())
-        for left, right, length in shapes:
-            a, b, scales = operands(name, left, right, length)
-            plain = matmul_of(a, b)
-            start = torch.randn(tuple(plain.shape), generator=torch.Generator().manual_seed(1))
-            for product in (plain, plain._replace(initial=start)):
-                want = REFERENCE.multiply(product, how, scales)
-                for isa in isas:
-                    got = BACKEND.multiply(product, how, scales)
-                    assert_bit_equal(got, want, f"{isa} {acc} {left} {right} {length}")
-                    with flushed():
-                        got = BACKEND.multiply(product, how, scales)
-                    assert_bit_equal(got, want, f"{isa} {acc} {left} {right} {length}, flushed")
+        for product in (plain, plain._replace(initial=start)):
+            want = REFERENCE.multiply_grouped(product, scales, how)
+            for isa in isas:
+                assert_bit_equal(BACKEND.multiply_grouped(product, scales, how), want, isa)
+                with flushed():
+                    got = BACKEND.multiply_grouped(product, scales, how)
+                assert_bit_equal(got, want, f"{isa}, flushed")
 
 
 def test_strides_segments_and_threads(threads: Threads) -> None:
@@ -81,7 +76,7 @@ def test_strides_segments_and_threads(threads: Threads) -> None:
     for right_size, segments in ((0, 1), (12, 5), (20, 3)):
         cols = 2.0 ** torch.randint(-9, 9, (40, segments), generator=generator)
         product, scales = matmul_of(a, b), Scales(rows, cols, 8, right_size, False)
-        want = REFERENCE.multiply(product, How(acc.to_ints()), scales)
+        want = REFERENCE.multiply_grouped(product, scales, How(acc.to_ints()))
         for count in threads:
-            got = BACKEND.multiply(product, How(acc.to_ints()), scales)
+            got = BACKEND.multiply_grouped(product, scales, How(acc.to_ints()))
             assert_bit_equal(got, want, f"{right_size} {count}")

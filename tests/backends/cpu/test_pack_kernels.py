@@ -8,12 +8,11 @@ from lpkernels.formats import FloatFormat
 from tests.backends.cpu_products import REFERENCE, assert_same
 from tests.cases import EVERY_FORMAT
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
 from tests.support.processor import Isas, Threads
 
 
-@each("fmt", [*EVERY_FORMAT, *END_FORMATS, *WIDTHS])
+@pytest.mark.parametrize("fmt", [*EVERY_FORMAT, *END_FORMATS, *WIDTHS], ids=str)
 def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
     ints, values = fmt.to_ints(), codable(fmt, 1500)
     for count in (1, 7, 33, 1500):
@@ -22,7 +21,7 @@ def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
         assert_bit_equal(back, values[:count], f"{count} values")
 
 
-@each("fmt", [f for f in EVERY_FORMAT if f.bits <= 16])
+@pytest.mark.parametrize("fmt", [f for f in EVERY_FORMAT if f.bits <= 16], ids=str)
 def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     ints, count = fmt.to_ints(), 2**fmt.bits
     codes = torch.zeros((count * fmt.bits + 7) // 8, dtype=torch.uint8)
@@ -34,7 +33,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     assert_same(isas, "unpack", codes, ints, [count])
 
 
-@each("fmt", [*EVERY_FORMAT, *END_FORMATS])
+@pytest.mark.parametrize("fmt", [*EVERY_FORMAT, *END_FORMATS], ids=str)
 def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
     """A value without a code is refused by its index."""
     ints = fmt.to_ints()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from torch import Tensor
 
 from lpkernels import Scaled, pack
@@ -18,39 +18,16 @@ from lpkernels.formats import BlockFormat, FloatFormat, parse_format
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import block_by_block
 from lpkernels.ops import packed_bytes
-from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, assert_same
-from tests.cases import DETERMINISTIC
+from tests.backends.scaled_cases import BLOCK_FORMATS
+from tests.cases import DETERMINISTIC, formats_named
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support import elements
 from tests.support.processor import Isas, Threads, flushed
 from tests.support.strategies import LAYOUTS, ScaledCall, scaled_calls
 
 SEED = torch.tensor(elements.SEED)
-#: Every element, geometry, scale, rule, target and program.
-FORMATS = [
-    parse_format(name)
-    for name in (
-        "mxfp8", "mxfp8_up", "mxfp8_ceil", "mxfp4_even", "mxfp6_e2m3_up", "mxint8_even", "nvfp4",
-        "nvfp4_2d", "nvfp4_one", "fp8_tensor", "row_e5m2", "fp8_1x128", "fp8_128x128",
-        "row_axis0_int8", "int8_tensor", "int4_g32", "block5_axis0_e2m1", "block1500_e5m2",
-        "tile3x5_e3m2", "block9_axis1_e2m1_se4m3fn_t", "block16_e2m1_se4m3fn_t_to5.6470588",
-        "block8_e4m3_sbf16_up", "block8_bf16_sfp32", "tile4x4_e5m2_se5m3fn_up_t",
-        "block32_e2m1_up_to4", "tile2x3000_e4m3", "block32_int8_up_to127.5",
-    )
-]  # fmt: skip
-PROGRAMS = [
-    parse_format(name)
-    for name in (
-        "nvfp4_te", "nvfp4_2d_te", "nvfp4_torchao", "block16_e2m1_se4m3fn_torchao",
-        "tensor_e4m3_te", "row_e5m2_te", "block32_e4m3_up_te", "tile128x128_e4m3_up_te",
-        "row_e4m3_torchao", "block32_e2m1_even_torchao", "tile128x128_e4m3_up_torchao",
-        "row_int8_torchao", "row_int8_to127.5_torchao", "block32_int4_sfp32_to7.5_torchao",
-        "row_e4m3_deepgemm", "block32_e4m3_up_deepgemm", "block32_e2m1_sfp32_deepgemm",
-    )
-]  # fmt: skip
-FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
+EVERY = pytest.mark.parametrize("fmt", BLOCK_FORMATS, ids=str)
 SHAPES = [(7, 33), (3, 70, 5), (5, 64), (1, 3001), (40, 132)]
 KINDS = ("normal", "wide", "special", "tiny", "huge", "ties", "patterns")
 DTYPES = [torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -70,11 +47,12 @@ def values(shape: tuple[int, ...], kind: str) -> Tensor:
     return x
 
 
-@each("name, largest", elements.UNDERFLOWING, elements.SMALL)
-def test_scales_that_underflow(name: str, largest: float, isas: Isas) -> None:
-    x = elements.small_tensor(largest)
-    for quantizer in (Quantizer(name), Quantizer(name, "stochastic")):
-        assert_quantized(isas, x, quantizer, None, f"{largest}")
+@pytest.mark.parametrize("name", elements.UNDERFLOWING)
+def test_scales_that_underflow(name: str, isas: Isas) -> None:
+    for largest in elements.SMALL:
+        x = elements.small_tensor(largest)
+        for quantizer in (Quantizer(name), Quantizer(name, "stochastic")):
+            assert_quantized(isas, x, quantizer, None, f"{largest}")
 
 
 def starting(cases: Sequence[Any], ints: tuple[int, ...]) -> Iterator[Any]:
@@ -103,23 +81,23 @@ def assert_quantized(
     ints = quantizer.to_ints()
     call = (x, ints, SEED, 0, elements.SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(260, dtype=torch.int64)
-    by_hand.quantize(REFERENCE, *call, want, want_counts, amax)
-    want_parts = by_hand.scaled(REFERENCE, *call, amax)
+    REFERENCE.quantize_counting(*call, want, want_counts, amax)
+    want_parts = REFERENCE.scaled(*call, amax)
     for way in ways:
         label = f"{way} {quantizer} {name} amax {amax}"
         got, counts = torch.empty(x.shape), torch.zeros_like(want_counts)
-        by_hand.quantize(cpu.BACKEND, *call, got, None, amax)
+        cpu.BACKEND.quantize_counting(*call, got, None, amax)
         assert_bit_equal(got, want, label)
-        by_hand.quantize(cpu.BACKEND, *call, got, counts, amax)
+        cpu.BACKEND.quantize_counting(*call, got, counts, amax)
         assert_bit_equal(got, want, f"{label} counting")
         assert_bit_equal(counts, want_counts, f"{label}: counts")
-        parts = by_hand.scaled(cpu.BACKEND, *call, amax)
+        parts = cpu.BACKEND.scaled(*call, amax)
         assert_parts(parts, want_parts, label)
-        values = by_hand.dequantize(cpu.BACKEND, *want_parts, quantizer.fmt.to_ints())
+        values = cpu.BACKEND.dequantize(*want_parts, quantizer.fmt.to_ints())
         assert_bit_equal(values, want, f"{label}: dequantized")
 
 
-@each("fmt", [*FORMATS, *PROGRAMS])
+@EVERY
 def test_blocks_match_reference(fmt: BlockFormat, isas: Isas) -> None:
     """The cases go round kinds of values, shapes, types and amax."""
     ints = fmt.to_ints()
@@ -133,32 +111,9 @@ def test_blocks_match_reference(fmt: BlockFormat, isas: Isas) -> None:
         assert_quantized(isas, x, quantizer, amax, f"{tuple(x.shape)} {kind} {x.dtype}")
 
 
-@each("name", ["mxfp8", "block32_axis0_e4m3", "nvfp4", "block16_axis0_e2m1_se4m3fn_t", "fp8_row"])
-def test_float64_beyond_float32(name: str, isas: Isas) -> None:
-    """A scale follows from values that float32 does not hold, too."""
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(40, 48, generator=generator, dtype=torch.float64)
-    x *= torch.exp2(torch.randint(-900, 900, (40, 48), generator=generator).double())
-    for rounding in ("nearest_even", "toward_positive", "stochastic"):
-        assert_quantized(isas, x, Quantizer(name, rounding), None, "wide float64")
-
-
-@each("fmt", [*FORMATS, *PROGRAMS])
-def test_flush_to_zero_does_not_show(fmt: BlockFormat) -> None:
-    x = torch.cat([values((24, 64), kind) for kind in ("tiny", "wide", "huge")])
-    quantizer = Quantizer(fmt).to_ints()
-    want = by_hand.scaled(REFERENCE, x, quantizer, None, 0, elements.SITE, None)
-    with np.errstate(under="ignore"):
-        dense = by_hand.dequantize(REFERENCE, *want, fmt.to_ints())
-    with flushed():
-        got = by_hand.scaled(cpu.BACKEND, x, quantizer, None, 0, elements.SITE, None)
-        out = torch.empty(x.shape)
-        by_hand.quantize(cpu.BACKEND, x, quantizer, None, 0, elements.SITE, out)
-    assert_parts(got, want, str(fmt))
-    assert_bit_equal(out, dense, str(fmt))
-
-
-@each("name", ["mxfp4", "nvfp4", "nvfp4_2d_te", "fp8_128x128", "fp8_tensor", "row_axis0_e4m3"])
+@pytest.mark.parametrize(
+    "name", ["mxfp4", "nvfp4", "nvfp4_2d_te", "fp8_128x128", "fp8_tensor", "row_axis0_e4m3"]
+)
 def test_threads_and_strides(name: str, threads: Threads) -> None:
     """Threads take pieces of tiles, or of one long tile; strided tensors are copied."""
     fmt = parse_format(name)
@@ -183,53 +138,49 @@ def assert_call(isas: Isas, call: ScaledCall) -> None:
     with np.errstate(all="ignore"):
         assert_quantized(ways, x, quantizer, amax, name)
     ints, way = quantizer.fmt.to_ints(), (quantizer.to_ints(), SEED, 0, elements.SITE)
-    q = Scaled(*by_hand.scaled(REFERENCE, x.contiguous(), *way, amax), quantizer.fmt)
+    q = Scaled(*REFERENCE.scaled(x.contiguous(), *way, amax), quantizer.fmt)
     if any(part.isnan().any() for part in (q.values, q.scale)):
         return  # Some formats have no code of NaN.
     stream = pack(q)
     assert_same(isas, "unpack", stream, ints, list(x.shape), name=f"{quantizer} {name}")
 
 
-ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(
+    "count, longest", [(100, 70), pytest.param(3000, 300, marks=pytest.mark.slow)]
+)
+def test_any_call(count: int, longest: int, isas: Isas) -> None:
+    @settings(max_examples=count)
+    @given(call=scaled_calls(longest=longest))
+    def check(call: ScaledCall) -> None:
+        assert_call(isas, call)
+
+    check()
 
 
-@settings(ANY_CALL, max_examples=100)
-@given(call=scaled_calls())
-def test_any_call_on_every_instruction_set(isas: Isas, call: ScaledCall) -> None:
-    assert_call(isas, call)
+PACKED = formats_named("""
+    mxfp8_up mxfp4 mxfp6_e2m3 mxint8 block5_e2m1 block7_axis0_e3m2 block32_axis0_e4m3 block1500_e5m2
+    block9_axis1_e2m3
+""")
+PACKED.append(BlockFormat(FloatFormat(2, 2, specials="none"), 6))
 
 
-@pytest.mark.slow
-@settings(ANY_CALL, max_examples=3000)
-@given(call=scaled_calls(longest=300))
-def test_many_calls_on_every_instruction_set(isas: Isas, call: ScaledCall) -> None:
-    assert_call(isas, call)
-
-
-PACKED = [
-    parse_format(name)
-    for name in ("mxfp8_up", "mxfp4", "mxfp6_e2m3", "mxint8", "block5_e2m1", "block7_axis0_e3m2",
-                 "block32_axis0_e4m3", "block1500_e5m2", "block9_axis1_e2m3")
-]  # fmt: skip
-
-
-@each("fmt", [*PACKED, BlockFormat(FloatFormat(2, 2, specials="none"), 6)])
-@each("shape", [(7, 33), (64, 96), (3, 70, 5), (1, 4003)])
+@pytest.mark.parametrize("fmt", PACKED, ids=str)
+@pytest.mark.parametrize("shape", [(7, 33), (64, 96), (3, 70, 5), (1, 4003)], ids=str)
 def test_codes_with_scales_match_reference(
     fmt: BlockFormat, shape: tuple[int, ...], isas: Isas
 ) -> None:
     ints = fmt.to_ints()
     assert block_by_block(ints)
     x = values(shape, "special")
-    codes, scale, one = by_hand.scaled(REFERENCE, x, Quantizer(fmt).to_ints(), None, 0, 4, None)
+    codes, scale, one = REFERENCE.scaled(x, Quantizer(fmt).to_ints(), None, 0, 4, None)
     stream = assert_same(isas, "pack_scaled", codes, scale, ints, name=fmt)
     back = assert_same(isas, "unpack", stream, ints, list(shape), name=fmt)
-    assert_bit_equal(back, by_hand.dequantize(REFERENCE, codes, scale, one, ints), str(fmt))
+    assert_bit_equal(back, REFERENCE.dequantize(codes, scale, one, ints), str(fmt))
     if fmt.rule == "floor":
         assert_same(isas, "pack", back, ints, name=fmt)
 
 
-@each("fmt", [*FORMATS, *PROGRAMS, *PACKED])
+@pytest.mark.parametrize("fmt", [*BLOCK_FORMATS, *PACKED], ids=str)
 def test_any_bytes_are_the_values_of_the_reference(fmt: BlockFormat, isas: Isas) -> None:
     """Streams of t, scales and elements, NaN and infinities among them, and streams of blocks."""
     ints, rng = fmt.to_ints(), np.random.default_rng(11)
@@ -239,13 +190,13 @@ def test_any_bytes_are_the_values_of_the_reference(fmt: BlockFormat, isas: Isas)
             assert_same(isas, "unpack", stream, ints, list(shape), name=f"{fmt} {shape}")
 
 
-@each("name", ["mxfp8", "mxfp6_e3m2", "block5_e2m1", "block9_axis0_e2m3"])
+@pytest.mark.parametrize("name", ["mxfp8", "mxfp6_e3m2", "block5_e2m1", "block9_axis0_e2m3"])
 def test_large_packs(name: str, threads: Threads) -> None:
     """Pieces of several threads meet within a byte, and the first refusal is reported."""
     fmt = parse_format(name)
     ints, shape = fmt.to_ints(), (300, 461)
     x = torch.empty(shape)
-    by_hand.quantize(REFERENCE, values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
+    REFERENCE.quantize(values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
     stream = assert_same(threads, "pack", x, ints)
     assert_bit_equal(assert_same(threads, "unpack", stream, ints, list(shape)), x)
     x.view(-1)[[70001, 120000]] = 1e-30
@@ -254,15 +205,13 @@ def test_large_packs(name: str, threads: Threads) -> None:
             cpu.BACKEND.pack(x, ints)
 
 
-@each("name", ["mxfp8", "mxint8", "block7_axis0_e3m2"])
+@pytest.mark.parametrize("name", ["mxfp8", "mxint8", "block7_axis0_e3m2"])
 def test_refuses_what_the_reference_refuses(name: str, isas: Isas) -> None:
     """Values beside codes, values that become codes when a scale multiplies them, and blocks
     with NaN among numbers are refused."""
     fmt = parse_format(name)
     ints, good = fmt.to_ints(), torch.empty(14, 64)
-    by_hand.quantize(
-        REFERENCE, values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good
-    )
+    REFERENCE.quantize(values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good)
     good *= 2.0**100
     for value in (2.0**100 * (1 + 2**-20), float("nan"), float("-inf"), 1e-45, 2.0**60):
         x = good.clone()

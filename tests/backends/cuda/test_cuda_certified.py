@@ -12,27 +12,21 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND
-from tests.backends import by_hand
-from tests.cases import ConvCase
-from tests.loops import each
+from tests.cases import ConvCase, accumulators_named
 from tests.support.cuda_host import needs_device
 from tests.support.products import PASSES, assert_pass, assert_product, output_shape, tensors_of
 
-ACCUMULATORS = [
-    lp.accumulator(text)
-    for text in (
-        "e6m9_chunk8", "e6m9_chunk13", "e6m12_chunk16:outer=e5m10", "e5m9_chunk5:outer=e4m3",
-        "e5m4_chunk8:outer=e8m13", "e6m9_sat_chunk8", "e5m10_chunk8:outer=fp32", "bf16_chunk16",
-        "fp32_chunk16:outer=e6m9", "fp32_chunk8", "e8m14_chunk8:outer=e6m9",
-        "e8m22_chunk8:outer=fp32", "e6m9_chunk8:outer=e6m9_nosub", "e6m9", "e5m10", "e4m3fn_sat",
-        "e6m12", "e6m9_nosub", "e6m9_chunk8:toward_zero:outer_rounding=nearest_even",
-        "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
-        # Outer sums are rounded as the sums of the chunks are.
-        "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic",
-        "e5m10_chunk16:stochastic:outer=e4m3fn:bits=5", "e6m9_chunk8:stochastic:outer=fixed12_f4",
-        "fp32_chunk8:toward_negative:outer=e6m9", "fp32_chunk8:toward_positive:outer=e6m9_nosub",
-    )
-]  # fmt: skip
+ACCUMULATORS = accumulators_named("""
+    e6m9_chunk8 e6m9_chunk13 e6m12_chunk16:outer=e5m10 e5m9_chunk5:outer=e4m3
+    e5m4_chunk8:outer=e8m13 e6m9_sat_chunk8 e5m10_chunk8:outer=fp32 bf16_chunk16
+    fp32_chunk16:outer=e6m9 fp32_chunk8
+    e8m14_chunk8:outer=e6m9 e8m22_chunk8:outer=fp32 e6m9_chunk8:outer=e6m9_nosub e6m9 e5m10
+    e4m3fn_sat e6m12 e6m9_nosub e6m9_chunk8:toward_zero:outer_rounding=nearest_even
+    e6m9_chunk8:stochastic:outer_rounding=nearest_even
+    e6m9_chunk8:toward_zero e6m9_chunk8:stochastic e5m10_chunk16:stochastic:outer=e4m3fn:bits=5
+    e6m9_chunk8:stochastic:outer=fixed12_f4 fp32_chunk8:toward_negative:outer=e6m9
+    fp32_chunk8:toward_positive:outer=e6m9_nosub
+""")
 ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 
 
@@ -53,7 +47,7 @@ def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generato
     return x
 
 
-@each("n", COLUMNS)
+@pytest.mark.parametrize("n", COLUMNS)
 def test_products_of_few_outputs_have_the_cpus_bits(n: int, host) -> None:
     rng, generator = random.Random(n), torch.Generator().manual_seed(n)
     for m in ROWS:
@@ -94,6 +88,10 @@ TIERS = (
     ("fp32", 18, 24, (0,)),
 )  # fmt: skip
 
+EVERY_TIER = pytest.mark.parametrize(
+    "tier, outer", list(itertools.product(TIERS, ["e6m9", "fp32", None])), ids=str
+)
+
 
 def factors(bits: int, exponents: tuple[int, ...], m: int, n: int) -> tuple[Tensor, Tensor]:
     """Integers of few bits, or fractions of many; now and then a zero of either sign."""
@@ -109,7 +107,7 @@ def factors(bits: int, exponents: tuple[int, ...], m: int, n: int) -> tuple[Tens
     return a * torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)]), b
 
 
-@each("tier, outer", TIERS, ["e6m9", "fp32", None])
+@EVERY_TIER
 def test_every_tier_is_taken_and_has_the_cpus_bits(tier, outer: str | None, host) -> None:
     fmt, number, bits, exponents = tier
     acc = lp.Accumulator(fmt, **({} if outer is None else {"chunk": 8, "outer": outer}))
@@ -120,7 +118,7 @@ def test_every_tier_is_taken_and_has_the_cpus_bits(tier, outer: str | None, host
 
 
 @needs_device
-@each("tier, outer", TIERS, ["e6m9", "fp32", None])
+@EVERY_TIER
 def test_every_tier_has_the_cpus_bits_on_a_device(tier, outer: str | None) -> None:
     fmt, _, bits, exponents = tier
     acc = lp.Accumulator(fmt, **({} if outer is None else {"chunk": 8, "outer": outer}))
@@ -141,13 +139,12 @@ END_ACCUMULATORS = [
         for fmt in FORMATS
         for rest in ("", "_chunk2", "_chunk3:outer=fp32", "_sat", "_sat_chunk2", ":toward_zero")
     ),
-    *map(
-        lp.accumulator,
-        ("e8m10_chunk8:stochastic:outer_rounding=nearest_even",
-         "e8m10_chunk8:stochastic:outer=e4m5_sat", "e8m13_chunk3:toward_zero:outer=e8m9",
-         "e8m13:product=e8m10", "e3m3_b-100", "e3m3_b-100_chunk2:outer=e8m13", "e4m5none_b130_sat"),
-    ),
-]  # fmt: skip
+    *accumulators_named("""
+        e8m10_chunk8:stochastic:outer_rounding=nearest_even e8m10_chunk8:stochastic:outer=e4m5_sat
+        e8m13_chunk3:toward_zero:outer=e8m9 e8m13:product=e8m10 e3m3_b-100
+        e3m3_b-100_chunk2:outer=e8m13 e4m5none_b130_sat
+    """),
+]
 
 #: Exponents of the last places of both operands.
 EXPONENTS = [
@@ -163,7 +160,7 @@ def end_values(shape: tuple[int, ...], exponent: int) -> Tensor:
     return (x * 2.0**exponent).float()
 
 
-@each("fmt", FORMATS)
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_one_product_below_two_to_the_120(fmt: str, device: str) -> None:
     """It is exact or rounded once; scaled by 2^-127, it would be NaN."""
     a, b = torch.tensor([[129 * 2.0**60]]), torch.tensor([[129 * 2.0**44]])
@@ -173,12 +170,12 @@ def test_one_product_below_two_to_the_120(fmt: str, device: str) -> None:
 
 def test_certified_kernels_keep_large_sums(host) -> None:
     a, b = end_values((3, 5), 60), end_values((5, 4), 44)
-    by_hand.matmul(BACKEND, a, b, None, lp.Accumulator("e8m10").to_ints(), None, 0)
+    BACKEND.matmul(a, b, None, lp.Accumulator("e8m10").to_ints(), None, 0)
     tier, redone = host.last_tier()
     assert tier > 0 and not redone
 
 
-@each("acc", END_ACCUMULATORS)
+@pytest.mark.parametrize("acc", END_ACCUMULATORS, ids=str)
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, device: str) -> None:
     m, k, n = (30, 33, 40) if device == "cuda" else (3, 7, 4)
     for left, right in EXPONENTS:
@@ -186,7 +183,7 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, device: str) -> None:
         assert_product(BACKEND, a, b, acc, device, by="cpu", name=f"2^{left}, 2^{right}")
 
 
-@each("acc", END_ACCUMULATORS[::3] + END_ACCUMULATORS[-5:])
+@pytest.mark.parametrize("acc", END_ACCUMULATORS[::3] + END_ACCUMULATORS[-5:], ids=str)
 def test_convolutions_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
     case = ConvCase((1, 2, 4, 5), (3, 2, 3, 2), (1, 2), (1, 1), (1, 1))
     for left, right in EXPONENTS[:4] if device == "cuda" else EXPONENTS:

@@ -11,13 +11,11 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.backends import Fused
-from lpkernels.backends._conv_geometry import Frame
-from lpkernels.backends.cuda import BACKEND, _conv, _products
+from lpkernels.backends.cuda import BACKEND
 from tests import cases
 from tests.backends import sass
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.cuda_host import needs_device
 from tests.support.operands import ABSENT
 from tests.support.products import (
@@ -52,8 +50,8 @@ NANS = {
 }
 QUANTIZERS = [None, "e5m2", "e4m3fn", "fixed8_f4", "e5m10:toward_negative"]
 
-#: The operands of these sums are rounded.
-ROUNDED = [(lp.accumulator("e6m9_chunk5"), "float32", quantizer) for quantizer in QUANTIZERS[1:]]
+#: Of the sums of the first accumulator the operands are rounded, too.
+ROUNDED = lp.accumulator("e6m9_chunk5")
 
 
 def ints(quantizer: str | None) -> tuple[int, ...]:
@@ -68,26 +66,25 @@ def with_nans(x: Tensor, nans: Tensor) -> Tensor:
     return x
 
 
-def test_the_kinds_are_nans_and_keep_their_bits():
-    for nans in NANS.values():
-        assert nans.isnan().all()
-    got = with_nans(torch.zeros(40), NANS["float32"])
-    assert set(FLOAT32) <= {int(b) & 0xFFFFFFFF for b in got.view(torch.int32)}
+IN_SEQUENCE = [ROUNDED, *filter(in_sequence, cases.ACCUMULATORS)]
 
 
-@each(
+@pytest.mark.parametrize("acc", IN_SEQUENCE, ids=str)
+def test_matmul_matches_the_reference(acc, device):
+    for kind, nans in NANS.items():
+        a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
+        a[:3], b[:, 3:] = with_nans(a[:3], nans), with_nans(b[:, 3:], nans)
+        for quantizer in QUANTIZERS if acc == ROUNDED else QUANTIZERS[:1]:
+            fused = Fused(ints(quantizer), ints(quantizer))
+            assert_product(BACKEND, a, b, acc, device, bias=bias, fused=fused, name=kind)
+
+
+@pytest.mark.parametrize(
     "acc, kind, quantizer",
-    [*itertools.product(filter(in_sequence, cases.ACCUMULATORS), NANS, [None]), *ROUNDED],
-)
-def test_matmul_matches_the_reference(acc, kind, quantizer, device):
-    a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
-    a[:3] = with_nans(a[:3], NANS[kind])
-    b[:, 3:] = with_nans(b[:, 3:], NANS[kind])
-    fused = Fused(ints(quantizer), ints(quantizer))
-    assert_product(BACKEND, a, b, acc, device, bias=bias, fused=fused)
-
-
-@each("acc, kind, quantizer", [*itertools.product(KERNELS, NANS, [None]), *ROUNDED])
+    [*itertools.product(KERNELS, NANS, [None]),
+     *((ROUNDED, "float32", quantizer) for quantizer in QUANTIZERS[1:])],
+    ids=str,
+)  # fmt: skip
 def test_convolutions_match_the_reference(acc, kind, quantizer, device):
     """Every pass, with NaNs in one of its operands and in the other."""
     case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
@@ -101,33 +98,8 @@ def test_convolutions_match_the_reference(acc, kind, quantizer, device):
             assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, device, fused=fused)
 
 
-@each("kind, quantizer", NANS, QUANTIZERS)
-def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
-    """Matrices and frames hold the canonical NaN wherever x has a NaN, and kAbsent outside of x."""
-    x = with_nans(few_bits((2, 3, 4, 7)).float(), NANS[kind])
-    there = x.to(device)
-    for matrices in (there.view(6, 4, 7), there.view(6, 4, 7).mT):
-        facts = _products.new_facts(there.device)
-        packed = _products.pack_matrices(matrices, facts[0], ints(quantizer))
-        count, lanes, steps = matrices.shape
-        bits = packed.values.view(count, steps, -1)[..., :lanes].mT.contiguous().view(torch.int32)
-        assert torch.equal(bits.cpu() == NAN, matrices.cpu().isnan())
-        assert not (packed.values.view(torch.int32) == ABSENT).any()
-    for channels_last in (False, True):
-        frame = Frame((1, 6, 9), (0, 1, 2), 1, channels_last, 1, 3)
-        facts = _products.new_facts(there.device)
-        framed = _conv.framed(there, frame, facts[0], ints(quantizer)).values.view(torch.int32)
-        shape = (2, 6, 9, 3) if channels_last else (2, 3, 6, 9)
-        bits = framed.view(shape).movedim(-1, 1) if channels_last else framed.view(shape)
-        inside = bits[..., 1:5, 2:].cpu()
-        assert torch.equal(inside == NAN, x.isnan())
-        assert int((framed == ABSENT).sum()) == framed.numel() - x.numel()
-        # The largest biased exponent is that of a NaN.
-        assert facts[0][1] == 255
-
-
 @needs_device
-@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_public_functions_widen_them(dtype: torch.dtype):
     nans = NANS[str(dtype).removeprefix("torch.")]
     x = with_nans(few_bits((2, 3, 5, 6)).float(), nans).to(dtype)
@@ -151,12 +123,6 @@ def conversions_of_nan(kernel: str) -> set[str]:
         if not re.search(r"cvt\.rn\.f32\.f64|selp\.f32.* 0f7FC00000|\.reg ", line)
     ]
     return converted & set(re.findall(r"%f\d+", "\n".join(elsewhere)))
-
-
-def test_a_conversion_of_nan_is_found():
-    chosen = "selp.f64 %fd2, %fd1, 0d7FF8000000000000, %p1;\n\tcvt.rn.f32.f64 %f1, %fd2;\n\t"
-    assert conversions_of_nan(chosen + "st.global.f32 [%rd1], %f1;\n") == {"%f1"}
-    assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
 
 
 @pytest.mark.slow

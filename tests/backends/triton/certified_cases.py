@@ -39,13 +39,6 @@ class CertifiedCase(NamedTuple):
     shared: bool = False
 
     @property
-    def everywhere(self) -> bool:
-        """Whether GPUs other than NVIDIA's have the tier too."""
-        if self.tier == _tiers.FIXED:
-            return self.acc.rounding == "nearest_even"
-        return self.tier not in (_tiers.HALF, _tiers.BRAIN, _tiers.DIRECTED)
-
-    @property
     def tiers(self) -> tuple[int, ...]:
         """The tiers of the kernel; of a tier that NVIDIA's GPUs need not have, it alone."""
         groups = _tiers.groups(_tiers.tiers(self.acc.to_ints()))

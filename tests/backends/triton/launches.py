@@ -1,12 +1,15 @@
 """Launches that are recorded and not started, and the kernels that Triton compiles for them,
 without a GPU."""
 
+import contextlib
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -16,8 +19,10 @@ from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
+from lpkernels import backends
 from lpkernels.backends import triton as package
 from lpkernels.backends.triton._launch import EXACT
+from tests.support import replay
 
 #: Name -> target; gfx942 needs the wave size of CDNA.
 TARGETS = {
@@ -80,7 +85,7 @@ def kernels() -> dict[str, list[ModuleType]]:
     return found
 
 
-@contextmanager
+@contextlib.contextmanager
 def recorded(target: str = "sm_90") -> Iterator[list[Launch]]:
     """Inside this context, kernels are recorded as they would be launched on a target."""
     calls: list[Launch] = []
@@ -90,6 +95,30 @@ def recorded(target: str = "sm_90") -> Iterator[list[Launch]]:
             for module in holders:
                 patch.setattr(module, name, Recorder(getattr(module, name), calls))
         yield calls
+
+
+#: Calls beside those of the replay: sums of torch's own, whose bits are not on record.
+_NATIVE = [
+    f'lp.matmul({a}(9, 64), {b}(64, 40), "native_chunk16:{rest}")'
+    for a, b in (("x", "y"), ("x3", "x4"))
+    for rest in ("outer=e6m9", "outer=fp32", "stochastic:outer=e5m7", "to_odd:outer=fixed12_f4")
+]
+
+
+@cache
+def replayed(target: str = "sm_90") -> list[Launch]:
+    """The launches that the calls of tests/data/replay.txt start on a target, as Triton tells them
+    apart: those with one key are compiled once."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(mock.patch.object(backends, "select", lambda *_: package.BACKEND))
+        calls = stack.enter_context(recorded(target))
+        for text in (*(call.text for call in replay.calls()), *_NATIVE):
+            # The backend lacks some operations, and what kernels did not write may have no codes.
+            with contextlib.suppress(AttributeError, NotImplementedError, ValueError):
+                replay.run(text)
+    return list({f"{x.kernel} {bound(x, target)[2:]}": x for x in calls}.values())
 
 
 def bound(launch: Launch, target: str) -> tuple[Any, ...]:

@@ -18,8 +18,6 @@ class Loop(NamedTuple):
     registers: int
     #: Bytes of stack of a thread.
     stack: int
-    #: Instructions of the loop around it, without the loops inside that one; 0 if there is none.
-    outside: int = 0
 
     @property
     def instructions(self) -> int:
@@ -83,6 +81,4 @@ def main_loop(
         main = max(found, key=lambda loop: arithmetic(counts(loop)))
     else:
         return Loop(Counter(), registers, stack)
-    around = [x for x in sass.loops(function) if x.first <= main.first and main.last < x.last]
-    outside = min(around, key=lambda loop: loop.last - loop.first, default=None)
-    return Loop(counts(main), registers, stack, len(outside.body) if outside else 0)
+    return Loop(counts(main), registers, stack)

@@ -16,7 +16,6 @@ from lpkernels.backends.triton._launch import EXACT
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified.certificate import certified, room
 from lpkernels.backends.triton.operands.facts import COUNT, NONE
-from tests.loops import each
 from tests.support import cuda_host
 
 PAIRS = 64
@@ -87,7 +86,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@each("name", NAMES)
+@pytest.mark.parametrize("name", NAMES, ids=str)
 def test_bounds_are_those_of_the_module(name: str, device: str) -> None:
     if reason := backends.get("cpu").why_not():
         pytest.skip(reason)

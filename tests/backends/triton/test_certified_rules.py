@@ -1,7 +1,6 @@
-"""The kernels' roundings against the reference: the short ones of the certified kernels, the
-multiply-adds that round in a direction, and for every rule that exists round_to and add_rounded."""
+"""The short roundings of the certified kernels, and the multiply-adds that round in a direction,
+against the reference. test_elements.py has the roundings of all formats."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,7 @@ import triton
 import triton.language as tl
 
 import lpkernels as lp
-from lpkernels import backends
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton._launch import EXACT
 from lpkernels.backends.triton.rounding.bits import double
 from lpkernels.backends.triton.rounding.round import (
@@ -27,12 +24,8 @@ from lpkernels.backends.triton.rounding.round import (
 from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS, round_array
-from tests.backends import by_hand
-from tests.backends.triton.every.rules import some_rules
 from tests.cases import formats_named, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each
-from tests.support.elements import Format, quantized
 
 _BLOCK = 1 << 14
 SPLIT, FLOOR, RANGE, NEAREST, CUT, FUSED, FUSED64 = range(7)
@@ -81,16 +74,15 @@ def rounded(
     return y.cpu().numpy()[: x.size]
 
 
-def float32_sums(man_bits: int) -> np.ndarray:
-    """Significands of 24 bits: random ones, and all those around random ties and values."""
-    rng = np.random.default_rng(man_bits)
-    random = rng.integers(2**23, 2**24, 20_000)
-    places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 2_000) << (23 - man_bits)
-    half = 1 << (22 - man_bits)
+def sums(man_bits: int, digits: int) -> np.ndarray:
+    """Significands of so many digits: random ones, those around random ties and values, ends."""
+    rng, least = np.random.default_rng(man_bits), 2 ** (digits - 1)
+    places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 2_000) << (digits - 1 - man_bits)
+    half = 1 << (digits - 2 - man_bits)
     near = [places + half + d for d in (-1, 0, 1)] + [places + d for d in (-1, 0, 1)]
-    ends = [np.arange(2**24 - 2_000, 2**24 + 1), np.arange(2**23, 2**23 + 9_000)]
-    significands = np.concatenate([random, *near, *ends]).astype(np.float64)
-    return np.concatenate([significands, -significands])
+    ends = [np.arange(2 * least - 2_000, 2 * least), np.arange(least, least + 9_000)]
+    x = np.concatenate([rng.integers(least, 2 * least, 10_000), *near, *ends]).astype(np.float64)
+    return np.concatenate([x, -x])
 
 
 def in_float32(x: np.ndarray) -> np.ndarray:
@@ -105,26 +97,17 @@ def unbounded(man_bits: int) -> FloatFormat:
     return FloatFormat(8, man_bits)
 
 
-@each("rule, man_bits", [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)])
-def test_splitting(rule: int, man_bits: int, device: str) -> None:
-    x = float32_sums(man_bits)
-    scales = np.ldexp(1.0, np.array([-30, 0, 40]))
-    x = (x[None, :] * scales[:, None]).reshape(-1)
-    fmt = unbounded(man_bits)
+SPLITTING = [
+    *((SPLIT, m, 24) for m in range(1, 22)), *((FUSED, m, 24) for m in range(1, 11)),
+    *((FUSED64, m, 53) for m in (1, 10, 20, 23)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule, man_bits, digits", SPLITTING)
+def test_splitting(rule: int, man_bits: int, digits: int, device: str) -> None:
+    x, fmt = sums(man_bits, digits), unbounded(man_bits)
+    x = (x[None, :] * np.ldexp(1.0, np.array([-60, 0, 40]))[:, None]).reshape(-1)
     assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
-
-
-@each("man_bits", [1, 10, 20, 23])
-def test_splitting_of_float64(man_bits: int, device: str) -> None:
-    rng = np.random.default_rng(man_bits)
-    places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 3_000) << (52 - man_bits)
-    half = 1 << (51 - man_bits)
-    near = [places + half + d for d in (-1, 0, 1)] + [places + d for d in (-1, 0, 1)]
-    ends = [np.arange(3_000) + start for start in (2**52, 2**53 - 3_000)]
-    x = np.concatenate([rng.integers(2**52, 2**53, 10_000), *near, *ends]) * 2.0**-60
-    x = np.concatenate([x, -x])
-    want = round_array(x, unbounded(man_bits), "nearest_even")
-    assert_bit_equal(rounded(x, unbounded(man_bits), FUSED64, device), want)
 
 
 def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> None:
@@ -139,29 +122,24 @@ FORMATS = formats_named("""
 """)
 
 
-@each("fmt", FORMATS)
-def test_with_overflow(fmt: FloatFormat, device: str) -> None:
-    x = in_float32(hard_values(fmt))
-    got = rounded(x, fmt, RANGE, device)
-    got[np.isnan(got)] = np.nan
-    assert_bit_equal(got, round_array(x, fmt, "nearest_even"))
-
-
-@each("fmt, rule", [*FORMATS, *map(unbounded, (7, 23))], [FLOOR, NEAREST])
-def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
-    if rule == FLOOR and fmt.man_bits > 21:
-        pytest.skip("float32 has room for 21 bits")
-    x = hard_values(fmt)
-    if rule == FLOOR:
-        x = in_float32(x)
-    x = x[np.abs(x) <= min(fmt.max, 2.0**100)]
-    assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
+@pytest.mark.parametrize("fmt", [*FORMATS, *map(unbounded, (7, 23))], ids=str)
+def test_overflow_and_subnormals(fmt: FloatFormat, device: str) -> None:
+    for rule in (RANGE, FLOOR, NEAREST):
+        if (rule == RANGE and fmt not in FORMATS) or (rule == FLOOR and fmt.man_bits > 21):
+            continue  # float32 has room for 21 bits
+        x = hard_values(fmt) if rule == NEAREST else in_float32(hard_values(fmt))
+        x = x if rule == RANGE else x[np.abs(x) <= min(fmt.max, 2.0**100)]
+        got = rounded(x, fmt, rule, device)
+        got[np.isnan(got)] = np.nan
+        assert_bit_equal(got, round_array(x, fmt, "nearest_even"), f"rule {rule}")
 
 
 CUT_MODES = ("toward_zero", "nearest_away", "stochastic")
 
 
-@each("name, mode, bits", ("e6m9", "e5m4", "e8m11"), CUT_MODES, (1, 5, 8))
+@pytest.mark.parametrize("name", ("e6m9", "e5m4", "e8m11"))
+@pytest.mark.parametrize("mode", CUT_MODES)
+@pytest.mark.parametrize("bits", (1, 5, 8))
 def test_cut(name: str, mode: str, bits: int, device: str) -> None:
     fmt, rng = parse_format(name), np.random.default_rng(bits)
     x = rng.integers(2**52, 2**53, 20_000) * np.ldexp(1.0, rng.integers(-64, -50, 20_000))
@@ -205,7 +183,9 @@ def triples() -> list[torch.Tensor]:
     return [torch.from_numpy(x) for x in (a, b, c)]
 
 
-@each("mode", ["nearest_even", "toward_zero", "toward_positive", "toward_negative"])
+@pytest.mark.parametrize(
+    "mode", ["nearest_even", "toward_zero", "toward_positive", "toward_negative"]
+)
 def test_multiply_add(mode: str, device: str) -> None:
     a, b, c = triples()
     y = torch.empty(_TRIPLES, device=device)
@@ -218,51 +198,3 @@ def test_multiply_add(mode: str, device: str) -> None:
     want = lp.matmul(left, right, Accumulator("fp32", mode), backend="reference")[:, 0, 0]
     got = torch.where(y.cpu().isnan(), torch.tensor(float("nan")), y.cpu())
     assert_bit_equal(got, want)
-
-
-CPU: Any = backends.get("cpu")
-SEED = torch.tensor(91)
-#: Those with numbers that float32 alone does not reach, and an odd exponent code, too.
-RULES = some_rules() + [
-    (FloatFormat(exp_bits, man_bits, bias=128), mode)
-    for (exp_bits, man_bits), mode in itertools.product(((3, 0), (8, 5), (8, 0)), ROUNDINGS)
-]
-
-
-@pytest.fixture
-def plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled module computes by csrc/common alone, one value after the other."""
-    reason = backends.status()["cpu"]
-    if reason != "available":
-        pytest.skip(f"cpu: {reason}")
-    monkeypatch.setenv("LPKERNELS_ISA", "scalar")
-
-
-def values(fmt: Format) -> torch.Tensor:
-    """Every float64 that may round differently, infinities, NaN and both zeros among them."""
-    with np.errstate(all="ignore"):
-        return torch.from_numpy(np.asarray(hard_values(fmt, 5)))
-
-
-@each("rule, dtype", RULES, (torch.float64, torch.float32))
-def test_round_to(rule: tuple[Format, str], dtype: torch.dtype, device: str, plain_loops: None):
-    """Values that float32 holds are rounded without float64 where the format allows it."""
-    fmt, mode = rule
-    x = values(fmt).to(dtype)
-    for bits in (1, 8, 24, 32) if mode == "stochastic" else (None,):
-        quantizer = Quantizer(fmt, mode, random_bits=bits)
-        got = quantized(x, quantizer, BACKEND, device, dtype)
-        assert_bit_equal(got, quantized(x, quantizer, CPU, dtype=dtype), f"{quantizer}")
-
-
-@each("fmt, mode", RULES)
-def test_add_rounded(fmt: Format, mode: str, device: str, plain_loops: None) -> None:
-    acc = Accumulator(fmt, mode).to_ints()
-    addend = values(fmt).float()[None, :]
-    total = torch.empty_like(addend)
-    nearest = Quantizer(fmt).to_ints()
-    CPU.quantize(addend.flip(1).roll(37), nearest, None, 0, 4, total)
-    want, got = total.clone(), total.to(device, copy=True)
-    CPU.accumulate(want, addend, (0, 0), acc, SEED, 1, 2, 3)
-    by_hand.accumulate(BACKEND, got, addend.to(device), (0, 0), acc, SEED, 1, 2, 3)
-    assert_bit_equal(got.cpu(), want)

@@ -10,7 +10,6 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
 from tests.backends.gpu_tests import INTERPRETED
 from tests.cases import CONV_CASES, ConvCase
-from tests.loops import each
 from tests.support import operands as cases
 from tests.support.operands import rows, short_rows, tensor
 from tests.support.products import PASSES, assert_pass, assert_product
@@ -25,7 +24,9 @@ FEW_CASES = (
 )
 
 
-@each("acc", [*cases.UNIT_ACCUMULATORS.values(), *cases.MODES, *cases.SHORT_MODES])
+@pytest.mark.parametrize(
+    "acc", [*cases.UNIT_ACCUMULATORS.values(), *cases.MODES, *cases.SHORT_MODES], ids=str
+)
 def test_blocks_aligned_by_operands(acc: Accumulator, adapter: Any, device: str) -> None:
     """Long rows of every kind for the named units, short ones in every mode, and rows whose sums
     float32 holds."""
@@ -52,14 +53,15 @@ def test_initial_of_batches_and_rounded_results(adapter: Any, device: str) -> No
         assert_product(adapter, a, b, acc, device, initial=initial, fused=fused)
 
 
-@each("exponent", [0, 37, 38, 39, 40, 41, 60])
+@pytest.mark.parametrize("exponent", [0, 37, 38, 39, 40, 41, 60], ids=str)
 def test_larger_operands_are_summed_in_float64(exponent: int, adapter: Any, device: str) -> None:
     # 40 products of 2^exponent squared: where the certificate of float32 ends.
     x = tensor((3, 40), "short", torch.Generator().manual_seed(9)) * 2.0**exponent
     assert_product(adapter, x, x.T, cases.UNIT_ACCUMULATORS["h100_e4m3"], device)
 
 
-@each("name, acc", PASSES, cases.CONVOLVED)
+@pytest.mark.parametrize("name", PASSES, ids=str)
+@pytest.mark.parametrize("acc", cases.CONVOLVED, ids=str)
 def test_passes_of_convolutions_with_operands(name, acc, adapter, device):
     for case in FEW_CASES if INTERPRETED else (*FEW_CASES, *CONV_CASES.values()):
         assert_pass(adapter, name, case, tensors_of_pass(case), acc, device)

@@ -12,16 +12,14 @@ from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantiz
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import scratch
-from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, single_outer, tiers
+from lpkernels.backends.planning.triton_tiers import CUT, NAMES, single_outer, tiers
 from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from tests.backends import by_hand
 from tests.backends.planned import planned
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
-from tests.loops import each, rows
 from tests.support.products import convolve, tensors_of
 
 E5M2 = as_quantizer("e5m2").to_ints()
@@ -50,7 +48,7 @@ def multiply(
 ) -> None:
     m, k, n = shape
     a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
-    by_hand.matmul(BACKEND, a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
+    BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
 
 
 def called(launches: list[Launch], name: str) -> list[Launch]:
@@ -61,10 +59,11 @@ def tile_of(launch: Launch) -> Tile:
     return Tile(*(launch.told[name] for name in ("BM", "BN", "num_warps")))
 
 
-@rows(
+@pytest.mark.parametrize(
     "text, m, n, k",
+    [
     ("e6m9", 300, 310, 40), ("e6m9_chunk64", 300, 310, 40), ("e6m9_chunk64", 16, 144, 131072),
-    ("e6m9_chunk4", 32, 64, 200704), ("fp32", 300, 310, 40), ("e5m10", 9, 1000, 40),
+    ("e6m9_chunk4", 32, 64, 200704), ("fp32", 300, 310, 40), ("e5m10", 9, 1000, 40)],
 )  # fmt: skip
 def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> None:
     on_132.clear()
@@ -84,44 +83,15 @@ def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> Non
         assert (4 * parts.numel() if shared.held else 0) == scratch(shared, tiles[0], programs[0])
 
 
-CONVOLVED = {
-    # A strided dgrad is one product for each phase.
-    "fprop": (1, ((2, 9, 7, 7), (20, 9, 3, 3), (1, 1), (1, 1), (1, 1))),
-    "dgrad": (4, ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1))),
-    "wgrad": (1, ((8, 16, 32, 32), (16, 16, 3, 3), (1, 1), (1, 1), (1, 1))),
-}
-
-
-@each("name, products, sizes", [(name, *case) for name, case in CONVOLVED.items()])
-def test_convolutions_are_covered_by_tiles_that_fit(name, products, sizes, on_132) -> None:
-    on_132.clear()
-    case = ConvCase(*sizes)
-    acc = Accumulator("e6m9", chunk=64)
-    convolve(BACKEND, name, case, tensors_of(case, torch.zeros), acc, Fused(E5M2, E5M2))
-    last = [x for x in called(on_132, "exact_kernel") if x.argument("final") == 1]
-    assert len(last) == products
-    for launch in called(on_132, "certified_kernel"):
-        tile, (m, n) = tile_of(launch), (launch.argument(size) for size in "MN")
-        assert launch.grid[0] == -(-m // tile.bm) * -(-n // tile.bn)
-        # A thread has 16 sums of float64 or 32 of float32.
-        most = 16 if max(launch.told["TIERS"]) >= triton_tiers.FUSED64 else 32
-        assert tile.bm * tile.bn <= most * 32 * tile.warps
-
-
-ACCUMULATORS = (
-    "e6m9", "e6m9_chunk64", "e5m10_chunk8:outer=e6m0", "e5m10_chunk8:outer=fixed16_f8",
-    "e5m10_chunk8:outer=e6m9:outer_rounding=stochastic:philox", "e6m9:stochastic:bits=20",
-    "e6m9:stochastic:bits=13:philox", "e6m9_chunk16:to_odd", "fixed16_f8_wrap",
-)  # fmt: skip
-
-
-@each("text, swapped", ACCUMULATORS, [False, True])
-def test_the_largest_tile_is_that_of_the_kernels(text: str, swapped: bool) -> None:
+@pytest.mark.parametrize(
+    "text", ["e6m9", "e5m10_chunk8:outer=fixed16_f8", "e6m9:stochastic:bits=20"]
+)
+def test_the_largest_tile_is_that_of_the_kernels(text: str) -> None:
     ints = lp.accumulator(text).to_ints()
-    alone = [(kind,) for kind in range(len(triton_tiers.NAMES))]
-    for group in (*alone, *triton_tiers.groups(triton_tiers.tiers(ints))):
-        planned = triton_tiles.largest_tile(group, triton_tiles.beside(ints), swapped)
-        assert planned == stages.largest_tile(group, roundings_of(ints)[0], swapped)
+    for group in triton_tiers.groups(triton_tiers.tiers(ints)):
+        for swapped in (False, True):
+            planned = triton_tiles.largest_tile(group, triton_tiles.beside(ints), swapped)
+            assert planned == stages.largest_tile(group, roundings_of(ints)[0], swapped)
 
 
 WRAPPED = as_quantizer("fixed8_f4_wrap:to_odd").to_ints()
@@ -168,13 +138,13 @@ def test_every_launch_of_a_product_is_expected(target: str, launches, monkeypatc
         launches.clear()
 
 
-@each("text, fused", ORDERS.items())
-def test_convolutions_have_one_kernel_for_all_sizes(text: str, fused: Fused, launches) -> None:
+@pytest.mark.parametrize("text", ORDERS)
+def test_convolutions_have_one_kernel_for_all_sizes(text: str, launches) -> None:
     found = []
     for n, c, size, k in ((8, 16, 33, 3), (16, 9, 48, 3), (7, 12, 64, 5)):
         case = ConvCase((n, c, size, size + 1), (64, c, k, k), (2, 2), (k // 2, 1), (1, 1))
         tensors = tensors_of(case, torch.zeros)
-        convolve(BACKEND, "fprop", case, tensors, lp.accumulator(text), fused)
+        convolve(BACKEND, "fprop", case, tensors, lp.accumulator(text), ORDERS[text])
         found.append(keys(launches))
     assert len(found[0]) == 3
     assert found[0] == found[1] == found[2]
@@ -184,20 +154,19 @@ def quantize(fmt: str, rounding: str) -> None:
     """The bits of an affine format are arguments of the kernels, not constants."""
     x = torch.randn(3, 40, 70)
     quantizer = Quantizer(fmt, rounding).to_ints()
-    by_hand.quantize(BACKEND, x, quantizer, torch.tensor(5), 0, 4, torch.empty_like(x))
+    BACKEND.quantize(x, quantizer, torch.tensor(5), 0, 4, torch.empty_like(x))
 
 
-@each("rounding", ["nearest_even", "stochastic"])
-def test_affine_formats_have_one_kernel_for_all_bits(rounding: str, launches) -> None:
-    for kind in ("", "_sym", "_axis0", "_axis-1"):
-        quantize(f"affine8{kind}", rounding)
-        first = keys(launches)
-        assert len(first) == 2
-        for bits in range(2, 17):
-            quantize(f"affine{bits}{kind}", rounding)
-            assert keys(launches) == first, (kind, bits)
-        quantize("affine8_axis0" if kind == "_sym" else "affine8_sym", rounding)
-        assert keys(launches) != first, kind
+@pytest.mark.parametrize("kind", ["", "_sym", "_axis0", "_axis-1"])
+def test_affine_formats_have_one_kernel_for_all_bits(kind: str, launches) -> None:
+    quantize(f"affine8{kind}", "stochastic")
+    first = keys(launches)
+    assert len(first) == 2
+    for bits in range(2, 17):
+        quantize(f"affine{bits}{kind}", "stochastic")
+        assert keys(launches) == first, bits
+    quantize("affine8_axis0" if kind == "_sym" else "affine8_sym", "stochastic")
+    assert keys(launches) != first
 
 
 #: Accumulators by their tiers. Those of bias 127 and -91 have their smallest normal value at
@@ -227,32 +196,24 @@ TIERS = {
 }
 
 
-@each("names, accumulators", TIERS.items())
-def test_of_an_accumulator(names: str, accumulators: str) -> None:
-    for text in accumulators.split():
+@pytest.mark.parametrize("names", TIERS)
+def test_of_an_accumulator(names: str) -> None:
+    for text in TIERS[names].split():
         found = tiers(accumulator(text).to_ints())
         assert " ".join(NAMES[tier] for tier in found) == names, text
 
 
-def test_what_nvidia_alone_has() -> None:
-    for fmt in ("e5m10", "bf16"):
-        ints = Accumulator(fmt).to_ints()
-        assert tiers(ints, nvidia=False) == tiers(ints)[1:]
-    for mode, kinds in (("stochastic", (CUT,)), ("toward_zero", (CUT,)), ("to_odd", ())):
-        assert tiers(Accumulator("e5m10", mode).to_ints(), nvidia=False) == kinds
-    assert tiers(Accumulator("fixed8_f4").to_ints(), nvidia=False) == (FIXED,)
-    assert tiers(Accumulator("fixed8_f4", "to_odd").to_ints(), nvidia=False) == ()
-
-
-@rows(
+@pytest.mark.parametrize(
     "how, widths",
-    ({"rounding": "toward_zero"}, range(1, 21)),
-    ({"rounding": "nearest_away"}, range(1, 20)),
-    ({"rounding": "to_odd"}, range(0)),
-    ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
-    ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
-    ({"rounding": "stochastic", "random_bits": 9}, range(0)),
-    ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
+    [
+        ({"rounding": "toward_zero"}, range(1, 21)),
+        ({"rounding": "nearest_away"}, range(1, 20)),
+        ({"rounding": "to_odd"}, range(0)),
+        ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
+        ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
+        ({"rounding": "stochastic", "random_bits": 9}, range(0)),
+        ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
+    ],
 )
 def test_the_widths_that_the_cut_of_float64_takes(how: dict[str, Any], widths: range) -> None:
     def has_cut(man_bits: int) -> bool:
@@ -269,8 +230,3 @@ def test_outer_additions_in_float32() -> None:
     for outer in ("e6m9:outer_rounding=toward_zero", "e5m0", "e6m22", "e4m3_b128", "e6m9_nosub",
                   "fixed16_f8"):  # fmt: skip
         assert not single_outer(accumulator(f"e6m9_chunk4:outer={outer}").to_ints()), outer
-
-
-def test_draws_follow_the_steps() -> None:
-    assert tiers(Accumulator("e5m10", "stochastic").to_ints(), in_order=False) == ()
-    assert tiers(Accumulator("e5m10").to_ints(), in_order=False) != ()

@@ -2,6 +2,7 @@
 of sums, every order of scales, drawn sums, segments of all lengths."""
 
 import numpy as np
+import pytest
 import torch
 
 from lpkernels import backends
@@ -9,7 +10,6 @@ from lpkernels.backends.triton import BACKEND
 from tests.backends.cpu_products import REFERENCE
 from tests.backends.scaled_cases import ACCUMULATORS, ELEMENTS, case, product
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 DRAWN = (
     "e6m5_chunkscale:stochastic:order=pairwise",
@@ -17,7 +17,7 @@ DRAWN = (
 )
 
 
-@each("seed", range(15))
+@pytest.mark.parametrize("seed", range(15), ids=str)
 def test_mixtures_match_reference(seed: int, device: str) -> None:
     a, b, scales, start = case(seed, ELEMENTS[seed % len(ELEMENTS)], 24)
     text = (*ACCUMULATORS, *DRAWN)[seed]

@@ -14,7 +14,6 @@ from lpkernels.backends.triton import _config, _products
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton.sums import beside_cpu, floats, makers, only, pass_beside
 from tests.cases import ConvCase
-from tests.loops import each, rows
 from tests.support.products import PASSES, tensors_of
 
 #: One program and many share the chunks, in one pass and in several; some shares are longer than
@@ -43,7 +42,8 @@ OUTER = (
 )  # fmt: skip
 
 
-@each("acc, share", OUTER, SHARES)
+@pytest.mark.parametrize("acc", OUTER)
+@pytest.mark.parametrize("share", SHARES, ids=str)
 def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE
@@ -54,16 +54,16 @@ def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     assert -1 not in makers(made)
 
 
-@rows(
+@pytest.mark.parametrize(
     "acc, tier",
-    ("e5m10_chunk8:outer=e6m9", _tiers.HALF), ("fp32_chunk7", _tiers.PLAIN),
+    [("e5m10_chunk8:outer=e6m9", _tiers.HALF), ("fp32_chunk7", _tiers.PLAIN),
     ("e6m9_nosub_chunk10", _tiers.FUSED), ("e6m11_chunk9:outer=fp32", _tiers.SPLIT),
     ("e6m9_chunk6:product=e5m2", _tiers.FLOOR), ("e4m3fn_sat_chunk7", _tiers.RANGE),
     ("e6m9_nosub_chunk9:product=e5m2", _tiers.FUSED64), ("e5m10_chunk9", _tiers.NEAREST),
     ("e5m10_chunk12:stochastic:bits=3", _tiers.CUT),
     ("e6m9_chunk12:stochastic:philox", _tiers.DIRECTED),
     ("e5m10_chunk11:toward_negative", _tiers.DIRECTED),
-    ("fixed12_f7_chunk5:to_odd:outer=fp32", _tiers.FIXED),
+    ("fixed12_f7_chunk5:to_odd:outer=fp32", _tiers.FIXED)],
 )  # fmt: skip
 def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], monkeypatch) -> None:
     only(monkeypatch, tier)
@@ -74,17 +74,8 @@ def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], mo
     assert makers(made) == {tier}
 
 
-@each("size", [1, 15, 16, 33])
-def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
-    acc = lp.Accumulator("e6m9", chunk=8)
-    force(monkeypatch, Share(3, 2))
-    for m, n in ((size, 40), (40, size), (size, size)):
-        beside_cpu(floats((m, 27), 1), floats((27, n), 2), acc, device)
-    beside_cpu(floats((2, size, 27), 3), floats((2, 27, size), 4), acc, device)
-
-
-@each("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)])
-def test_what_adds_has_tiles_of_its_own(outer, device, made, monkeypatch):
+@pytest.mark.parametrize("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)], ids=str)
+def test_chunks_are_added_in_smaller_tiles(outer, device, made, monkeypatch):
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     made_in = _config.Tile(8, 64, 4)
@@ -95,7 +86,7 @@ def test_what_adds_has_tiles_of_its_own(outer, device, made, monkeypatch):
     assert -1 not in makers(made)
 
 
-@each("share", [Share(2, 99), Share(3, 3), Share(2, 1)])
+@pytest.mark.parametrize("share", [Share(2, 99), Share(3, 3), Share(2, 1)], ids=str)
 def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeypatch):
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
@@ -119,7 +110,7 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(device: str, made: list[A
     assert makers(made) == {_tiers.NEAREST}
 
 
-@each("chunk", [0, 3, 5])
+@pytest.mark.parametrize("chunk", [0, 3, 5])
 def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch):
     """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
@@ -131,16 +122,6 @@ def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch)
     a[6, here], b[here, 36] = 127.0 * 4, 127.0 * 8
     beside_cpu(a, b, lp.Accumulator("e8m12", chunk=40), device)
     assert makers(made) == {_tiers.SPLIT, _tiers.FUSED64}
-
-
-@each("value", [float("inf"), float("nan")])
-def test_specials(value: float, device: str, monkeypatch) -> None:
-    """Half precision sums special values itself; for the other, outer sums add them."""
-    force(monkeypatch, Share(2, 3))
-    a, b = floats((9, 45), 1), floats((45, 33), 2)
-    a[2, 3], a[4, 20], a[4, 21], b[44, 8] = value, value, -value, value
-    for acc in (lp.Accumulator("e5m10", chunk=8), lp.Accumulator("fp32", chunk=8, outer="e4m3fn")):
-        beside_cpu(a, b, acc, device)
 
 
 def test_zeros_keep_their_sign(device: str, monkeypatch) -> None:
@@ -174,9 +155,3 @@ def test_convolutions(name: str, device: str, monkeypatch) -> None:
             chunks = force(monkeypatch, share)
             pass_beside(name, case, (x, w, dy, bias), acc, device)
             assert chunks
-
-
-def test_products_without_chunks_are_not_shared(device: str, monkeypatch) -> None:
-    chunks = force(monkeypatch, Share(1, 0))
-    beside_cpu(floats((5, 9), 1), floats((9, 8), 2), lp.Accumulator("e6m9"), device)
-    assert chunks == [1]

@@ -1,8 +1,5 @@
 """Layers trained on the triton backend: the bits of the reference, step by step."""
 
-import copy
-import random
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -82,43 +79,6 @@ def test_gradients_of_a_product_have_the_bits_of_the_reference(device: str, shap
         y.backward(y.detach())
         results.append([y, *(x.grad for x in leaves)])
     same(*results)
-
-
-def random_layer(choice: random.Random, most: int) -> tuple[nn.Module, tuple[int, ...]]:
-    """A linear layer or a convolution of one to three dimensions, and the shape of its input."""
-    if choice.random() < 0.4:
-        sizes = [choice.randint(1, most) for _ in range(3)]
-        return nn.Linear(sizes[1], sizes[2]), (sizes[0], sizes[1])
-    dims, groups = choice.randint(1, 3), choice.choice((1, 1, 2))
-    small = max(2, most // (4 * dims))
-    channels = [groups * choice.randint(1, max(1, small // 2)) for _ in range(2)]
-    kernel = choice.randint(1, 3)
-    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](
-        *channels, kernel, stride=choice.randint(1, 3), padding=choice.randint(0, 2),
-        dilation=choice.randint(1, 2), groups=groups, bias=choice.random() < 0.5,
-    )  # fmt: skip
-    side = [choice.randint(2 * kernel, 2 * kernel + small) for _ in range(dims)]
-    return conv, (choice.randint(1, 3), channels[0], *side)
-
-
-#: Random layers: the first one by one, and those that only a GPU is fast enough for.
-CASES = [*(range(i, i + 1) for i in range(6)), range(6, 100)]
-
-
-@pytest.mark.parametrize("cases", CASES, ids=lambda cases: str(cases.start))
-def test_layers_have_the_bits_of_the_reference(device: str, cases: range, monkeypatch) -> None:
-    """Random layers, shapes and recipes: a hundred on a GPU, a few in the interpreter."""
-    if device == "cpu" and len(cases) > 1:
-        pytest.skip("the interpreter is slow: six cases there, a hundred on a GPU")
-    for case in cases:
-        choice = random.Random(case)
-        layer, shape = random_layer(choice, 12 if device == "cpu" else 200)
-        recipe = choice.choice(list(RECIPES.values()))
-        x = torch.randn(shape, generator=torch.Generator().manual_seed(case))
-        layer = lp.convert(layer, recipe)
-        got = gradients(copy.deepcopy(layer).to(device), [x.to(device)], "triton", monkeypatch)
-        want = gradients(layer, [x], "reference", monkeypatch)
-        same(got, want, f"case {case}: {layer} {shape} {recipe}")
 
 
 @pytest.mark.gpu

@@ -2,13 +2,12 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from lpkernels.arithmetic import Step
 from lpkernels.backends.triton import BACKEND
 from lpkernels.ops import UpdateTensors
-from tests.backends import by_hand
-from tests.loops import each
 from tests.support import updates
 
 SHAPES = ((7, 5), (1,), (0,), (1030,))
@@ -20,9 +19,7 @@ def updated(
     device: str, tensors: UpdateTensors, step: Step, formats: updates.Formats, **options: Any
 ) -> UpdateTensors:
     own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
-    by_hand.update(
-        BACKEND, own, *updates.call_of(step, formats, len(own.weights), device=device, **options)
-    )
+    BACKEND.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
     return UpdateTensors(*([x.cpu() for x in kind] for kind in own))
 
 
@@ -31,28 +28,30 @@ def check_update(device: str, *case: Any, **options: Any) -> None:
     updates.assert_same(updated(device, *case, **options), want)
 
 
-@each("name, kind", ["momentum", "adamw"], updates.FORMATS)
+@pytest.mark.parametrize("name", ["momentum", "adamw"], ids=str)
+@pytest.mark.parametrize("kind", updates.FORMATS, ids=str)
 def test_updates_have_the_bits_of_the_reference(name: str, kind: str, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS[kind]
     tensors = updates.tensors_of(step, formats, SHAPES, special=True)
     check_update(device, tensors, step, formats, scale=3.0)
 
 
-@each("kind", ["fp32", "drawn", "bytes", "beyond_lanes"])
+@pytest.mark.parametrize("kind", ["fp32", "drawn", "bytes", "beyond_lanes"], ids=str)
 def test_updates_draw_for_parts_what_they_do_for_the_whole(kind: str, device: str) -> None:
     step, formats = updates.STEPS["adamw"], updates.FORMATS[kind]
     tensors = updates.tensors_of(step, formats, SHAPES, special=True)
     check_update(device, tensors, step, formats, origins=ORIGINS)
 
 
-@each("name, begins", updates.STEPS, [False, True])
+@pytest.mark.parametrize("name", updates.STEPS, ids=str)
+@pytest.mark.parametrize("begins", [False, True], ids=str)
 def test_updates_make_every_step(name: str, begins: bool, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS["drawn"]
     tensors = updates.tensors_of(step, formats, [(33,)])
     check_update(device, tensors, step, formats, begins=begins)
 
 
-@each("name", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam"], ids=str)
 def test_updates_leave_everything_as_it_is_by_their_flag(name: str, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS["bytes"]
     tensors = updates.tensors_of(step, formats, [(33,), (5, 5)], special=True)

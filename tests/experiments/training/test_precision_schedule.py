@@ -90,6 +90,16 @@ def test_a_stopped_run_goes_on_to_the_same_bits(schedule: str, tmp_path: Path) -
     assert trained_with(stopped) + trained_with(resumed) == trained_with(whole)
 
 
+def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
+    seen = []
+    for seed in (1, 2):
+        trainer = trainer_in(tmp_path / str(seed), "shuffled:3-8/8,cycles=2", seed=seed)
+        trainer.fit()
+        seen.append(trained_with(trainer))
+        assert sorted(seen[-1]) == sorted(PLAN) and seen[-1] != PLAN
+    assert seen[0] != seen[1]
+
+
 def test_stages_rise_where_the_mean_loss_is_flat(tmp_path: Path) -> None:
     # No loss moves by nine times its mean: every fifth period is a turning point.
     trainer = trainer_in(tmp_path / "a", "pfq:3-8/6-8,eps=9,period=2")

@@ -138,6 +138,8 @@ ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
     "config, kind, arguments",
     ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
     (NESTEROV, torch.optim.SGD, NESTEROV),
+    ({"dampening": 0.25}, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.25}),
+    ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
     (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
     ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
 )
