@@ -40,14 +40,6 @@ def test_half_a_write_leaves_the_old_lines(tmp_path: Path, monkeypatch: pytest.M
     assert records.read_records(path) == [{"step": 1}]
 
 
-def test_read_run_returns_what_was_written(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    run = records.read_run(tmp_path)
-    assert (run.name, run.config) == ("a", RunConfig(name="a", epochs=2))
-    assert run.finished and run.seconds == 3.0
-    assert run.curve("test_accuracy") == pytest.approx([0.85, 0.9])
-
-
 def test_a_last_line_cut_short_is_left_out_and_one_within_is_an_error(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     text = path.read_text()

@@ -1,13 +1,19 @@
-"""Which products a plan sees: lengths, composite layers, functions; which models it refuses."""
+"""Which products a plan sees, from a batch or from shapes alone; the blocks of its table."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import lpkernels as lp
-from lpkernels.techniques.accumulation import plan
+from lpkernels.experiments.workloads.bundled import workload
+from lpkernels.techniques.accumulation import min_mantissa_bits, plan
+from lpkernels.techniques.accumulation.planning import PlanRow
 from tests.loops import each
 from tests.nn.observed import of_weight
 from tests.support.autograd import Computes, OwnBackward
@@ -166,3 +172,209 @@ REFUSED = [
 ]
 USUAL = {"model": LAYER, "sample": X, "loss": mean_square, "operand": "e4m3"}
 test_what_cannot_be_planned_is_refused = refuses(plan, [((), *row) for row in REFUSED], **USUAL)
+
+
+META = torch.device("meta")
+
+
+class Stored(TorchDispatchMode):
+    """The dtypes of all operators' results that have a storage: those outside the meta device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = (x for x in tree_leaves(result) if isinstance(x, Tensor))
+        self.dtypes |= {x.dtype for x in tensors if not x.is_meta}
+        return result
+
+
+#: The rule of Sakr et al. 2019, without a margin.
+SAKR: dict[str, Any] = {"metric": "vrr", "margin": 0}
+
+
+def widths(row: PlanRow) -> dict[str, Any]:
+    """The fields of a row that follow from its widths."""
+    names = ("man_bits", "chunk_bits", "format", "accumulator", "notes")
+    return {name: getattr(row, name) for name in names}
+
+
+# Products of a sum, and mantissa bits of one sum and in chunks of 64, for products of 5 bits
+# without zeros: the bits are worked out from the paper's formula for the lengths of ResNet-18.
+RESNET18 = {
+    "stem": [(7 * 7 * 3, 5, 4), (256 * 112**2, 17, 11)],
+    "stages.0": [(9 * 64, 7, 4), (9 * 64, 7, 4), (256 * 56**2, 14, 10)],
+    "stages.1": [(9 * 128, 7, 4), (9 * 128, 7, 4), (256 * 28**2, 13, 8)],
+    "stages.2": [(9 * 256, 8, 4), (9 * 256, 8, 4), (256 * 14**2, 11, 7)],
+    "stages.3": [(9 * 512, 9, 4), (9 * 512, 9, 4), (256 * 7**2, 10, 5)],
+    "head": [(512, 6, 4), (1000, 7, 4), (256, 6, 4)],
+}
+
+
+def test_resnet18_is_planned_by_stages_without_any_storage():
+    stored = Stored()
+    with stored:
+        work = workload("resnet18-imagenet", batch=256, device="meta")
+        assert sum(p.numel() for p in work.model.parameters()) == 11_689_512
+        made, default = (
+            plan(work.model, work.sample, loss=work.loss, operand="e5m2", chunk=64, **options)
+            for options in (SAKR, {})
+        )
+    # The formula of the bits is computed in float64, and nothing of the model is.
+    assert stored.dtypes <= {torch.float64, torch.uint8}
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    for row in made.blocks:
+        found.setdefault(row.layer, []).append((row.length, row.man_bits, row.chunk_bits))
+    assert found == RESNET18
+    assert len(made.rows) == 62 and len(made) == 21
+    head, *lines = str(made).splitlines()
+    assert head.split() == "block gemm length m_p nzr normal chunked exponents accumulator".split()
+    stem = "wgrad 3211264 5 100% 17 11/64 not measured e8m11_chunk64"
+    assert lines[1].split() == stem.split() and len(lines) == 17
+    for sakr, row in zip(made.rows, default.rows, strict=True):
+        bits = [min_mantissa_bits(row.length, 5, chunk=c, metric="nmse") + 1 for c in (None, 64)]
+        assert [row.man_bits, row.chunk_bits] == bits
+        assert replace(row, **widths(sakr)) == sakr
+
+
+def everything() -> nn.Module:
+    def forward(own: Any, x: Tensor) -> Tensor:
+        x = own.attention(x, x, x, need_weights=False)[0]
+        x, _ = own.memory(x)
+        return own.up(own.conv(x.mT).relu())
+
+    return Computes(
+        forward,
+        attention=nn.MultiheadAttention(8, 2, batch_first=True),
+        memory=nn.LSTM(8, 12, batch_first=True),
+        conv=nn.Conv1d(12, 6, 3, stride=2, padding=1, groups=2),
+        up=nn.ConvTranspose1d(6, 4, 3, stride=2),
+    )
+
+
+def test_lengths_on_the_meta_device_are_those_of_a_real_batch():
+    def lengths(made: Any) -> list[tuple[str, str, int]]:
+        return [(row.layer, row.gemm, row.length) for row in made.rows]
+
+    model = everything()
+    small, large = (plan(model, torch.randn(n, 9, 8), loss=mean_square, operand="e4m3", batch=batch)
+                    for n, batch in ((2, 32), (32, None)))  # fmt: skip
+    with META:
+        sample = torch.empty(32, 9, 8)
+        made = plan(everything(), sample, loss=mean_square, operand="e4m3", exp_bits=6)
+        scaled = plan(everything(), sample[:4], loss=mean_square, operand="e4m3", batch=32)
+    assert lengths(made) == lengths(large) == lengths(small) == lengths(scaled)
+    assert {(row.nzr, row.growth, row.exponents, row.headroom) for row in made.rows} == {
+        (1.0, None, None, None)
+    }
+    for row in made.rows:
+        assert row.product_bits == 7
+        bits = min_mantissa_bits(row.length, 7, metric="nmse") + 1
+        assert row.format == lp.FloatFormat(6, bits)
+    assert {row.format.exp_bits for row in scaled.rows} == {8}
+    # A plan of shapes is a plan: the model that it was made for is converted by it.
+    assert made.recipes.keys() == large.recipes.keys()
+    lp.convert(model, made)
+    model(torch.randn(2, 9, 8)).sum().backward()
+
+
+def test_a_small_batch_gives_zeros_and_exponents_to_the_lengths_of_another():
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 3))
+    x = torch.randn(8, 64)
+    own, large = (
+        plan(model, x, loss=mean_square, operand="e5m2", batch=batch).rows for batch in (None, 4096)
+    )
+    for a, b in zip(own, large, strict=True):
+        assert (a.nzr, a.exponents, a.growth) == (b.nzr, b.exponents, b.growth)
+        length = a.length * (512 if a.gemm == "wgrad" else 1)
+        assert b.length == length
+        assert b.man_bits == min_mantissa_bits(length, 5, nzr=b.nzr, metric="nmse") + 1
+        assert a.format.exp_bits == b.format.exp_bits
+    assert any(row.nzr < 1 for row in large)
+
+
+ON_META, NOTHING = nn.Linear(4, 4, device=META), torch.empty(2, 4, device=META)
+FORMATS = {
+    "e5m2": 5, "fixed8_f4": 13, "ufixed8_f4": 15, "fixed1_f0": 0, "e4m0": 0, "block32_e2m1": 3,
+    "posit8es1": 9, "affine8": 47, "fp32": 47,
+}  # fmt: skip
+
+
+@each("name", FORMATS)
+def test_products_have_the_mantissas_of_their_formats(name: str):
+    """As products of values, each exact in so many bits, one row of the format with all of them."""
+    fmt = lp.parse_format(name)
+    made = plan(ON_META, NOTHING, loss=torch.sum, operand=fmt)
+    assert {row.product_bits for row in made.rows} == {FORMATS[name]}
+    if hasattr(fmt, "values") and fmt.bits <= 8:
+        # The odd part of a value, once it is a whole number, has its mantissa's bits and one more.
+        whole = [int(abs(v) * 2**40) for v in fmt.values() if v]
+        widest = max((v // (v & -v)).bit_length() for v in whole) - 1
+        assert FORMATS[name] == 2 * widest + (widest > 0)
+
+
+def test_operands_of_three_formats_meet_in_three_products():
+    recipe = lp.Recipe(input="e4m3", weight="e2m1", grad_output="e5m2")
+    sample = torch.empty(2, 4, device=META, requires_grad=True)
+    made = plan(ON_META, sample, loss=torch.sum, operand=recipe)
+    assert [row.product_bits for row in made.rows] == [3 + 1 + 1, 2 + 1 + 1, 3 + 2 + 1]
+
+
+NAMES = {
+    "stem": "stem", "own.qkv": "own", "in_proj": "in_proj", "3": "3", "3.conv.0": "3",
+    "features.3": "features.3", "stages.0.1.conv1": "stages.0", "layer1.0.conv1": "layer1",
+    "layer1.1.downsample.0": "layer1", "stages.1.0.shortcut.0": "stages.1",
+    "blocks.11.mlp.2": "blocks", "transformer.h.0.attn.scores": "transformer.h",
+}  # fmt: skip
+
+
+def test_layers_of_one_stage_are_a_block():
+    made = plan(ON_META, NOTHING, loss=torch.sum, operand="e5m2")
+    rows = [replace(made.rows[0], layer=name) for name in NAMES]
+    plans = [type(made)((row,), made.operands, {}) for row in rows]
+    assert [each.blocks[0].layer for each in plans] == list(NAMES.values())
+
+
+def test_a_block_is_as_wide_as_its_widest_layers():
+    class Block(nn.Module):
+        def __init__(self, width: int, scale: float) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(width, 64, bias=False), scale
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x * self.scale)
+
+    model = nn.Sequential()
+    model.add_module("body", nn.ModuleList([Block(512, 1.0), Block(64, 2.0**-20)]))
+    model.forward = lambda x: model.body[1](model.body[0](x))  # type: ignore[method-assign]
+    made = plan(model, grad(4, 512), loss=mean_square, operand="fixed8_f4")
+    assert [row.layer for row in made.blocks] == ["body"] * 3
+    for block in made.blocks:
+        rows = [row for row in made.rows if row.gemm == block.gemm]
+        assert len(rows) == 2
+        assert block.man_bits == max(row.man_bits for row in rows)
+        assert block.length == max(row.length for row in rows)
+        assert block.format.man_bits == max(row.format.man_bits for row in rows)
+        assert block.format.exp_bits == max(row.format.exp_bits for row in rows)
+        ranges = [row.exponents for row in rows if row.exponents]
+        assert block.exponents == (
+            (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else None
+        )
+
+
+SHAPE_REFUSED = [
+    ((ON_META, X), {}, "weight is on the meta device and sample is not"),
+    ((LAYER, X.to(META)), {}, "sample is on the meta device and weight is not"),
+    ((ON_META, X.to(META)), {"headroom": 0}, "headroom=0 adds to .* measure a sample"),
+    ((LAYER, X), {"batch": 0}, "plan: batch: expected at least 1, got 0"),
+    ((LAYER, X), {"batch": 2.5}, "plan: batch: expected an int, got float"),
+    ((LAYER, torch.ones(4)), {"batch": 8}, "sums 1 products of .* no multiple of its 4 examples"),
+    ((Computes(lambda own: own.w @ own.w, w=nn.Parameter(torch.eye(2))), ()), {"batch": 8},
+     "batch=8 needs the examples of the sample"),
+]  # fmt: skip
+test_other_samples_and_batches_are_refused = refuses(
+    plan, [(args, kw, (TypeError, ValueError), text) for args, kw, text in SHAPE_REFUSED],
+    loss=mean_square, operand="e5m2",
+)  # fmt: skip

@@ -66,19 +66,13 @@ test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
         *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch", "accumulate")),
-        ({"momentum": float("inf")}, "momentum: expected a finite number, got inf"),
-        ({"loss_scale": 0.0}, "loss_scale: expected greater than 0, got 0.0"),
-        ({"clip": -1.0}, "clip: expected greater than 0, got -1.0"),
-        ({"threads": 10**5}, "threads: expected less .* 1024, got 100000"),
+        ({"log": "wandb:a"}, "log: expected tensorboard:DIR, the folder of a log, got"),
         ({"chunk": 8}, "chunk: belongs to acc; give acc too"),
         ({"policy": "fp8_wang2018"}, "unknown field policy"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, "unknown field epoch; expected one of epochs"),
         ({"lr": "x"}, "OptimizerConfig: lr: expected a valid number, got 'x'"),
-        ({"epochs": True}, "epochs: expected a valid integer, got True"),
-        ({"batch": 2.0}, "batch: expected a valid integer, got 2.0"),
         ({"device": "tpu7"}, "device: expected cpu, cuda .* got 'tpu7'"),
-        ({"optimizer": "lamb"}, "expected 'sgd', 'adam' or 'adamw', got 'lamb'"),
         ({"beta1": 0.5}, "beta1 is an argument of adam and adamw, got it with sgd"),
         ({"milestones": "0.9,0.5"}, "expected ascending shares of the run"),
     ],
@@ -125,10 +119,8 @@ test_flatten_refuses = rejects(
     [
         ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of optimizer, "),
         ({"optimizer": {"epochs": 1}}, "optimizer.epochs: it is a field of the run itself"),
-        ({"optimizer": {"width": 1}}, "optimizer.width: it belongs to section 'workload'"),
         ({"lr": 1, "optimizer": {"lr": 1}}, "lr: given twice"),
         ({"optimizer": {"ler": 1}}, "section 'optimizer': unknown field ler; expected one of lr"),
-        ({"epocs": 1}, "unknown field epocs; expected one of epochs"),
     ],
 )
 

@@ -90,16 +90,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits(schedule: str, tmp_path: Path) -
     assert trained_with(stopped) + trained_with(resumed) == trained_with(whole)
 
 
-def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
-    seen = []
-    for seed in (1, 2):
-        trainer = trainer_in(tmp_path / str(seed), "shuffled:3-8/8,cycles=2", seed=seed)
-        trainer.fit()
-        seen.append(trained_with(trainer))
-        assert sorted(seen[-1]) == sorted(PLAN) and seen[-1] != PLAN
-    assert seen[0] != seen[1]
-
-
 def test_stages_rise_where_the_mean_loss_is_flat(tmp_path: Path) -> None:
     # No loss moves by nine times its mean: every fifth period is a turning point.
     trainer = trainer_in(tmp_path / "a", "pfq:3-8/6-8,eps=9,period=2")
@@ -124,9 +114,6 @@ def test_stages_see_the_means_that_the_record_has(tmp_path: Path) -> None:
 
 
 def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    two, three = (trainer_in(tmp_path / n, f"cpt:3-8/8,cycles={n}").callbacks[0] for n in "23")
-    with pytest.raises(ValueError, match="as the saved one was"):
-        three.load_state_dict(two.state_dict())
     for schedule, match in (
         ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),
         ("cpt:none,acc=4-8,cycles=1", "schedule: .*no attribute 'set_accumulator'"),

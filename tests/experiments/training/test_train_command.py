@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -12,14 +11,12 @@ import pytest
 
 from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
-from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
 from tests.loops import each
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
-from tests.support.refusals import rejects
-from tests.support.trainings import SMALL, stop_after, tiny_trainer, write_cifar
+from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
 
@@ -133,28 +130,6 @@ def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> Non
     assert "\x1b" not in said
 
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
-# One step of all images an epoch, and two cycles.
-SHORT = {"--model": "resnet8", "--epochs": "4", "--batch": "15"}
-
-
-def test_cyclic_precision_on_cifar(tmp_path: Path, data: str = "cifar10") -> None:
-    page = PAGE.read_text()
-    line = re.findall(rf"^    lpkernels (train --data {data} .*)$", page, re.MULTILINE)[0]
-    arguments = line.replace("cycles=32", "cycles=2").split()
-    folders = {"--data-dir": str(tmp_path / data), "--out": str(tmp_path / "out")}
-    for option, value in {**SHORT, **folders}.items():
-        arguments[arguments.index(option) + 1] = value
-    write_cifar(tmp_path / data, data)
-    done(*arguments, "--width", 1, "--threads", 1)
-    run = read_run(tmp_path / "out")
-    assert run.finished
-    assert (run.config.optimizer.lr_schedule, run.config.optimizer.peak) == ("steps", 0.1)
-    tests = {f"test_accuracy{name}" for name in ("", "_last_bits", "_recalibrated")}
-    assert tests <= run.epochs[-1].keys()
-    assert [epoch["bits"] for epoch in run.epochs] == [3, 6, 3, 6]
-
-
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     found = reading.EventAccumulator(str(folder)).Reload()
@@ -172,15 +147,6 @@ def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
     for name, points in found.items():
         numbers, values = zip(*points, strict=True)
         assert numbers == (1, 2) and list(values) == pytest.approx(run.curve(name))
-
-
-test_another_log_is_refused = rejects(
-    lambda log: RunConfig.of(log=log),
-    [
-        (log, "log: expected tensorboard:DIR, the folder of a log, got")
-        for log in ("wandb:a", "tensorboard", "tensorboard:")
-    ],
-)
 
 
 @pytest.fixture

@@ -82,11 +82,9 @@ ZEROS = np.zeros(20, dtype=np.uint8)
     [
         (IMAGES, gzip.compress(idx(np.zeros((20, 28, 28))))[:-20], "expected a whole gzip file"),
         (IMAGES, gzip.compress(idx(np.zeros((20, 28, 28)))[:-1]), "15680 bytes of images .*15679"),
-        (IMAGES, gzip.compress(idx(ZEROS)), "begins with 00000803, got 00000801; is it another"),
         (IMAGES, gzip.compress(idx(np.zeros((20, 8, 8)))), r"28 x 28.*got shape \(20, 8, 8\)"),
         (IMAGES, gzip.compress(idx(np.zeros((19, 28, 28)))), "as many as labels .* and 20 labels"),
         (LABELS, gzip.compress(idx(ZEROS + 10)), r"expected labels 0\.\.9, got 10"),
-        (LABELS, gzip.compress(idx(ZEROS).replace(b"\x08\x01", b"\x0d\x01", 1)), "got 00000d01"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -1,6 +1,7 @@
-"""The networks: their sizes, their names, refusals; the bundled networks are those of papers."""
+"""The networks: sizes, names, weights as published or released, refusals."""
 
 import hashlib
+import math
 
 import pytest
 import torch
@@ -95,15 +96,6 @@ def test_models_take_their_data_and_are_converted(name: str, kind: str, norm: st
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_usual_depths_and_biases() -> None:
-    states = [build_model(name, IMAGES).state_dict().keys() for name in ("resnet", "resnet8")]
-    assert states[0] == states[1]
-    # Convolutions without norm have biases.
-    assert build_model("cnn2", TASKS["signals"]).stem.bias is not None
-    assert build_model("resnet8", IMAGES, norm="none").stem.bias is not None
-    assert build_model("cnn2", IMAGES).stem.bias is None
-
-
 test_unknown_model_is_refused = rejects(
     lambda name: build_model(name, IMAGES),
     [
@@ -117,8 +109,6 @@ test_impossible_sizes_are_refused = rejects(
     [
         (("resnet9", IMAGES, {}), r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"),
         (("resnet18", IMAGES, {"width": -1}), NONE),
-        (("cnn0", TASKS["signals"], {}), NONE),
-        (("mlp0", TASKS["vectors"], {}), NONE),
         (("lstm0", TASKS["text"], {}), NONE),
         (("gpt1", TASKS["text"], {"width": 6}),
          "a width that 4 heads divide, got depth=1 and width=6"),
@@ -178,3 +168,69 @@ def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone
     work = workload("resnet18-imagenet", batch=64, device="meta")
     assert {p.device.type for p in work.model.parameters()} == {"meta"}
     assert work.sample.is_meta and work.sample.shape == (64, 3, 224, 224)
+
+
+# By width in percent, parameters with 10 and with 100 classes, counted in the released code.
+LEE_PARAMETERS = {
+    "lee-resnet18": {100: (11_173_962, 11_220_132), 50: (2_797_610, 2_820_740),
+                     25: (701_466, 713_076), 10: (112_778, 117_548)},
+    "lee-squeezenet": {100: (734_986, 781_156), 50: (232_202, 278_372),
+                       25: (84_778, 130_948), 10: (36_482, 82_652)},
+    "lee-mobilenetv2": {100: (2_296_922, 2_412_212), 50: (715_834, 831_124),
+                        25: (254_050, 369_340), 10: (89_226, 204_516)},
+    "lee-shufflenetv2": {100: (1_263_854, 1_356_104), 50: (433_034, 525_284),
+                         25: (180_222, 272_472), 10: (74_302, 166_552)},
+}  # fmt: skip
+
+
+def images(classes: int = 10) -> Task:
+    return Task("images", (3, 32, 32), classes)
+
+
+@each("name, width", LEE_PARAMETERS, (100, 50, 25, 10))
+def test_parameters_are_those_of_the_released_networks(name: str, width: int) -> None:
+    for classes, count in zip((10, 100), LEE_PARAMETERS[name][width], strict=True):
+        with torch.device("meta"):
+            model = build_model(name, images(classes), width=width)
+        assert sum(p.numel() for p in model.parameters()) == count
+    assert FAMILIES[name].width == 100
+
+
+@pytest.mark.parametrize("name", LEE_PARAMETERS)
+def test_a_narrow_network_trains_and_has_relus_and_norms(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model(name, images(), width=10)
+    x, y = torch.randn(8, 3, 32, 32), torch.arange(8)
+    assert_trains(model, x, y, steps=4)
+    layers = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert (layers[0], layers[-1]) == ("stem", "head")
+    assert all(type(m) is not nn.ReLU6 for m in model.modules())
+    biased = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.bias is not None]
+    # All convolutions of SqueezeNet have biases: eight fire modules, the stem and the head.
+    assert len(biased) == (8 * 3 + 2 if name == "lee-squeezenet" else 0)
+
+
+def test_first_weights_have_the_released_deviations() -> None:
+    torch.manual_seed(0)
+    resnet, squeeze, mobile = (build_model(f"lee-{n}", images(), width=50) for n in (
+        "resnet18", "squeezenet", "mobilenetv2"))  # fmt: skip
+    deviations = {
+        resnet.body[-1].conv2.weight: math.sqrt(2 / (256 * 9)),
+        squeeze.head.weight: math.sqrt(2 / 512),
+        # A depthwise convolution has as many outputs as channels, and 9 taps each.
+        mobile.body[-4].layers[3].weight: math.sqrt(2 / (9 * 6 * 80)),
+        mobile.head.weight: 0.01,
+    }  # fmt: skip
+    for weight, deviation in deviations.items():
+        assert weight.std().item() == pytest.approx(deviation, rel=0.1)
+    assert not mobile.head.bias.any()
+
+
+test_other_widths_and_norms_are_refused = rejects(
+    lambda given: build_model(given[0], images(), **given[1]),
+    [
+        *(((name, {"width": 16}), f"{name}: width must be 100, 50, 25, 10, in percent of the paper")
+          for name in LEE_PARAMETERS),
+        (("lee-resnet18", {"norm": "layer"}), "norm: lee-resnet18 has batch, got 'layer'"),
+    ],
+)  # fmt: skip

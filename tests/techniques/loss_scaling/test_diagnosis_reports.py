@@ -1,5 +1,7 @@
-"""From counts to advice, gradients without a scale, files and states; refusals."""
+"""From counts to advice: scales and formats that fit, unscaled gradients, files; refusals."""
 
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +10,16 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
+from lpkernels.formats import FloatFormat, parse_format
+from lpkernels.techniques.loss_scaling import LossScaler, Report, advice, diagnose
 from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
 from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 from tests.techniques.loss_scaling.diagnosed import batch, net, row_of, train
 
 
-def advice(rows: list[TensorRow]) -> ScaleAdvice:
+def scale_advice(rows: list[TensorRow]) -> ScaleAdvice:
     found = Report(rows).recommend().scale
     assert found is not None
     return found
@@ -47,14 +50,14 @@ def test_a_scale_that_fits() -> None:
 
 
 def test_layers_that_no_one_scale_fits() -> None:
-    scale = advice([row("a", "grad_output", 10), row("b", "grad_output", -60)])
+    scale = scale_advice([row("a", "grad_output", 10), row("b", "grad_output", -60)])
     assert not scale.fits and (scale.scale, scale.least) == (2.0**3, None)
     assert (scale.lost, scale.left) == (("b",), ())
     assert "no one scale fits: at this one b underflow, larger ones overflow" in str(scale)
     # One large number keeps many small numbers from being scaled.
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
     wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of, 0, 0)
-    scale = advice([row("b", "grad_output", 0), wide])
+    scale = scale_advice([row("b", "grad_output", 0), wide])
     assert (scale.lost, scale.left) == (("c",), ("c",))
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
 
@@ -64,7 +67,7 @@ def test_another_format_and_gradients_that_overflow_unscaled() -> None:
     found = [report.recommend("e4m3fn", margin=m).scale for m in (0, 1, 3)]
     assert [str(scale.formats[0]) for scale in found if scale] == ["e4m3fn"] * 3
     assert [scale.scale for scale in found if scale] == [2.0**27, 2.0**26, 2.0**24]
-    scale = advice([row("a", "grad_output", 20, 0)])
+    scale = scale_advice([row("a", "grad_output", 20, 0)])
     assert (scale.scale, scale.unscaled.overflow) == (2.0**-7, 0.5)
     assert "; 50.00% overflow" in str(scale)
     nothing = Report([row("a", "input", 0)]).recommend()
@@ -120,7 +123,7 @@ EXPLAINED = [
 @each("rows", EXPLAINED)
 def test_zeros_that_no_underflow_explains_keep_no_advice_back(rows: list[TensorRow]) -> None:
     """A layer that is new or dead has such gradients; a dynamic scale overflows in few steps."""
-    assert advice(rows).unseen == ""
+    assert scale_advice(rows).unseen == ""
 
 
 def gradients(report: Report) -> list[list[list[int]]]:
@@ -237,3 +240,49 @@ def test_blocks_are_entered_once_and_compiled_models_never() -> None:
     with pytest.raises(NotImplementedError, match="is compiled"):
         report.__enter__()
     assert torch._C._len_torch_function_stack() == 0
+
+
+def fmt(name: str) -> FloatFormat:
+    found = parse_format(name)
+    assert isinstance(found, FloatFormat)
+    return found
+
+
+def powers(**counts: int) -> Histogram:
+    """A histogram by exponents: e_24=3 means three elements 2**-24, and e3=1 means one of 2**3."""
+    pairs = [[int(name[1:].replace("_", "-")), count] for name, count in counts.items()]
+    return Histogram.from_pairs(pairs, 0, 0)
+
+
+@each("exponent, name", [-24, -3, 0, 8, 15], ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
+def test_fitting_exponent_is_the_largest_that_stays_below_max(exponent: int, name: str) -> None:
+    """The scale is 2**floor(log2(max / largest)) for the top of the binade, in exact arithmetic."""
+    held = [(powers(**{f"e{exponent}".replace("-", "_"): 1}), fmt(name))]
+    found = advice.fitting_exponent(held, margin=0)
+    top, most = Fraction(2 - 2.0**-23) * Fraction(2) ** exponent, Fraction(fmt(name).max)
+    assert top * Fraction(2) ** found <= most < top * Fraction(2) ** (found + 1)
+    assert advice.fitting_exponent(held) == found - 1
+
+
+@rows(
+    "of, scaled, wanted",
+    (powers(e_5=1, e0=1), False, ("e4m3fn", 0)),
+    (powers(e_12=100, e0=1), False, ("e5m2", 0)),
+    (powers(e_20=99999, e0=1), False, ("e5m10", 0)),
+    (powers(e_20=9, e_22=1), False, ("e5m10", 0)),
+    (powers(e_20=9, e_22=1), True, ("e4m3fn", 13)),
+    (powers(e20=1), False, ("e8m7", 0)),
+    (powers(e_100=1, e100=1), False, ("e8m7", 0)),
+)
+def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything(of, scaled, wanted) -> None:
+    candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
+    found = advice.narrowest("grad_input" if scaled else "input", [of], candidates)
+    assert (str(found.format), math.log2(found.scale)) == wanted
+
+
+def test_narrowest_may_saturate_but_not_overflow() -> None:
+    """One of a million elements is beyond the range."""
+    of, fn, sat = powers(e0=1_000_000, e9=1), fmt("e4m3fn"), fmt("e4m3fn_sat")
+    assert advice.narrowest("input", [of], [fn]).format is None
+    found = advice.narrowest("input", [of], [fn, sat])
+    assert found.format == sat and found.lost == pytest.approx(2.0**9 / (10**6 + 2.0**9))

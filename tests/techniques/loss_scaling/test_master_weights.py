@@ -1,11 +1,14 @@
-"""Masters of weights: the bits of the optimizer alone, rounding, names, groups, closures."""
+"""Masters of weights: bits of the optimizer alone, formats, groups, resume, skips, lending."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.loss_scaling import MasterWeights
+from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.techniques.loss_scaling import optimizers
@@ -197,3 +200,242 @@ def test_masters_and_states_in_scaled_formats_are_rounded_and_kept_as_values() -
             kept = optimizer.state[held[0]]
             assert_bit_equal(kept["momentum_buffer"], buffer, f"{state}, step {step}")
             assert_bit_equal(held[0].detach(), weight, f"{master}, step {step}")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
+
+
+@each("name, recipe", optimizers.PAIRS)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
+    held = optimizers.parameters(shapes=[(7, 9)])
+    optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
+    optimizers.train(optimizer, held, [1, 2])
+    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
+    loaded = optimizers.from_file(saved, weights_only=True)
+    optimizers.train(optimizer, held, [3, 4])
+
+    # The other optimizer is made from other weights and another seed.
+    torch.manual_seed(77)
+    resumed = [nn.Parameter(torch.randn(7, 9))]
+    other = optimizers.wrapped(name, resumed, **optimizers.RECIPES[recipe])
+    other.load_state_dict(loaded["optimizer"])
+    with torch.no_grad():
+        resumed[0].copy_(loaded["weights"][0])
+    optimizers.assert_same(other.state_dict(), loaded["optimizer"])
+    optimizers.train(other, resumed, [3, 4])
+    optimizers.assert_same(
+        optimizers.snapshot(other, resumed), optimizers.snapshot(optimizer, held)
+    )
+
+
+@each("name, recipe", optimizers.PAIRS)
+def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str) -> None:
+    """Even a first step, whose states are not saved. With the flag down a step is a plain one."""
+    ends, plain = [], [(None, False)] if recipe == "fused" else []
+    for flag, skips in [*plain, (0.0, False), (0.0, True)]:
+        torch.manual_seed(0)
+        held = optimizers.parameters(shapes=[(7, 9)] if name == "muon" else [(7, 9), (13,)])
+        optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
+        for number in range(2):
+            if skips:
+                before = optimizers.snapshot(optimizer, held)
+                optimizers.set_gradients(held, 99, broken=True)
+                optimizers.flagged_step(optimizer, 1.0)
+                optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
+            optimizers.set_gradients(held, number)
+            if flag is None:
+                optimizer.step()
+            else:
+                optimizers.flagged_step(optimizer, flag)
+            assert optimizer.state_dict()["master_weights"]["step"] == number + 1
+        ends.append(optimizers.snapshot(optimizer, held))
+    for flagged in ends[1:]:
+        optimizers.assert_same(flagged, ends[0])
+
+
+def test_gradients_are_unscaled_in_float32() -> None:
+    """A gradient of 1e-8 in fp16, times 1024 and back, is 1.0011718e-8."""
+    p = nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
+    p.grad = torch.tensor([1e-8 * 1024], dtype=torch.float16)
+    optimizers.flagged_step(optimizer, 0.0, torch.tensor(1024.0))
+    with optimizer.masters():
+        assert p.item() == -torch.tensor(1.0011718e-8).item()
+
+
+@each("unscales", [False, True])
+def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -> None:
+    """The trace of scales and weights is the one that torch's scaler makes with plain SGD."""
+    ends = []
+    for wraps in (False, True):
+        p = nn.Parameter(torch.ones(3))
+        optimizer: torch.optim.Optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+        if wraps:
+            optimizer = MasterWeights(optimizer, weight="fp32", fused=False)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
+        trace = []
+        for broken in (0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0):
+            optimizer.zero_grad()
+            # Gradients accumulate.
+            for part in (0.25, 0.75):
+                scaler.scale(p.sum() * (torch.inf if broken else part)).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_([p], 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            trace.append((scaler.get_scale(), p.detach().tolist()))
+        ends.append(trace)
+    assert ends[0] == ends[1]
+    assert [scale for scale, _ in ends[0]] == [16, 16, 32, 16, 16, 16, 8, 4, 4, 4, 8, 8]
+
+
+@each("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_masters_are_lent_and_given_back_even_after_an_error(dtype: torch.dtype) -> None:
+    held = optimizers.parameters(dtype)
+    optimizer = optimizers.wrapped("momentum", held, weight="bf16")
+    optimizers.train(optimizer, held, [1, 2])
+    before = optimizers.snapshot(optimizer, held)
+    with optimizer.masters():
+        for p in held:
+            assert p.dtype == torch.float32 and p.requires_grad
+            assert_bit_equal(p.detach(), optimizer.state[p]["master"])
+            # Whatever is done inside has no effect after it.
+            p.data.fill_(7.0)
+        calls = optimizer.step, optimizer.take_weights, optimizer.masters().__enter__
+        for call in (*calls, lambda: optimizer.load_state_dict(before["state"])):
+            with pytest.raises(RuntimeError, match="leave the block first"):
+                call()
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
+    with pytest.raises(KeyError), optimizer.masters():
+        raise KeyError
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
+    optimizers.train(optimizer, held, [3])
+
+
+Group = dict[str, Any]
+
+
+class Descent(torch.optim.Optimizer):
+    """Gradient descent with lr / count(optimizer, group); each parameter may be noted in the
+    group."""
+
+    def __init__(self, parameters: Any, count: Callable[[Any, Group], Any], note: Any = None):
+        super().__init__(parameters, {"lr": 0.1})
+        self.count, self.note = count, note
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            count = self.count(self, group)
+            for p in group["params"]:
+                if p.grad is not None:
+                    if self.note:
+                        self.note(group, p.grad)
+                    p -= p.grad * group["lr"] / count
+
+
+def number(optimizer: Any, group: Group) -> int:
+    group["step"] = group.get("step", 0) + 1
+    return group["step"]
+
+
+def tensor(optimizer: Any, group: Group) -> Any:
+    return group.setdefault("step", torch.zeros(())).add_(1)
+
+
+def in_list(optimizer: Any, group: Group) -> int:
+    group.setdefault("counts", [0])[0] += 1
+    return group["counts"][0]
+
+
+def learning_rate(optimizer: Any, group: Group) -> int:
+    group["lr"] *= 0.75
+    return 1
+
+
+def attribute(optimizer: Any, group: Group) -> int:
+    optimizer.steps = getattr(optimizer, "steps", 0) + 1
+    return optimizer.steps
+
+
+def of_no_parameter(optimizer: Any, group: Group) -> int:
+    optimizer.state["all"] = optimizer.state.get("all", 0) + 1
+    return optimizer.state["all"]
+
+
+def seen(group: Group, gradient: Any) -> None:
+    """A count that each parameter raises."""
+    group["seen"] = group.get("seen", 0) + 1
+
+
+def largest(group: Group, gradient: Any) -> None:
+    """A value that depends on the gradients."""
+    group["largest"] = max(group.get("largest", 0.0), float(gradient.abs().max()))
+
+
+def grouped(*kind: Any) -> tuple[list[nn.Parameter], Descent]:
+    """Two groups, of two parameters and of one."""
+    weights = optimizers.parameters()
+    return weights, Descent([{"params": weights[:2]}, {"params": weights[2:], "lr": 0.5}], *kind)
+
+
+@each("kind", [number, tensor, in_list, learning_rate])
+def test_what_a_group_holds_is_what_it_holds_alone(kind: Any) -> None:
+    (bare, alone), (weights, own), (resumed, other) = (grouped(kind) for _ in range(3))
+    masters = MasterWeights(own, weight="fp32")
+    optimizers.train(alone, bare, range(1, 6))
+    optimizers.train(masters, weights, range(1, 6))
+    again = MasterWeights(other, weight="fp32")
+    for p, q in zip(resumed, weights, strict=True):
+        p.data.copy_(q.detach())
+    again.load_state_dict(optimizers.from_file(masters.state_dict(), weights_only=True))
+    for optimizer, parameters in ((alone, bare), (masters, weights), (again, resumed)):
+        # One group has no gradient in the first of these steps, and its count goes on.
+        for p in parameters:
+            p.grad = torch.ones_like(p) if p.dim() else None
+        optimizer.step()
+        optimizers.train(optimizer, parameters, [7])
+    for groups in (masters.param_groups, again.param_groups):
+        for group, want in zip(groups, alone.param_groups, strict=True):
+            assert all(group[key] == want[key] for key in want if key != "params")
+    for p, *others in zip(bare, weights, resumed, strict=True):
+        for q in others:
+            assert_bit_equal(q.detach(), p.detach())
+
+
+def test_a_skipped_step_counts_in_no_group() -> None:
+    _, own = grouped(number)
+    masters, scaler = MasterWeights(own, weight="fp32"), LossScaler(init_scale=4.0)
+    for bad in (False, True, False):
+        optimizers.take(scaler, masters, float("inf") if bad else 1.0)
+    assert [group["step"] for group in masters.param_groups] == [2, 2]
+
+
+def one(optimizer: Any, group: Group) -> int:
+    return 1
+
+
+REFUSED = {"seen": (one, seen), "largest": (one, largest), "steps": (attribute,)}
+REFUSED["all"] = (of_no_parameter,)
+
+
+@each("name", REFUSED)
+def test_what_parameters_share_in_another_way_is_refused(name: str) -> None:
+    weights, own = grouped(*REFUSED[name])
+    masters = MasterWeights(own, weight="fp32")
+    before = [p.detach().clone() for p in weights]
+    for position, p in enumerate(weights):
+        p.grad = torch.full_like(p, position + 1.0)
+    with pytest.raises(NotImplementedError, match=f"step of .* changes .*{name}|keeps {name} for"):
+        masters.step()
+    # The gradients of two parameters tell what depends on them: the first is updated then.
+    for p, want in list(zip(weights, before, strict=True))[name == "largest" :]:
+        assert_bit_equal(p.detach(), want)
+
+
+def test_states_of_no_parameter_are_refused_before_anything_is_wrapped() -> None:
+    _, own = grouped(of_no_parameter)
+    own.step()
+    with pytest.raises(NotImplementedError, match=r"states of no parameter .all."):
+        MasterWeights(own, weight="fp32")

@@ -123,12 +123,6 @@ def test_measured_and_forbidden_ones_are_not_chosen(method: str):
     assert set(select(np.eye(3).repeat(2, axis=1), n=1, method="qr", measured=[0, 2])) <= {4, 5}
 
 
-def test_random_takes_its_seed():
-    y = embeddings(2, 30)
-    draws = [select(y, n=10, method="random", seed=seed).tolist() for seed in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
-
-
 WRONG = [
     (BASIS, {}, "give n, a number of measurements, or cost and budget"),
     (BASIS, {"n": 7}, "n: expected 1 to 6, got 7"),
