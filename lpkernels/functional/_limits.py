@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,10 +49,15 @@ def limits_of(
             f"got {ends!r}"
         )
     lo, hi = ends
-    if not isinstance(lo, Tensor) and not isinstance(hi, Tensor):
-        return _of_numbers(function, x, slices, lo, hi)
     rows = [_row(function, x, axis, slices, name, end) for name, end in (("lo", lo), ("hi", hi))]
-    return checked_on_device(torch.stack(rows))
+    if isinstance(lo, Tensor) or isinstance(hi, Tensor):
+        return checked_on_device(torch.stack(rows))
+    if not 0 <= hi - lo < math.inf:
+        raise ValueError(
+            f"{function}: range=({lo}, {hi}) must be finite with lo <= hi; (hi, lo) would be "
+            "another range, and (0.0, 0.0) is one of a single value"
+        )
+    return torch.stack(rows)
 
 
 def amax_of(
@@ -86,19 +91,6 @@ def _widened(x: Tensor) -> Tensor:
     magnitude = (bits & 0x7FFFFF).to(torch.float64) * 2.0**-149
     subnormal = torch.where(bits < 0, -magnitude, magnitude)
     return torch.where(bits & 0x7F800000 == 0, subnormal, x.to(torch.float64))
-
-
-def _of_numbers(function: str, x: Tensor, slices: int, lo: Any, hi: Any) -> Tensor:
-    for name, end in (("lo", lo), ("hi", hi)):
-        _check_number(function, f"range's {name}", end)
-    if not 0 <= hi - lo < math.inf:
-        raise ValueError(
-            f"{function}: range=({lo}, {hi}) must be finite with lo <= hi; (hi, lo) would be "
-            "another range, and (0.0, 0.0) is one of a single value"
-        )
-    limits = x.new_full((2, slices), float(hi), dtype=torch.float64)
-    limits[0].fill_(float(lo))
-    return limits
 
 
 def _row(

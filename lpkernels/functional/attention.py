@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -367,33 +367,27 @@ def _projected(
     bias: Tensor | None,
 ) -> list[Tensor]:
     """query, key and value, each (length, N, E); weights[1] is None where weights[0] is all."""
-    embed = inputs[0].shape[-1]
+    packed, embed = weights[1] is None, inputs[0].shape[-1]
     if bias is not None and bias.shape != (3 * embed,):
         raise ValueError(f"{_MHA}: in_proj_bias has shape {tuple(bias.shape)}; expected (3 * E,)")
     biases = (None, None, None) if bias is None else bias.split(embed)
-    projections = zip(inputs, _weights(inputs, weights), biases, strict=True)
     results: list[Tensor] = []
-    for i, (x, w, b) in enumerate(projections):
-        y = _linear(call, i, x if x.dim() == 3 else x.unsqueeze(1), w, b)
-        results.append(stored(y, f"in_proj_{'qkv'[i]}"))
-    return results
-
-
-def _weights(
-    inputs: tuple[Tensor, Tensor, Tensor],
-    weights: tuple[Tensor | None, Tensor | None, Tensor | None],
-) -> list[Tensor]:
-    """The weight of each projection."""
-    packed, embed = weights[1] is None, inputs[0].shape[-1]
-    for x, w in zip(inputs, weights[:1] * 3 if packed else weights, strict=True):
+    pieces: Sequence[Tensor] = ()
+    for i, x in enumerate(inputs):
+        w = weights[0] if packed else weights[i]
         expected = (3 * embed if packed else embed, x.shape[-1])
         if w is None or w.shape != expected:
             raise ValueError(
                 f"{_MHA}: the weight of a projection is {None if w is None else tuple(w.shape)}; "
                 f"expected {expected} for an input of shape {tuple(x.shape)}"
             )
-    chosen = weights[0].split(embed) if packed and weights[0] is not None else weights
-    return [w for w in chosen if w is not None]
+        if packed:
+            # Autograd joins the gradients of one split, and would add those of three.
+            pieces = pieces or w.split(embed)
+            w = pieces[i]
+        y = _linear(call, i, x if x.dim() == 3 else x.unsqueeze(1), w, biases[i])
+        results.append(stored(y, f"in_proj_{'qkv'[i]}"))
+    return results
 
 
 def _with_rows(x: Tensor, row: Tensor | None, batch: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import string
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,31 +59,16 @@ def einsum(
     a, left = _diagonal(a, left)
     b, right = _diagonal(b, right)
     sizes = _sizes(equation, (a, left), (b, right))
-    groups = _groups(left, right, result)
-    batch, rows, columns, summed = groups
+    batch = "".join(c for c in result if c in left and c in right)
+    rows = "".join(c for c in result if c in left and c not in right)
+    columns = "".join(c for c in result if c not in left)
+    summed = "".join(c for c in dict.fromkeys(left + right) if c not in result)
     x = _arranged(a, left, (batch, rows, summed), sizes)
     w = _arranged(b, right, (batch, summed, columns), sizes)
     y = product("einsum", x, w, None, 1.0, recipe, generator, backend)
     order = batch + rows + columns
     y = y.reshape([sizes[label] for label in order])
     return y.permute([order.index(label) for label in result])
-
-
-class _Groups(NamedTuple):
-    """The labels of a batched matrix product, each as a string."""
-
-    batch: str
-    rows: str
-    columns: str
-    summed: str
-
-
-def _groups(left: str, right: str, result: str) -> _Groups:
-    batch = "".join(c for c in result if c in left and c in right)
-    rows = "".join(c for c in result if c in left and c not in right)
-    columns = "".join(c for c in result if c not in left)
-    seen = dict.fromkeys(left + right)
-    return _Groups(batch, rows, columns, "".join(c for c in seen if c not in result))
 
 
 def _labels(equation: str, a: Tensor, b: Tensor) -> tuple[str, str, str]:
@@ -150,13 +134,13 @@ def _sizes(equation: str, *operands: tuple[Tensor, str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for x, labels in operands:
         for label, n in zip(labels, x.shape, strict=True):
-            known = sizes.get(label, 1)
-            if 1 not in (known, n) and known != n:
+            size = sizes.get(label, 1)
+            if 1 not in (size, n) and size != n:
                 raise ValueError(
-                    f"einsum: label {label!r} of {equation!r} has size {known} in one operand and "
+                    f"einsum: label {label!r} of {equation!r} has size {size} in one operand and "
                     f"{n} in the other"
                 )
-            sizes[label] = n if known == 1 else known
+            sizes[label] = n if size == 1 else size
     return sizes
 
 

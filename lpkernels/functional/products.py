@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional._families import member
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own
@@ -150,12 +151,14 @@ def product(
     return emulated_layer(*operands, b, recipe, ProductGeometry(alpha), seed, backend)
 
 
-def _check_batches(function: str, a: Tensor, b: Tensor) -> None:
-    _checks.operands(function, a=a, b=b)
-    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+def _check_matrices(function: str, dims: int, a: Tensor, b: Tensor) -> None:
+    """a and b have so many dimensions, and can be multiplied without broadcasting."""
+    fits = a.dim() == b.dim() == dims and a.shape[-1] == b.shape[-2]
+    if not fits or a.shape[:-2] != b.shape[:-2]:
+        expected = "(M, K) and (K, N)" if dims == 2 else "(B, M, K) and (B, K, N)"
         raise ValueError(
-            f"{function}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (B, M, K) "
-            "and (B, K, N); matmul broadcasts"
+            f"{function}: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected "
+            f"{expected}; matmul broadcasts"
         )
 
 
@@ -185,11 +188,13 @@ def bmm(
     recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(torch.bmm, a, b)
-    _check_batches("bmm", a, b)
+    _checks.operands("bmm", a=a, b=b)
+    _check_matrices("bmm", 3, a, b)
     return product("bmm", a, b, None, 1.0, recipe, generator, backend)
 
 
-def baddbmm(
+def _add_product(
+    dims: int,
     input: Tensor,
     a: Tensor,
     b: Tensor,
@@ -200,81 +205,39 @@ def baddbmm(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.baddbmm`` under a recipe: beta * input + alpha * (a @ b), B pairs of matrices.
+    """``torch.NAME`` under a recipe: beta * input + alpha * (a @ b).
 
     The product is computed as in ``bmm``. alpha multiplies each of its sums, and the sums of both
     its gradients, in float32. beta * input, in float32 and rounded by the recipe's `bias`, is the
     last addition in the outermost accumulator of fprop, as a layer's bias is; its gradient sums, in
-    wgrad's accumulator, over the dimensions in which it was broadcast, row-major.
+    wgrad's accumulator, over the dimensions in which it was broadcast, row-major. With input (N,),
+    no factors and an accumulator in the recipe ``addmm`` equals ``linear(a, b.t(), input)``, to the
+    bit; torch's own products may round a bias otherwise.
 
     Args:
-        input: any shape that broadcasts to (B, M, N); not read where beta is 0.
+        input: any shape that broadcasts to the result's; not read where beta is 0.
         beta, alpha: numbers.
-        a: (B, M, K), b: (B, K, N); dtypes as in ``linear``.
+        a, b: (B, M, K) and (B, K, N) of ``baddbmm``, (M, K) and (K, N) of ``addmm``; dtypes as in
+            ``linear``.
         recipe, generator, backend: as in ``linear``; torch's own function is
-            https://docs.pytorch.org/docs/stable/generated/torch.baddbmm.html.
+            https://docs.pytorch.org/docs/stable/generated/torch.NAME.html.
 
-    Returns: (B, M, N), float32.
+    Returns: (B, M, N) or (M, N), float32.
     Raises: as ``linear``.
     """
+    name = "addmm" if dims == 2 else "baddbmm"
     recipe = as_recipe(recipe)
     if recipe.is_torch:
-        return own(torch.baddbmm, input, a, b, beta=beta, alpha=alpha)
-    _check_batches("baddbmm", a, b)
-    _checks.operands("baddbmm", input=input, a=a)
-    shape = (a.shape[0], a.shape[1], b.shape[2])
-    addend = _scaled_addend("baddbmm", input, shape, beta)
-    return product("baddbmm", a, b, addend, float(alpha), recipe, generator, backend)
+        return own(getattr(torch, name), input, a, b, beta=beta, alpha=alpha)
+    _checks.operands(name, input=input, a=a, b=b)
+    _check_matrices(name, dims, a, b)
+    _checks.broadcasts(name, "input", input, (*a.shape[:-1], b.shape[-1]))
+    addend = input if beta == 1 else None if beta == 0 else widened(input) * beta
+    return product(name, a, b, addend, float(alpha), recipe, generator, backend)
 
 
-def addmm(
-    input: Tensor,
-    a: Tensor,
-    b: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """``torch.addmm`` under a recipe: beta * input + alpha * (a @ b), of one pair of matrices.
-
-    It is computed as in ``baddbmm``. With input (N,), no factors and an accumulator in the recipe
-    it equals ``linear(a, b.t(), input)``, to the bit; torch's own products may round a bias
-    otherwise.
-
-    Args:
-        input: any shape that broadcasts to (M, N); not read where beta is 0.
-        a, b: (M, K) and (K, N); dtypes as in ``linear``.
-        beta, alpha: numbers.
-        recipe, generator, backend: as in ``linear``; torch's own function is
-            https://docs.pytorch.org/docs/stable/generated/torch.addmm.html.
-
-    Returns: (M, N), float32.
-    Raises: as ``linear``.
-    """
-    recipe = as_recipe(recipe)
-    if recipe.is_torch:
-        return own(torch.addmm, input, a, b, beta=beta, alpha=alpha)
-    _checks.operands("addmm", input=input, a=a, b=b)
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"addmm: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; expected (M, K) and "
-            "(K, N)"
-        )
-    addend = _scaled_addend("addmm", input, (a.shape[0], b.shape[1]), beta)
-    return product("addmm", a, b, addend, float(alpha), recipe, generator, backend)
-
-
-def _scaled_addend(
-    function: str, input: Tensor, shape: tuple[int, ...], beta: float
-) -> Tensor | None:
-    """beta * input, which must broadcast to shape; None where beta is 0."""
-    _checks.broadcasts(function, "input", input, shape)
-    if beta == 0:
-        return None
-    return input if beta == 1 else widened(input) * beta
+baddbmm = member("baddbmm", _add_product, 3)
+addmm = member("addmm", _add_product, 2)
 
 
 _FIRST = LinearGeometry(final=False)
