@@ -141,14 +141,14 @@ def call(function: str, name: object, seed: object) -> None:
     generator(function, seed)
 
 
-def scaling(function: str, its: object, scales: object = None) -> None:
+def scaling(function: str, method: object, scales: object = None) -> None:
     """A recipe with its `scaling` is computed with the scales of a layer, and no other is."""
-    if its is not None and scales is None:
+    if method is not None and scales is None:
         raise ValueError(
-            f"{function}: {its} is for the linear layers and convolutions of lpkernels.nn, which "
-            "keep its scales; give this call a recipe without scaling"
+            f"{function}: {method} is for the linear layers and convolutions of lpkernels.nn, "
+            "which keep its scales; give this call a recipe without scaling"
         )
-    if its is None and scales is not None:
+    if method is None and scales is not None:
         raise ValueError(
             f"{function}: scales= is for a recipe with scaling, and this one has none; leave "
             "scales away"
@@ -167,10 +167,10 @@ def no_matmul(function: str, recipe: Recipe, *sums: str) -> None:
         return
     elsewhere = f"{function} has none; leave it to another recipe (exclude= of lp.convert)"
     for name in QUANTIZERS:
-        its = getattr(recipe, name)
-        if its is not None and its.hadamard is not None:
+        quantizer = getattr(recipe, name)
+        if quantizer is not None and quantizer.hadamard is not None:
             raise ValueError(
-                f"{function}: {name}='{its}' transforms the operand of a matrix product, and "
+                f"{function}: {name}='{quantizer}' transforms the operand of a matrix product, and "
                 f"{elsewhere}"
             )
     for name in sums:

@@ -83,7 +83,7 @@ class ProductOfSteps:
 
     def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
         call = self.call
-        x = torch.cat([kept.restored(call, shape)[0] for kept, shape in operands])
+        x = torch.cat([operand.restored(call, shape)[0] for operand, shape in operands])
         dw = _LINEAR.wgrad(x, torch.cat(list(gradients)), self.w.shape, call.sum("wgrad"))
         return call.rounded(dw, "grad_weight")
 
@@ -129,21 +129,21 @@ def _steps(
     hh, hr = products = _products(spec, weights, seed)
     blocks = zx.split(spec.sizes[::-1])[::-1]
     outputs: list[Tensor] = []
-    kept = _Kept([], [], [])
+    tensors = _Kept([], [], [])
     for step, block in enumerate(blocks):
         rows = len(block)
         hq = hh.operand(h[:rows], step)
         old = None if c is None else c[:rows]
         new, new_c, of_cell = spec.cell.forward(block, hh.forward(hq, step), h[:rows], old)
         if hr is not None:
-            kept.projected.append(hr.operand(new, step))
-            new = hr.forward(kept.projected[-1], step)
-        kept.operands.append(hq)
-        kept.cells.append(of_cell)
+            tensors.projected.append(hr.operand(new, step))
+            new = hr.forward(tensors.projected[-1], step)
+        tensors.operands.append(hq)
+        tensors.cells.append(of_cell)
         outputs.append(new)
         h = _with_rows(new, h)
         c = None if c is None or new_c is None else _with_rows(new_c, c)
-    return outputs, h, c, kept, products
+    return outputs, h, c, tensors, products
 
 
 def recurrence(
@@ -161,8 +161,8 @@ def recurrence(
 
         check_steps(spec, (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
-        y, last, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
-        return y, last, None if c is None else last_c
+        y, last_h, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
+        return y, last_h, None if c is None else last_c
     new_product()
     outputs, h, c, _, _ = _steps(zx, h, c, weights, spec, seed)
     return torch.cat(outputs), h, c
@@ -183,10 +183,10 @@ class _Recurrence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.sees = new_product()
         steps = _steps(zx, h, c, Weights(hh, hh_bias, hr), spec, seed)
-        outputs, last, last_c, kept, (of_hh, of_hr) = steps
+        outputs, last_h, last_c, tensors, (of_hh, of_hr) = steps
         needs = ctx.needs_input_grad
-        operands = of_hh.keep(kept.operands) if needs[3] else []
-        projected = of_hr.keep(kept.projected) if of_hr is not None and needs[5] else []
+        operands = of_hh.keep(tensors.operands) if needs[3] else []
+        projected = of_hr.keep(tensors.projected) if of_hr is not None and needs[5] else []
         weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
         rounded = [
             (Saved(w) if w is source else saved(of_hh.call, w, (), spec.recipe.weight, w), w.shape)
@@ -195,9 +195,9 @@ class _Recurrence(torch.autograd.Function):
         entries = [*operands, *projected, *rounded]
         ctx.spec, ctx.projects, ctx.operands = spec, of_hr is not None, len(operands)
         ctx.formats = [(entry.fmt, shape) for entry, shape in entries]
-        cells = [t for of_step in kept.cells for t in of_step]
+        cells = [t for of_step in tensors.cells for t in of_step]
         ctx.save_for_backward(seed, *(entry.tensor for entry, _ in entries), *cells)
-        return torch.cat(outputs), last, zx.new_empty(0) if last_c is None else last_c
+        return torch.cat(outputs), last_h, zx.new_empty(0) if last_c is None else last_c
 
     @staticmethod
     def _saved(
@@ -218,7 +218,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept, cells, weights, seed = _Recurrence._saved(ctx)
+        entries, cells, weights, seed = _Recurrence._saved(ctx)
         spec, needs = ctx.spec, ctx.needs_input_grad
         hh, hr = _products(spec, weights, seed, quantize=False)
         dc = dc if spec.cell.states == 2 else None
@@ -238,10 +238,10 @@ class _Recurrence(torch.autograd.Function):
             of_zh.append(rounded)
             dh = _with_rows(back if part.h is None else back + part.h, dh)
             dc = None if dc is None or part.c is None else _with_rows(part.c, dc)
-        dw = hh.wgrad(kept[: ctx.operands], of_zh) if needs[3] else None
+        dw = hh.wgrad(entries[: ctx.operands], of_zh) if needs[3] else None
         db = dwr = None
         if needs[4]:
             db = hh.bias_gradient(of_zh)
         if needs[5] and hr is not None:
-            dwr = hr.wgrad(kept[ctx.operands : -2], of_projected)
+            dwr = hr.wgrad(entries[ctx.operands : -2], of_projected)
         return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

@@ -89,9 +89,9 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     # A tensor that is a leaf may be copied and stored, with all its attributes.
     if torch.compiler.is_compiling() or source.grad_fn is None or not ops.is_plain(codes):
         return codes
-    kept = getattr(source, "_lpkernels_codes", None)
-    if kept is not None and torch.equal(kept, codes):
-        return kept
+    earlier_codes = getattr(source, "_lpkernels_codes", None)
+    if earlier_codes is not None and torch.equal(earlier_codes, codes):
+        return earlier_codes
     source._lpkernels_codes = codes  # type: ignore[attr-defined]
     return codes
 
@@ -104,8 +104,8 @@ def _kept_format(x: Tensor, quantizer: Quantizer) -> Ints:
         at_once = _checks.constant(ops.packs_at_once, x.device.type)
         return ints if _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and at_once else ()
     if torch.compiler.is_compiling():
-        kept = _checks.constant(_is_kept_in_a_graph, *ints)
-        return ints[InQuantizer.FORMAT] if kept and packs(x) else ()
+        is_kept = _checks.constant(_is_kept_in_a_graph, *ints)
+        return ints[InQuantizer.FORMAT] if is_kept and packs(x) else ()
     codes = ops.rounds(ints).codes
     return codes.ints if codes is not None and codes.is_kept and packs(x) else ()
 

@@ -297,9 +297,11 @@ def multi_head_attention_forward(
             "give attn_mask as well"
         )
     _checks.call(_MHA, backend, generator)
-    for each, its_ranks in zip((recipe, inner), ranks(in_proj_bias, out_proj_bias), strict=True):
-        if each.axes:
-            check_axes(each, its_ranks)
+    for product_recipe, tensor_ranks in zip(
+        (recipe, inner), ranks(in_proj_bias, out_proj_bias), strict=True
+    ):
+        if product_recipe.axes:
+            check_axes(product_recipe, tensor_ranks)
     draws = recipe.is_stochastic or inner.is_stochastic
     call = Call(recipe, seeds.seed_for(draws, generator), backend)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight)
@@ -409,24 +411,24 @@ def _mask(
 ) -> Tensor | None:
     """Both masks as one that is added to the scores (N * heads, L, keys); sizes: (N, heads, L, S).
     All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
-    batch, heads, length, given = sizes
+    batch, heads, length, sources = sizes
     shown = additive_mask(_MHA, "attn_mask", attn_mask, True)
     if shown is not None and attn_mask is not None:
         shown = shown.unsqueeze(0) if shown.dim() == 2 else shown
-        if shown.shape not in ((1, length, given), (batch * heads, length, given)):
+        if shown.shape not in ((1, length, sources), (batch * heads, length, sources)):
             raise ValueError(
                 f"{_MHA}: attn_mask has shape {tuple(attn_mask.shape)}; expected (L, S) or "
-                f"(N * heads, L, S) with L={length}, S={given}, N * heads={batch * heads}"
+                f"(N * heads, L, S) with L={length}, S={sources}, N * heads={batch * heads}"
             )
-        shown = F.pad(shown, (0, keys - given))
+        shown = F.pad(shown, (0, keys - sources))
     padding = additive_mask(_MHA, "key_padding_mask", key_padding_mask, True)
     if padding is None or key_padding_mask is None:
         return shown
     padding = padding if batched else padding.unsqueeze(0)
-    if padding.shape != (batch, given):
+    if padding.shape != (batch, sources):
         raise ValueError(
             f"{_MHA}: key_padding_mask has shape {tuple(key_padding_mask.shape)}; expected (N, S),"
-            f" without N if query has none, with N={batch}, S={given}"
+            f" without N if query has none, with N={batch}, S={sources}"
         )
-    padding = F.pad(padding, (0, keys - given)).repeat_interleave(heads, 0).unsqueeze(1)
+    padding = F.pad(padding, (0, keys - sources)).repeat_interleave(heads, 0).unsqueeze(1)
     return padding if shown is None else shown + padding

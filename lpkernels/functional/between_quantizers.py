@@ -15,6 +15,15 @@ from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 
+def _rounded(
+    x: Tensor, field: str, gradient_field: str, recipe: Recipe, seed: Tensor | None, backend: str
+) -> Tensor:
+    """x by the quantizer of one field, its gradient by that of another; x itself without both."""
+    if getattr(recipe, field) is None and getattr(recipe, gradient_field) is None:
+        return x
+    return apply(RoundedBothWays, (x,), field, gradient_field, recipe, seed, backend)
+
+
 def gelu(
     input: Tensor,
     *,
@@ -47,10 +56,9 @@ def gelu(
     if recipe.axes:
         check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
-    arithmetic = (recipe, seed, backend)
-    x = apply(RoundedBothWays, (widened(input),), "input", "grad_input", *arithmetic)
+    x = _rounded(widened(input), "input", "grad_input", recipe, seed, backend)
     y = own(F.gelu, x, approximate=approximate)
-    return apply(RoundedBothWays, (y,), "output", "grad_output", *arithmetic)
+    return _rounded(y, "output", "grad_output", recipe, seed, backend)
 
 
 def embedding(
@@ -101,11 +109,6 @@ def embedding(
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
-    arithmetic = (recipe, seed, backend)
-    table = widened(weight)
-    if not (recipe.weight is None and recipe.grad_weight is None):
-        table = apply(RoundedBothWays, (table,), "weight", "grad_weight", *arithmetic)
+    table = _rounded(widened(weight), "weight", "grad_weight", recipe, seed, backend)
     y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
-    if recipe.output is None and recipe.grad_output is None:
-        return y
-    return apply(RoundedBothWays, (y,), "output", "grad_output", *arithmetic)
+    return _rounded(y, "output", "grad_output", recipe, seed, backend)

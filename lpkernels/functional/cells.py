@@ -7,6 +7,7 @@ gives for the same formulas.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,7 +23,7 @@ class Step(NamedTuple):
 
     h: Tensor
     c: Tensor | None
-    kept: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
 
 class Gradients(NamedTuple):
@@ -42,7 +43,7 @@ class Cell(Protocol):
 
     def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step: ...
 
-    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients: ...
+    def backward(self, tensors: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients: ...
 
 
 def ranks(name: str, has_biases: bool) -> Ranks:
@@ -50,34 +51,30 @@ def ranks(name: str, has_biases: bool) -> Ranks:
     return Ranks(name, 2, 2, 1 if has_biases else None, 2)
 
 
-class TanhCell:
-    """h' = tanh(zx + zh)"""
+class OneGateCell:
+    """h' = function(zx + zh); gradient(dh, h') is the function's derivative times dh."""
 
-    name = "rnn_tanh"
     gates, states = 1, 1
 
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Tensor], Tensor],
+        gradient: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        self.name, self.function, self.gradient = name, function, gradient
+
     def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
-        h = torch.tanh(zx + zh)
+        h = self.function(zx + zh)
         return Step(h, None, (h,))
 
-    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
-        dz = _aten.tanh_backward(dh, kept[0])
+    def backward(self, tensors: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        dz = self.gradient(dh, tensors[0])
         return Gradients(dz, dz, None, None)
 
 
-class ReluCell:
-    """h' = relu(zx + zh)"""
-
-    name = "rnn_relu"
-    gates, states = 1, 1
-
-    def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
-        h = torch.relu(zx + zh)
-        return Step(h, None, (h,))
-
-    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
-        dz = torch.where(kept[0] <= 0, 0, dh)
-        return Gradients(dz, dz, None, None)
+def _relu_backward(dh: Tensor, h: Tensor) -> Tensor:
+    return torch.where(h <= 0, 0, dh)
 
 
 class LSTMCell:
@@ -95,8 +92,8 @@ class LSTMCell:
         tanh = new.tanh()
         return Step(o * tanh, new, (i, f, g, o, c, tanh))
 
-    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
-        i, f, g, o, c, tanh = kept
+    def backward(self, tensors: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        i, f, g, o, c, tanh = tensors
         inner = _aten.tanh_backward(dh * o, tanh)
         inner = inner if dc is None else dc + inner
         di, df, do = (
@@ -119,8 +116,8 @@ class GRUCell:
         n = (xn + r * hn).tanh()
         return Step(n + z * (h - n), None, (r, z, n, hn, h))
 
-    def backward(self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
-        r, z, n, hn, h = kept
+    def backward(self, tensors: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None) -> Gradients:
+        r, z, n, hn, h = tensors
         direct = dh * z
         dn = _aten.tanh_backward(dh - direct, n)
         dr = _aten.sigmoid_backward(dn * hn, r)
@@ -129,6 +126,8 @@ class GRUCell:
         return Gradients(dzx, dzh, direct, None)
 
 
-RNN_TANH, RNN_RELU, LSTM, GRU = TanhCell(), ReluCell(), LSTMCell(), GRUCell()
+RNN_TANH = OneGateCell("rnn_tanh", torch.tanh, _aten.tanh_backward)
+RNN_RELU = OneGateCell("rnn_relu", torch.relu, _relu_backward)
+LSTM, GRU = LSTMCell(), GRUCell()
 #: By the names of torch's functions.
 CELLS: dict[str, Cell] = {cell.name: cell for cell in (RNN_TANH, RNN_RELU, LSTM, GRU)}

@@ -27,7 +27,7 @@ _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose
 
 
 @dataclass(frozen=True)
-class SlidingGeometry:
+class _SlidingGeometry:
     """The numbers of convolutions and of transposed ones.
 
     ``output_padding`` has a number for each dimension of a transposed convolution; else it is ().
@@ -59,7 +59,7 @@ class SlidingGeometry:
         return y
 
 
-class ConvGeometry(SlidingGeometry):
+class ConvGeometry(_SlidingGeometry):
     """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b in 1 to 3 dimensions.
 
     Order of the sums within a group: (c_in, kernel) forward, (c_out, kernel) for the input's
@@ -77,7 +77,7 @@ class ConvGeometry(SlidingGeometry):
         return how.of(Product("conv_wgrad", x, g, shape, self.conv()))
 
 
-class ConvTransposeGeometry(SlidingGeometry):
+class ConvTransposeGeometry(_SlidingGeometry):
     """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
     y's shape to the shape of x (N, C_in, *).
 
@@ -197,7 +197,7 @@ def _check_output(
         )
 
 
-def as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
+def _as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
     """``dims`` ints, each at least ``least``, from an int, or from one or ``dims`` ints."""
     values = (value,) if isinstance(value, int | float) else tuple(value)
     if not all(isinstance(v, int) for v in values):
@@ -211,7 +211,7 @@ def as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tu
     return values
 
 
-def symmetric_padding(
+def _symmetric_padding(
     function: str,
     padding: Size | str,
     kernel: Sequence[int],
@@ -235,7 +235,7 @@ def symmetric_padding(
                 f'{function}: padding={padding!r}; expected "same", "valid", an int or {dims} ints'
             )
         padding = 0
-    return as_sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
+    return _as_sizes(function, "padding", padding, dims, 0), [0] * (2 * dims)
 
 
 def ranks(name: str, dims: int, bias: object) -> Ranks:
@@ -258,9 +258,9 @@ def _geometry(
     Raises: TypeError, ValueError: numbers that do not fit.
     """
     dims = len(sizes)
-    strides = as_sizes(name, "stride", stride, dims, 1)
-    dilations = as_sizes(name, "dilation", dilation, dims, 1)
-    paddings, extra = symmetric_padding(name, padding, kernel, strides, dilations)
+    strides = _as_sizes(name, "stride", stride, dims, 1)
+    dilations = _as_sizes(name, "dilation", dilation, dims, 1)
+    paddings, extra = _symmetric_padding(name, padding, kernel, strides, dilations)
     padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
     _check_output(name, sizes, kernel, padded, dilations)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
@@ -404,11 +404,11 @@ def _conv_transpose(
     name = f"conv_transpose{dims}d"
     _check_operands(name, dims, x, weight, bias, groups, transposed=True)
     geometry = ConvTransposeGeometry(
-        as_sizes(name, "stride", stride, dims, 1),
-        as_sizes(name, "padding", padding, dims, 0),
-        as_sizes(name, "dilation", dilation, dims, 1),
+        _as_sizes(name, "stride", stride, dims, 1),
+        _as_sizes(name, "padding", padding, dims, 0),
+        _as_sizes(name, "dilation", dilation, dims, 1),
         groups,
-        as_sizes(name, "output_padding", output_padding, dims, 0),
+        _as_sizes(name, "output_padding", output_padding, dims, 0),
     )
     image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
     _check_transposed_output(name, geometry, image, w)

@@ -32,11 +32,11 @@ def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Te
     summed = [i for i in range(dims) if padded[i] != batch[i]]
     if not summed:
         return left, right
-    kept = [i for i in range(dims) if i not in summed]
+    other = [i for i in range(dims) if i not in summed]
     left = left.reshape((1,) * (dims + 2 - left.dim()) + left.shape)
     right = right.reshape((1,) * (dims + 2 - right.dim()) + right.shape)
-    left = left.permute(*kept, dims, *summed, dims + 1).flatten(len(kept) + 1)
-    right = right.permute(*kept, *summed, dims, dims + 1).flatten(len(kept), -2)
+    left = left.permute(*other, dims, *summed, dims + 1).flatten(len(other) + 1)
+    right = right.permute(*other, *summed, dims, dims + 1).flatten(len(other), -2)
     return left, right
 
 
@@ -127,9 +127,9 @@ class ProductGeometry:
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         padded = (1,) * (g.dim() - len(shape)) + tuple(shape)
         summed = [i for i, n in enumerate(padded) if n == 1]
-        kept = [i for i, n in enumerate(padded) if n != 1]
+        other = [i for i, n in enumerate(padded) if n != 1]
         terms = torch.Size(g.shape[i] for i in summed).numel()
-        return g.permute(*summed, *kept).reshape(terms, torch.Size(shape).numel())
+        return g.permute(*summed, *other).reshape(terms, torch.Size(shape).numel())
 
 
 def product(

@@ -76,19 +76,19 @@ def _grouped(
 ) -> list[tuple[Tensor | None, ...]]:
     """The weights of each layer and direction: w_ih, w_hh, b_ih, b_hh, w_hr, or None."""
     least = 4 if has_biases else 2
-    each = len(weights) // count if count else 0
-    projects = each == least + 1 and cell is LSTM
-    if len(weights) != each * count or not (each == least or projects):
+    size = len(weights) // count if count else 0
+    projects = size == least + 1 and cell is LSTM
+    if len(weights) != size * count or not (size == least or projects):
         raise ValueError(
             f"{cell.name}: got {len(weights)} weights for {count} layers and directions; expected "
             f"{least} each{', or one more for a projection' if cell is LSTM else ''}"
         )
     groups = []
     for i in range(count):
-        given: list[Tensor | None] = [widened(w) for w in weights[i * each : (i + 1) * each]]
-        last = given.pop() if projects else None
-        given += [None] * (4 - len(given))
-        groups.append((*given, last))
+        tensors: list[Tensor | None] = [widened(w) for w in weights[i * size : (i + 1) * size]]
+        projection = tensors.pop() if projects else None
+        tensors += [None] * (4 - len(tensors))
+        groups.append((*tensors, projection))
     return groups
 
 

@@ -27,22 +27,27 @@ class Average(NamedTuple):
 
 
 def rounded_input(
-    function: str, x: Tensor, quantizer: Quantizer, its: RunningRange, kept: Average, training: bool
+    function: str,
+    x: Tensor,
+    quantizer: Quantizer,
+    rule: RunningRange,
+    mean: Average,
+    training: bool,
 ) -> Tensor:
     """x as the quantizer gives it in the range that belongs to it, straight-through, float32.
 
-    In training this is the batch's range, over all ranks, which goes into kept. In evaluation it is
+    In training this is the batch's range, over all ranks, which goes into mean. In evaluation it is
     the average, or, where there was no batch yet, the range of x. A quantizer in fp32 takes no
-    range, and in training the batch's goes into kept all the same.
+    range, and in training the batch's goes into mean all the same.
     """
     _checks.operands(function, x=x)
     seed = seed_for(quantizer.is_stochastic, None)
     with torch.no_grad():
         if training:
-            ends = ops.update_range(x, kept.range, kept.weight, its.momentum)
+            ends = ops.update_range(x, mean.range, mean.weight, rule.momentum)
         else:
-            average = kept.range / kept.weight if its.debiased else kept.range
-            ends = torch.where(kept.weight > 0, average, ops.finite_range(x))
+            average = mean.range / mean.weight if rule.debiased else mean.range
+            ends = torch.where(mean.weight > 0, average, ops.finite_range(x))
         limits = checked_on_device(ends.reshape(2, 1))
     if not isinstance(quantizer.fmt, AffineFormat):
         return widened(x)
@@ -95,8 +100,8 @@ class Scales(NamedTuple):
         """For operands that backward rounds again: with the scales of the forward pass, also after
         an update, and noted once."""
         input, weight = (
-            None if each is None else Delayed(each.scale.clone(), None)
-            for each in (self.input, self.weight)
+            None if delayed is None else Delayed(delayed.scale.clone(), None)
+            for delayed in (self.input, self.weight)
         )
         return self._replace(input=input, weight=weight)
 

@@ -95,7 +95,7 @@ class Scaled:
                     f"Scaled: {name} has shape {tuple(parts[name].shape)}, expected {tuple(shape)} "
                     f"for values of shape {tuple(values.shape)} in {format_from_ints(ints)}"
                 )
-        _set(self, [each.detach() for each in parts.values()], ints)
+        _set(self, [part.detach() for part in parts.values()], ints)
 
     @property
     def fmt(self) -> BlockFormat:
@@ -123,8 +123,8 @@ class Scaled:
             )
         if isinstance(size := fmt.block_size, tuple):
             fmt = replace(fmt, block_size=size[::-1])
-        elif size != "tensor" and (behind := int(fmt.axis) % rank - rank) >= -2:
-            fmt = replace(fmt, axis=-3 - behind)
+        elif size != "tensor" and (axis := int(fmt.axis) % rank - rank) >= -2:
+            fmt = replace(fmt, axis=-3 - axis)
         return Scaled(self.values.mT, self.scale.mT, self.tensor_scale, fmt)
 
     def __repr__(self) -> str:
@@ -219,9 +219,9 @@ def scaled(
     _check_blocks("scaled", ints)
     _checks.axis("scaled", "x", x.shape, ints)
     _checks.call("scaled", backend, generator)
-    given = amax_of("scaled", x, quantizer, amax)
+    largest = amax_of("scaled", x, quantizer, amax)
     seed = seed_for(stochastic, generator)
-    parts = ops.scaled(x, quantizer, given, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+    parts = ops.scaled(x, quantizer, largest, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     return _of(parts, ints)
 
 
@@ -239,17 +239,17 @@ def _check_blocks(function: str, ints: Ints) -> None:
         )
 
 
-def _set(made: Scaled, parts: Iterable[Any], ints: Ints) -> None:
+def _set(target: Scaled, parts: Iterable[Any], ints: Ints) -> None:
     for name, part in zip(_PARTS, parts, strict=True):
-        object.__setattr__(made, name, part)
-    object.__setattr__(made, "_ints", ints)
+        object.__setattr__(target, name, part)
+    object.__setattr__(target, "_ints", ints)
 
 
 def _of(parts: Iterable[Any], ints: Ints) -> Scaled:
     """Without checks: compilers and transforms put other things in the place of tensors."""
-    made = object.__new__(Scaled)
-    _set(made, parts, ints)
-    return made
+    result = object.__new__(Scaled)
+    _set(result, parts, ints)
+    return result
 
 
 def parts_of(q: Scaled) -> tuple[Ints, ops.Parts]:

@@ -48,8 +48,8 @@ def _type(fmt: Number) -> torch.dtype:
         return torch.int8 if fmt.word_bits == _BYTE else torch.uint8
     if _same_values(fmt, FP4_E2M1):
         return torch.float4_e2m1fn_x2
-    known = (dtype for one, dtype in _TYPES.items() if _same_values(fmt, one))
-    return next(known, torch.uint8)
+    dtypes = (dtype for one, dtype in _TYPES.items() if _same_values(fmt, one))
+    return next(dtypes, torch.uint8)
 
 
 def _same_values(one: FloatFormat, other: FloatFormat) -> bool:

@@ -40,7 +40,7 @@ def scaled_matmul(
         products.check_bits(*(x.fmt for x in pair))
     start = None
     if initial is not None:
-        if any(each.total is not None for each in pair):
+        if any(operand.total is not None for operand in pair):
             raise ValueError(
                 "matmul: initial= starts the sum before the scales of rows and tensors multiply "
                 "it; add it to the result, or use formats without such scales"

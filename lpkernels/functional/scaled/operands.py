@@ -85,11 +85,11 @@ class Products(NamedTuple):
                 x = self._transformed(x, reading)
             delayed = None if call.scales is None else self.delayed(reading)
             if delayed is None:
-                last = (None, call.seed, reading.role, SITE_QUANTIZE, call.backend)
-                source.parts[where] = call.run.scaled(x, ints, *last)
+                source.parts[where] = call.run.scaled(
+                    x, ints, None, call.seed, reading.role, SITE_QUANTIZE, call.backend
+                )
             else:
-                own = (call.seed, reading.role, call.backend)
-                source.parts[where] = delayed.parts(x, ints, *own)
+                source.parts[where] = delayed.parts(x, ints, call.seed, reading.role, call.backend)
         return source.parts[where]
 
     def values(self, source: Source, reading: Reading, x: Tensor, where: str, ints: Ints) -> Tensor:
@@ -108,8 +108,9 @@ class Products(NamedTuple):
         else:
             if reading.transform is not None or call.sees is not None:
                 x = self._transformed(x, reading)
-            last = (call.seed, reading.role, SITE_QUANTIZE, call.backend)
-            values = call.run.quantize(x, ints, *last)
+            values = call.run.quantize(
+                x, ints, call.seed, reading.role, SITE_QUANTIZE, call.backend
+            )
         source.values[where] = values
         return values
 

@@ -76,12 +76,12 @@ def without_scales(
 ) -> Operand:
     """The operand for sums that know no scales: the exact products of codes and scales of blocks,
     which float32 holds, and what multiplies the result."""
-    made = operand(parts, fmt, along)
-    if made.scale is None:
-        return made
+    scaled_operand = operand(parts, fmt, along)
+    if scaled_operand.scale is None:
+        return scaled_operand
     values, scale, tensor_scale = parts
     one = tensor_scale.new_ones(())
-    return Operand(run.dequantize(values, scale, one, fmt, backend), total=made.total)
+    return Operand(run.dequantize(values, scale, one, fmt, backend), total=scaled_operand.total)
 
 
 def check_bits(*formats: Ints) -> None:
@@ -97,9 +97,9 @@ def check_bits(*formats: Ints) -> None:
 def _scale_bits(formats: tuple[Ints, ...]) -> tuple[int, bool]:
     bits, float32 = 0, False
     for fmt in formats:
-        behind = scale_format(fmt) if fmt else None
+        scale = scale_format(fmt) if fmt else None
         float32 |= bool(fmt) and fmt[InBlock.SCALE] == FP32_SCALE
-        bits += 0 if behind is None else 1 + behind[InFloat.MAN_BITS]
+        bits += 0 if scale is None else 1 + scale[InFloat.MAN_BITS]
     return bits, float32
 
 
@@ -142,31 +142,31 @@ def add_bias(
 
 def one_chunk(acc: Ints) -> Ints:
     """An accumulator that takes scales, for a sum in which no scale changes."""
-    at, made = InAccumulator, list(acc)
-    made[at.CHUNK] = 0 if group_of(acc) else _WHOLE
-    if made[at.ORDER] == NATIVE:
+    at, ints = InAccumulator, list(acc)
+    ints[at.CHUNK] = 0 if group_of(acc) else _WHOLE
+    if ints[at.ORDER] == NATIVE:
         # Exact in any order, so also in that of k.
-        made[at.ORDER] = SEQUENTIAL
-    return tuple(made)
+        ints[at.ORDER] = SEQUENTIAL
+    return tuple(ints)
 
 
 def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
     """The scales of blocks; the units with groups ignore their signs."""
     left, right = pair
     float32 = _scale_bits((left.fmt, right.fmt))[1]
-    found = []
+    scales = []
     for x, rows in ((left, product.left.shape[-2]), (right, product.right.shape[-1])):
-        found.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
+        scales.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
     if not group:
-        return ops.Scales(found[0], found[1], left.size, right.size, float32)
+        return ops.Scales(scales[0], scales[1], left.size, right.size, float32)
     if product.left.shape[-1] and not (left.fmt and right.fmt):
         raise ValueError(
             f"lpkernels: group={group} sums codes with scales on both sides, and an operand has "
             "none; give it a format of the unit"
         )
-    behind = scale_format(left.fmt) if left.fmt else None
-    least = _E8M0_LEAST if behind is None else 1 - behind[InFloat.BIAS]
-    both = (found[0].abs(), found[1].abs())
+    scale_type = scale_format(left.fmt) if left.fmt else None
+    least = _E8M0_LEAST if scale_type is None else 1 - scale_type[InFloat.BIAS]
+    both = (scales[0].abs(), scales[1].abs())
     return ops.Scales(*both, left.size, right.size, float32, least)
 
 
@@ -178,17 +178,16 @@ def _times(
     of_rows = (one if left is None else left).unsqueeze(-1)
     of_cols = (one if right is None else right).unsqueeze(-2)
     shape = torch.broadcast_shapes(of_rows.shape, of_cols.shape)
-    last = (backend, run)
-    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", *last)
+    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", backend, run)
     # One total for all of y, one for each row or column, or one for each value.
     if totals.numel() == 1:
-        return _product(y, totals.view((1,) * y.dim()), "tensor", *last)
+        return _product(y, totals.view((1,) * y.dim()), "tensor", backend, run)
     rows, cols = y.shape[-2:]
     if shape[-1] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", *last)
+        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend, run)
     if shape[-2] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", *last)
-    return _product(y, totals.expand(y.shape), "block1", *last)
+        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend, run)
+    return _product(y, totals.expand(y.shape), "block1", backend, run)
 
 
 def _product(x: Tensor, scales: Tensor, blocks: str, backend: str, run: Operators) -> Tensor:

@@ -97,16 +97,16 @@ class CodesOfSteps(ProductOfSteps):
         if source.operand is not None:
             return [(Saved(rows), (rows.shape,))]
         shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
-        saved, *rest = kept(self.layer, "wgrad", "wgrad_input", source, shapes, rows)
-        return [(saved, rest)]
+        saved, *layout = kept(self.layer, "wgrad", "wgrad_input", source, shapes, rows)
+        return [(saved, layout)]
 
     def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
         left = self._rows(gradients, "wgrad_grad_output", "grad_output")
-        ((saved, rest),) = operands
-        known = Kept(saved, *rest)
-        right = Source(known.saved.tensor)
-        if known.shape is not None:
-            right = known.source(self.layer, "wgrad_input", known.shape)
+        ((saved, layout),) = operands
+        kept_operand = Kept(saved, *layout)
+        right = Source(kept_operand.saved.tensor)
+        if kept_operand.shape is not None:
+            right = kept_operand.source(self.layer, "wgrad_input", kept_operand.shape)
         pair = self.layer.pair("wgrad", left, right, self.w.shape)
         how = self.call.sum("wgrad", pair)
         dw = how.of(matmul_of(pair[0].values.t(), pair[1].values))

@@ -32,8 +32,8 @@ _WHOLE = 32
 
 def is_packed(fmt: Ints) -> bool:
     """Whether tensors in this block format, in a graph every one, have codes for less memory."""
-    behind = scale_format(fmt)
-    has_nan = behind is None or code_bits(behind) == _WHOLE or ops.has_every_code(behind)
+    scale = scale_format(fmt)
+    has_nan = scale is None or code_bits(scale) == _WHOLE or ops.has_every_code(scale)
     has_nan = has_nan and not (torch.compiler.is_compiling() and _may_lack_a_code(fmt))
     return has_nan and code_bits(fmt) < _WHOLE
 
@@ -49,14 +49,14 @@ def packed(run: Operators, parts: ops.Parts, fmt: Ints, backend: str) -> Tensor 
     """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
     scale if there is one, all scales, all elements. None where an element has no code."""
     values, scale, tensor_scale = parts
-    behind = scale_format(fmt)
-    if behind is None:
+    scale_type = scale_format(fmt)
+    if scale_type is None:
         # The exponent field is the code of a power of two, and 255 that of NaN.
         scales = (scale.contiguous().view(torch.int32) >> _MAN_BITS).to(torch.uint8).flatten()
-    elif code_bits(behind) == _WHOLE:
+    elif code_bits(scale_type) == _WHOLE:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
-        scales = run.pack(scale, behind)
+        scales = run.pack(scale, scale_type)
     elements = (
         run.encode(values, (), element(fmt), backend)
         if _may_lack_a_code(fmt)
@@ -80,20 +80,20 @@ def apart(fmt: Ints, rank: int) -> Ints:
     if rank < 2 or size < 2 or fmt[at.AXIS] % rank != rank - 2:
         return ()
     tiles = {at.SIZE: 1, at.AXIS: -1, at.LINES: size}
-    return tuple([tiles.get(i, each) for i, each in enumerate(fmt)])
+    return tuple([tiles.get(i, number) for i, number in enumerate(fmt)])
 
 
 def unpacked(run: Operators, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
     """The three parts of a tensor of this shape."""
-    grid, behind, first = grid_shape(shape, fmt), scale_format(fmt), _tensor_bytes(fmt)
+    grid, scale_type, first = grid_shape(shape, fmt), scale_format(fmt), _tensor_bytes(fmt)
     length = (math.prod(grid) * scale_bits(fmt) + 7) // 8
     scales = codes[first : first + length].clone()
-    if behind is None:
+    if scale_type is None:
         scale = ops.unpack_powers(scales)
-    elif code_bits(behind) == _WHOLE:
+    elif code_bits(scale_type) == _WHOLE:
         scale = scales.view(torch.float32)
     else:
-        scale = run.unpack(scales, behind, grid)
+        scale = run.unpack(scales, scale_type, grid)
     values = run.unpack(codes[first + length :], element(fmt), shape)
     one = scale.new_ones(())
     tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
