@@ -221,7 +221,6 @@ test_what_is_refused = refuses(
     assign,
     [
         ((), {"fan_out": "each"}, ValueError, "fan_out: expected one of sum, branches, got 'each'"),
-        ((), {"pack": 1}, TypeError, "pack must be True or False, got 1"),
         ((), {"promote": 2.0}, ValueError, "threshold: expected a finite number of at least 0"),
         ((), {"promote": OTHER_PROMOTER}, ValueError, "the Promoter is of another assignment"),
         ((), {"assignment": "all"}, TypeError,

@@ -128,7 +128,6 @@ def test_cost_is_the_mean_over_the_steps_and_tables_need_the_stages_widths_alone
     ({"stages": [(3, 6), (8, 33)]}, ValueError, "stages: expected 1 to 32, got 33"),
     ({"period": 0}, ValueError, "period: expected at least 1, got 0"),
     ({"eps": 0}, ValueError, "eps: expected a finite number above 0, got 0"),
-    ({"decay": 0.0}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
     ({"decay": 1.01}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
     ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),
 )

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.nn.observing import observe
-from lpkernels.techniques.loss_scaling import LossScaler, Report, counting, diagnose
+from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
 from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
 from lpkernels.techniques.loss_scaling.rows import TensorRow
 from tests.compare import assert_bit_equal
@@ -195,22 +195,6 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
     attention = "attention.multi_head_attention_forward"
     assert {(attention, f"input {name}") for name in ("query", "key", "value")} <= named
     assert (attention, "grad_weight in_proj_weight") in named
-
-
-def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, counted = counting.counting_to_nearest, []
-
-    def counting_shapes(fmt: lp.FloatFormat) -> Callable[[Tensor, Tensor], None]:
-        return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
-
-    monkeypatch.setattr(counting, "counting_to_nearest", counting_shapes)
-    report = one_pass(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4))
-    # Forward reads an input, two weights and two results; backward reads the gradients of all but
-    # the input.
-    assert len(counted) == 5 + 4
-    assert sum(row.calls for row in report.rows) == 11
-    first, second = row_of(report, "0", "grad_output"), row_of(report, "1", "grad_input")
-    assert np.array_equal(first.histogram.bins, second.histogram.bins)
 
 
 def test_a_tensor_that_changes_in_place_is_read_again() -> None:

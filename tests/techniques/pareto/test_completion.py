@@ -4,8 +4,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lpkernels.techniques.pareto import (
     complete,
@@ -68,19 +66,6 @@ def test_with_full_rank_it_is_the_minimum_of_the_convex_problem(weighted: bool):
     assert found == pytest.approx(proximal(np.where(mask, x, 0), w, 0.2, 1500), abs=1e-6)
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 2**31))
-def test_the_order_of_rows_and_columns_does_not_matter(seed: int):
-    rng = np.random.default_rng(seed)
-    x, mask = low_rank(8, 11, 2, noise=0.02, seed=seed), some_of((8, 11), 0.6, seed)
-    rows, columns = rng.permutation(8), rng.permutation(11)
-    options = {"rank": 2, "lam": 0.1, "tolerance": 1e-12}
-    found = complete(x, mask, **options).values
-    moved = complete(x[rows][:, columns], mask[rows][:, columns], **options).values
-    assert moved == pytest.approx(found[rows][:, columns], abs=1e-6)
-    assert complete(x.T, mask.T, **options).values.T == pytest.approx(found, abs=1e-5)
-
-
 def test_what_was_not_observed_is_never_read():
     want = complete(RANK_ONE, MASK, **OPTIONS).values
     assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
@@ -137,7 +122,6 @@ test_wrong_input_is_refused = refuses(
         ((RANK_ONE, MASK), {"lam": -1}, ValueError, "lam: expected a finite number of at least 0"),
         ((RANK_ONE * 100, MASK), {}, ValueError, r"errors must be in clip=\(0.0, 1.0\)"),
         ((RANK_ONE, MASK), {"clip": (1, 0)}, ValueError, "low < high"),
-        ((RANK_ONE, MASK[:3]), {}, ValueError, r"mask has shape \(3, 6\), x has \(4, 6\)"),
         ((RANK_ONE, MASK * 1), {}, TypeError, "mask must hold bools"),
         ((np.where(MASK, np.inf, 0), MASK), {}, ValueError, "got inf at row 0, column 0"),
         ((RANK_ONE, MASK), {"propensities": ZEROS}, ValueError, "above 0 .* got 0"),
@@ -172,13 +156,6 @@ def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int,
     chosen = list(pair)
     assert predict(Y, chosen, NEW[chosen]) == pytest.approx(NEW, abs=1e-12)
     assert predict(Y, chosen, NEW[chosen], keep_measured=False) == pytest.approx(NEW, abs=1e-12)
-
-
-def test_predictions_do_not_depend_on_the_basis():
-    x = low_rank(12, 20, 4, noise=0.1)
-    y, new, chosen = embed(x[1:], 3), x[0], [1, 5, 9, 17]
-    turned = np.random.default_rng(0).standard_normal((3, 3)) @ y
-    assert predict(turned, chosen, new[chosen]) == pytest.approx(predict(y, chosen, new[chosen]))
 
 
 def test_measured_entries_are_kept_and_seeds_averaged_unless_the_fit_is_wanted():
@@ -291,15 +268,6 @@ def test_a_list_of_residuals_is_drawn_value_by_value():
     assert none.low == pytest.approx(none.error)
     assert none.high == pytest.approx(none.error)
     assert (band_of(residuals=RESIDUALS.ravel()).low <= none.low + 1e-12).all()
-
-
-def test_nan_measurements_are_left_out():
-    errors = X[0, CHOSEN].copy()
-    errors[0] = np.nan
-    with pytest.warns(UserWarning, match="predict: 1 of 6"):
-        found = frontier_band(OTHERS, CHOSEN, errors, MEMORY, residuals=RESIDUALS)
-    assert found.error_low[CHOSEN[0]] < found.error_high[CHOSEN[0]]
-    assert found.error_low[CHOSEN[1]] == found.error_high[CHOSEN[1]]
 
 
 PREDICTION_WRONG = [

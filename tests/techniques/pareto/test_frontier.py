@@ -96,7 +96,6 @@ WRONG_POINTS = [
     (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
     (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
     (lambda: hypervolume(M, E, (6, 1, 1)), r"reference .* expected shape \(2,\), got \(3,\)"),
-    (lambda: convergence(POINTS, PREDICTED[:, :1]), r"must be \(points, 2\)"),
 ]
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
@@ -208,7 +207,6 @@ WRONG = [
     (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
     (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
-    (NOISY[:, :9], {}, r"memory: expected shape \(9,\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]
 test_wrong_studies_are_refused = refuses(

@@ -1,7 +1,5 @@
 """Which configurations are measured: chosen at once, and one after another from a cold start."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -45,17 +43,6 @@ def test_greedy_takes_pivots_then_what_adds_most():
     # A configuration that adds more by one part in 10^8 is first.
     y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
     assert select(y, n=3).tolist() == [1, 0, 2]
-
-
-@each("seed", range(8))
-def test_greedy_is_close_to_exhaustive_search_and_beats_random(seed: int):
-    y = embeddings(2, 9, seed)
-    best = max(chosen_log_det(y, subset) for subset in combinations(range(9), 4))
-    found = chosen_log_det(y, select(y, n=4))
-    assert best - 0.25 < found <= best + 1e-9
-    y, cost = embeddings(4, 40, seed), np.random.default_rng(seed).uniform(1, 2, 40)
-    worth = {m: chosen_log_det(y, select(y, n=6, cost=cost, method=m)) for m in COUNTED}
-    assert worth["greedy"] > worth["random"]
 
 
 @each("seed", range(4))
@@ -126,7 +113,6 @@ def test_measured_and_forbidden_ones_are_not_chosen(method: str):
 WRONG = [
     (BASIS, {}, "give n, a number of measurements, or cost and budget"),
     (BASIS, {"n": 7}, "n: expected 1 to 6, got 7"),
-    (BASIS, {"n": 3, "among": [1, 2]}, "n: expected 1 to 2, got 3"),
     (BASIS, {"budget": 3}, "a budget needs cost"),
     (BASIS, {"cost": COST, "budget": 0.5}, r"budget of 0\.5 is below .* 1"),
     (BASIS, {"n": 2, "method": "best"}, "method: expected one of greedy, qr"),
