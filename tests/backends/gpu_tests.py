@@ -124,7 +124,7 @@ def test_any_call(calls: Any, adapter: Any, device: str) -> None:
     """Whatever can be called, small in the interpreter; a device takes more of them."""
     most = 5 if INTERPRETED else 200 if device == "cuda" else 20
 
-    @settings(max_examples=8 if INTERPRETED else 500 if device == "cuda" else 100)
+    @settings(max_examples=15 if INTERPRETED else 500 if device == "cuda" else 100)
     @given(call=calls(most=most))
     def check(call: ProductCall | ConvCall) -> None:
         assume(adapter.name != "cuda" or not has_table(call.acc))

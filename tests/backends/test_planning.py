@@ -10,7 +10,7 @@ import pytest
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
-from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.planned import planned
 
@@ -68,18 +68,6 @@ def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
         assert found.longest(chunks) <= chunks
 
 
-def test_passes_share_apart() -> None:
-    found = Share(3, 4)
-    assert found.passes(10) == 3
-    # The busiest program makes two of four chunks, again two of four, and both of the last two.
-    assert found.longest(10) == 2 + 2 + 2
-    # Four chunks in parts of two take two programs of three.
-    assert found.pieces == 2
-    # The last pass has one chunk, or three; of three, the busiest program makes two.
-    assert (Share(2, 4).longest(9), Share(2, 4).longest(11)) == (5, 6)
-    assert WHOLE.longest(7) == 7
-
-
 @pytest.mark.parametrize(
     "sums, tile, tiles, processors, expected",
     [
@@ -106,27 +94,6 @@ def test_the_share_is_the_one_whose_schedulers_have_the_least_to_do(
     sums: tuple[int, int], tile: Tile, tiles: int, processors: int, expected: Share
 ) -> None:
     assert share(*sums, tile, tiles, processors) == expected
-
-
-@pytest.mark.parametrize("n", [1, 9, 27, 64, 144, 147, 576, 1152, 4608, 10**6])
-def test_tiles_that_share_leave_few_columns_over(n: int) -> None:
-    most = Tile(8, 512, 4)
-    tile = certified_tile(64, n, 1, 132, most, chunks=2048)
-    covered = -(-n // tile.bn) * tile.bn
-    assert covered <= -(-n // 32) * 32 * 9 / 8
-    # A thread has as many sums as in the largest tile.
-    assert tile.bm * tile.bn == 1024 * tile.warps
-
-
-def test_sums_of_chunks_in_float64_have_room() -> None:
-    """A thread has 16 sums of float64, where it has 32 of float32."""
-    place, most = (64, 576, 1, 132), Tile(8, 512, 4)
-    assert certified_tile(*place, most, chunks=2048) == Tile(8, 128, 1)
-    assert certified_tile(*place, most, chunks=2048, doubles=True) == Tile(8, 128, 2)
-    large = (4096, 4096, 1, 132)
-    assert certified_tile(*large, most, chunks=64) == most
-    assert certified_tile(*large, most, chunks=64, doubles=True) == Tile(8, 512, 8)
-    assert certified_tile(*large, most, doubles=True) == most
 
 
 _FORMATS = (

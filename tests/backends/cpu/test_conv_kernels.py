@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import cpu
 from tests.backends.cpu_products import ROLE, SEED, assert_convolution
 from tests.backends.crossed import ConvCall, assert_call, conv_calls
@@ -54,6 +54,10 @@ GEOMETRY: dict[str, ConvCase] = {
     "depthwise_window": ConvCase((1, 3, 140, 140), (3, 1, 2, 2), (130, 130), (0, 0), (131, 139), 3),
     "small_groups": ConvCase((2, 18, 9, 7), (27, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
     "groups_of_a_panel": ConvCase((1, 18, 6, 7), (18, 9, 3, 3), (1, 1), (1, 1), (1, 1), 2),
+    # Lines of sixteen positions and more, which overlap at the end.
+    "lines": ConvCase((2, 2, 4, 35), (3, 2, 3, 3), (1, 1), (1, 1), (1, 1)),
+    "lines_stride": ConvCase((1, 3, 5, 38), (4, 3, 3, 3), (2, 2), (1, 1), (1, 1)),
+    "lines_far": ConvCase((1, 2, 40), (2, 1, 3), (1,), (9,), (7,), 2),
     # One row of channels meets more panels of positions than the kernels take at a time.
     "one_channel": ConvCase((2, 1, 13, 31), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1)),
     "kernel_7": ConvCase((1, 3, 17, 19), (9, 3, 7, 7), (2, 2), (3, 3), (1, 1)),
@@ -85,13 +89,37 @@ def assert_drawn(ways: Iterable[str], case: ConvCase, acc: Accumulator, seed: in
     assert_convolution(ways, case, acc, *short_values(*shapes, seed=seed))
 
 
+HARD_SUMS = accumulators_named("e5m10_chunk7 e6m9 e4m3fn:toward_negative e5m6:stochastic fp32")
+#: Operands that no certificate covers, or that a certificate covers only in some blocks: ties,
+#: overflow, zeros of both signs.
+HARD = {
+    "wide": lambda x: x * torch.exp2(torch.linspace(-40, 40, x.numel()).reshape(x.shape).round()),
+    "large": lambda x: x * 2.0**13,
+    "one_large": lambda x: torch.where(torch.arange(x.numel()).reshape(x.shape) == 5, x * 2e4, x),
+    "tiny": lambda x: x * 2.0**-14,
+    "signed_zeros": lambda x: torch.where(x.abs() < 0.3, -0.0 * x.sign(), x),
+    "fine": lambda x: x * (1 + 2.0**-20),
+    "specials": lambda x: torch.where(
+        torch.arange(x.numel()).reshape(x.shape) % 61 == 3,
+        torch.tensor([math.inf, -math.inf, math.nan, -0.0])[(x.abs() * 16).long() % 4],
+        x,
+    ),
+}
+
+
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_geometry(name: str, isas: Isas) -> None:
-    """Each convolution takes four of the sums in turn."""
-    number = list(GEOMETRY).index(name)
+    """Each convolution takes four of the sums and two kinds of hard operands in turn."""
+    number, case = list(GEOMETRY).index(name), GEOMETRY[name]
     for step in (0, 2, 4):
-        assert_drawn(isas, GEOMETRY[name], SUMS[(number + step) % len(SUMS)])
-    assert_drawn(isas, GEOMETRY[name], POSITIONED[number % len(POSITIONED)], 3)
+        assert_drawn(isas, case, SUMS[(number + step) % len(SUMS)])
+    assert_drawn(isas, case, POSITIONED[number % len(POSITIONED)], 3)
+    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+    *operands, bias = short_values(*shapes, seed=11)
+    for step in (0, 3):
+        kind = list(HARD.values())[(number + step) % len(HARD)]
+        acc = HARD_SUMS[(number + step) % len(HARD_SUMS)]
+        assert_convolution(isas, case, acc, *map(kind, operands), bias)
 
 
 def layouts(t: Tensor) -> tuple[Tensor, ...]:
@@ -124,17 +152,6 @@ def test_reads_any_strides(case: ConvCase, acc: Accumulator, isas: Isas) -> None
     # Views of one element or line.
     assert_convolution(isas, case, acc, *(t[:1, :, :, :1].expand(t.shape) for t in operands))
     assert_convolution(isas, case, acc, *(t[:, :1].expand(t.shape) for t in operands))
-
-
-@pytest.mark.parametrize("acc", SUMS, ids=str)
-@pytest.mark.parametrize("stride", [1, 2])
-def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator, isas: Isas):
-    """The weights are inf and NaN, and they meet only padding, or only some positions."""
-    case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
-    x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=2)
-    w[0, 0, 0, 0], w[1, 1, 2, 1], w[2, 0, 1, 2] = math.inf, math.nan, -math.inf
-    x[0, 1, 3, 3], grad[0, 2, 0, 0] = math.inf, math.nan
-    assert_convolution(isas, case, acc, x, w, grad, torch.tensor([0.5, -math.inf, math.nan]))
 
 
 @pytest.mark.parametrize("acc", SUMS, ids=str)
@@ -205,43 +222,6 @@ def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero(isas: Isas) -
             # order.
             dx = input_gradient(grad, w, x.shape, case, acc)
             assert torch.signbit(dx).tolist() == [[[False, True]]]
-
-
-#: Operands that no certificate covers, or that a certificate covers only in some blocks: ties,
-#: overflow, zeros of both signs.
-HARD = {
-    "wide": lambda x: x * torch.exp2(torch.linspace(-40, 40, x.numel()).reshape(x.shape).round()),
-    "large": lambda x: x * 2.0**13,
-    "one_large": lambda x: torch.where(torch.arange(x.numel()).reshape(x.shape) == 5, x * 2e4, x),
-    "tiny": lambda x: x * 2.0**-14,
-    "signed_zeros": lambda x: torch.where(x.abs() < 0.3, -0.0 * x.sign(), x),
-    "fine": lambda x: x * (1 + 2.0**-20),
-    "specials": lambda x: torch.where(
-        torch.arange(x.numel()).reshape(x.shape) % 61 == 3,
-        torch.tensor([math.inf, -math.inf, math.nan, -0.0])[(x.abs() * 16).long() % 4],
-        x,
-    ),
-}
-FEW_CHANNELS = {
-    "depthwise": ConvCase((1, 18, 7, 9), (18, 1, 3, 3), (1, 1), (1, 1), (1, 1), 18),
-    "small_groups": ConvCase((1, 8, 7, 6), (12, 2, 3, 3), (2, 2), (1, 1), (1, 1), 4),
-    "few_channels": ConvCase((1, 2, 7, 17), (14, 2, 3, 3), (1, 1), (1, 1), (1, 1)),
-    # Lines of sixteen positions and more, which overlap at the end.
-    "lines": ConvCase((2, 2, 4, 35), (3, 2, 3, 3), (1, 1), (1, 1), (1, 1)),
-    "lines_stride": ConvCase((1, 3, 5, 38), (4, 3, 3, 3), (2, 2), (1, 1), (1, 1)),
-    "lines_far": ConvCase((1, 2, 40), (2, 1, 3), (1,), (9,), (7,), 2),
-}
-
-
-@pytest.mark.parametrize("name", FEW_CHANNELS)
-@pytest.mark.parametrize("data", HARD)
-def test_few_channels_with_hard_values(name: str, data: str, isas: Isas) -> None:
-    case = FEW_CHANNELS[name]
-    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-    *operands, bias = short_values(*shapes, seed=11)
-    operands = [HARD[data](x) for x in operands]
-    for acc in ("e5m10_chunk7", "e6m9", "e4m3fn:toward_negative", "e5m6:stochastic", "fp32"):
-        assert_convolution(isas, case, accumulator(acc), *operands, bias)
 
 
 def test_phases_that_share_windows(isas: Isas, threads: Threads) -> None:

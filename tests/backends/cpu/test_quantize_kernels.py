@@ -16,7 +16,7 @@ from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import round_array
 from tests.backends.cpu_products import REFERENCE
-from tests.cases import DETERMINISTIC, EVERY_FORMAT
+from tests.cases import EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.support import elements
 from tests.support.processor import Isas, Threads, flushed
@@ -97,17 +97,6 @@ def by_reference(x: Tensor, quantizer: Quantizer) -> Tensor:
     want = torch.empty(x.shape)
     REFERENCE.quantize(x, quantizer.to_ints(), torch.tensor(elements.SEED), 0, elements.SITE, want)
     return want
-
-
-@pytest.mark.parametrize("fmt", elements.TENSOR_FORMATS, ids=str)
-def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas: Isas) -> None:
-    modes = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
-    dtypes = [torch.float32, torch.bfloat16, torch.float64]
-    for i, (shape, kind) in enumerate(product(elements.SHAPES, elements.KINDS)):
-        x = elements.tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
-        quantizer = Quantizer(fmt, modes[i % len(modes)])
-        want = by_reference(x, quantizer)
-        assert_quantized(isas, x, quantizer, want, f"{shape} {kind} {x.dtype}")
 
 
 @pytest.mark.parametrize("axis", [0, 1])

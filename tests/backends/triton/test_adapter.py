@@ -10,13 +10,6 @@ from lpkernels.backends.triton import BACKEND, _launch
 from tests.compare import assert_bit_equal
 from tests.support.autograd import same
 
-OP = torch.ops.lpkernels
-SEED = torch.tensor(77)
-
-
-def check(op, *args) -> None:
-    torch.library.opcheck(op.default, args)
-
 
 def test_says_which_operations_it_has(device: str) -> None:
     operations = (
@@ -60,32 +53,6 @@ def test_passes_the_self_test(device: str) -> None:
     assert _selftest.run(BACKEND, torch.device(device)) == ""
     assert lp.backends.select("triton", "quantize", torch.device(device)) is BACKEND
     assert lp.backends.status()["triton"] == "available"
-
-
-OPCHECKED = (
-    ("e5m2:stochastic", torch.float16), ("fixed8_f4", torch.float64),
-    ("affine4_axis0", torch.float64), ("block4_e2m1", torch.float16),
-    ("block4_axis0_e2m1", torch.float64),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("fmt, dtype", OPCHECKED, ids=str)
-def test_opcheck_quantize(fmt: str, dtype: torch.dtype, device: str) -> None:
-    name, _, mode = fmt.partition(":")
-    ints = lp.Quantizer(name, mode or "nearest_even").to_ints()
-    dense = torch.randn(4, 6, dtype=dtype, device=device)
-    for x in (dense.t(), dense[:, ::2], dense[:0]):
-        check(OP._quantize, x, ints, SEED, 0, 4, "triton")
-    check(OP._quantize_out, dense, torch.empty(6, 4, device=device).t(), ints, SEED, 0, 4, "triton")
-
-
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed5_f2", "block4_axis0_e2m1"], ids=str)
-def test_opcheck_pack(fmt: str, device: str, monkeypatch) -> None:
-    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
-    ints = lp.parse_format(fmt).to_ints()
-    for x in (torch.ones(6, 5, device=device).t(), torch.ones(3, 0, device=device)):
-        check(OP._pack, x, ints)
-        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))
 
 
 def test_public_functions_give_the_bits_of_the_reference(device: str, monkeypatch) -> None:

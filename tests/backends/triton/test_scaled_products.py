@@ -3,9 +3,7 @@ of sums, every order of scales, drawn sums, segments of all lengths."""
 
 import numpy as np
 import pytest
-import torch
 
-from lpkernels import backends
 from lpkernels.backends.triton import BACKEND
 from tests.backends.cpu_products import REFERENCE
 from tests.backends.scaled_cases import ACCUMULATORS, ELEMENTS, case, product
@@ -27,10 +25,3 @@ def test_mixtures_match_reference(seed: int, device: str) -> None:
     begin = None if start is None else start.to(device)
     got = product(BACKEND, (a.to(device), b.to(device), there, begin), text)
     assert_bit_equal(got.cpu(), want, text)
-
-
-def test_cuda_refuses_by_name() -> None:
-    device = torch.device("cuda")
-    for op in ("matmul_scaled", "matmul_scaled_drawn"):
-        assert BACKEND.has(op)
-        assert op in backends.get("cuda").unsupported(op, device)

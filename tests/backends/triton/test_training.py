@@ -49,14 +49,10 @@ def gradients(model: nn.Module, inputs: list[Tensor], backend: str, monkeypatch)
 
 MODELS = {
     **{name: (Small, recipe, [(1, 2, 5, 4)]) for name, recipe in RECIPES.items()},
-    "bilinear": (lambda: nn.Bilinear(3, 2, 4), "lba_m7e4", [(2, 3), (2, 2)]),
-    "transposed": (lambda: nn.ConvTranspose2d(2, 3, 2, stride=2), "lba_m7e4", [(1, 2, 3, 3)]),
     "attention": (
         lambda: nn.MultiheadAttention(4, 2, batch_first=True), "lba_m7e4", [(1, 3, 4)] * 3,
     ),
-    "rnn": (lambda: nn.RNN(3, 2), "lba_m7e4", [(2, 1, 3)]),
     "lstm": (lambda: nn.LSTM(3, 2), "lba_m7e4", [(2, 1, 3)]),
-    "gru": (lambda: nn.GRU(3, 2), "lba_m7e4", [(2, 1, 3)]),
 }  # fmt: skip
 
 
