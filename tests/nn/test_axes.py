@@ -1,10 +1,8 @@
 """A layer refuses a format along an axis that one of its tensors lacks as soon as it can know."""
 
 import re
-from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 import lpkernels as lp
@@ -62,13 +60,6 @@ def test_no_layer_refuses_what_a_call_takes(name: str) -> None:
         converted(name, recipe)(*inputs(name))
 
 
-@each("cls", [lp.nn.Linear, lp.nn.LazyLinear, lp.nn.LazyConv2d, lp.nn.GRUCell])
-def test_a_constructor_refuses(cls: Any) -> None:
-    sizes = (3,) if cls is lp.nn.LazyLinear else (4, 3)
-    with pytest.raises(ValueError, match=r"'s bias has 1 dimension; the axis must be in -1\.\.0"):
-        cls(*sizes, recipe=lp.Recipe(bias="affine4_axis1"))
-
-
 @each("name", ["deepseek_v3", "mxfp4_sr", "mxfp8"])
 def test_a_layer_without_products_refuses_blocks_along_a_sum(name: str) -> None:
     match = "has blocks along 'k', the summed dimension of a matrix product, but there is none"
@@ -86,34 +77,3 @@ def test_a_tensor_that_a_layer_lacks_is_not_asked_for_its_axis() -> None:
         lp.convert(layer, recipe)
     lp.convert(nn.GRU(4, 3, bias=False), recipe)
     lp.convert(nn.LayerNorm((2, 3)), {nn.LayerNorm: recipe})
-
-
-def test_a_precision_along_an_axis_that_is_not_there_changes_no_layer() -> None:
-    first, second = (lp.Recipe(weight="e4m3", **more) for more in ({}, {"bias": "e5m2"}))
-    model = nn.Sequential(lp.nn.Linear(4, 4, recipe=first), lp.nn.Linear(4, 4, recipe=second))
-    match = r"set_precision: Linear '0': block4_axis2_e2m1 .* linear's weight has 2 dimensions"
-    with pytest.raises(ValueError, match=match):
-        lp.set_precision(model, 4, None, formats={4: "block4_axis2_e2m1"})
-    with pytest.raises(ValueError, match="set_precision: Linear: block4_axis2_e2m1 runs along"):
-        model[0].set_precision(4, None, formats={4: "block4_axis2_e2m1"})
-    assert [layer.recipe for layer in model] == [first, second]
-
-
-def test_a_refused_call_leaves_the_running_range_as_it_is() -> None:
-    recipe = lp.Recipe(input="affine8", output="affine8_axis2", input_range="running:0.9")
-    layer = lp.nn.Linear(4, 3, recipe=recipe)
-    with pytest.raises(ValueError, match="linear's output has 2 dimensions"):
-        layer(torch.ones(2, 4))
-    assert not layer.input_range_weight
-    layer(torch.ones(2, 5, 4))
-    assert layer.input_range_weight
-
-
-def test_a_compiled_layer_refuses_as_an_eager_one() -> None:
-    layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(input="affine4_axis2"))
-    whole = torch.compile(layer, backend="eager", fullgraph=True)
-    assert whole(torch.ones(2, 5, 4)).shape == (2, 5, 3)
-    compiled = torch.compile(layer, backend="eager")
-    match = "linear: affine4_axis2 runs along axis 2, but linear's input has 2 dimensions"
-    with pytest.raises(ValueError, match=match):
-        compiled(torch.ones(2, 4))

@@ -44,15 +44,6 @@ def test_batched_gradients_are_those_of_one_pass_after_another(
             assert_bit_equal(gradients, torch.stack(one_by_one))
 
 
-def test_a_vectorized_jacobian_is_the_jacobian() -> None:
-    jacobian, (x,) = torch.autograd.functional.jacobian, inputs("Linear")
-    for layer in (converted("Linear", STOCHASTIC), lp.nn.Linear(5, 3, recipe="te_delayed")):
-        torch.manual_seed(2)
-        want = jacobian(layer, x)
-        torch.manual_seed(2)
-        assert_bit_equal(jacobian(layer, x, vectorize=True), want)
-
-
 @each("name", LAYERS)
 def test_torchscript_is_refused(name: str) -> None:
     for recipe in (DETERMINISTIC, STOCHASTIC):
@@ -65,20 +56,3 @@ def test_torchscript_is_refused(name: str) -> None:
             for each_model in (layer,) if len(inputs(name)) > 1 else (layer, model):
                 with pytest.raises(NotImplementedError, match=r"torch\.export"):
                     call(each_model)
-
-
-def test_torch_jit_refuses_functions_and_layers_that_keep_ranges_and_scales() -> None:
-    x, ranged = torch.randn(2, 5), lp.RunningRange(0.9)
-    running = lp.Recipe(input="affine4:stochastic", input_range=ranged)
-    F = lp.functional
-    calls: list[Any] = [
-        lp.nn.Linear(5, 3, recipe=running),
-        lp.nn.Linear(5, 3, recipe="te_delayed"),
-        lambda x: lp.quantize(x, "e5m2:stochastic"),
-        lambda x: lp.matmul(x, x.mT, "e6m9"),
-        lambda x: F.linear(x, x, recipe=DETERMINISTIC),
-        lambda x: F.softmax(x, 1, recipe=DETERMINISTIC),
-    ]
-    for call in calls:
-        with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace.*torch\.export"):
-            torch.jit.trace(call, x)

@@ -1,6 +1,5 @@
 """convert(functions=True): the emulated calls, the recipe of each, and life with torch."""
 
-import inspect
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -78,12 +77,9 @@ X = torch.randn(2, 4)
     ({}, NAMES),
     ({"functions": False}, ["first.layer", "second.layer", "head"]),
     ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
-    ({"include": ["first*", "head"]}, ["first", "first.layer", "head"]),
     ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
-    ({"exclude": nn.Linear}, ["", "first", "second"]),
     ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
     ({"include": Net}, [""]),
-    ({"include": lambda name, module: name.startswith("second")}, ["second", "second.layer"]),
 )
 def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
     net = Net()
@@ -104,47 +100,11 @@ def test_calls_follow_the_rules_of_a_mapping() -> None:
     assert_bit_equal(net(X), want)
 
 
-def test_a_second_conversion_adds_to_the_first() -> None:
-    net = lp.convert(Net(), DETERMINISTIC, include="second*")
-    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
-    lp.convert(net, OTHER, include=["first*", "head"])
-    assert recipes_of(net)["first"] == OTHER and recipes_of(net)["second"] == DETERMINISTIC
-    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
-
-
-def recipes_of(net: nn.Module) -> dict[str, Any]:
-    return dict.fromkeys(NAMES, lp.Recipe()) | converted(net)
-
-
-def test_set_recipe_reaches_calls() -> None:
-    net = lp.convert(Net(), DETERMINISTIC)
-    lp.set_recipe(net, {Block: OTHER})
-    recipes = dict.fromkeys(NAMES, DETERMINISTIC) | {"first": OTHER, "second": OTHER}
-    assert_bit_equal(net(X), network(X, net, recipes))
-
-
 def test_a_layer_with_its_own_forward_is_followed() -> None:
     layer = lp.convert(Doubled(4, 3), DETERMINISTIC)
     want = 2 * lpf.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
     assert_bit_equal(layer(X), want)
     assert type(lp.revert(layer)) is Doubled
-
-
-def test_layers_of_a_traced_graph_are_converted_without_its_calls() -> None:
-    graph = lp.convert(torch.fx.symbolic_trace(Net()), DETERMINISTIC, exclude="")
-    layers = {name: DETERMINISTIC for name in ("first.layer", "second.layer", "head")}
-    want = network(X, graph, {name: layers.get(name, lp.Recipe()) for name in NAMES})
-    assert_bit_equal(graph(X), want)
-
-
-def test_converted_module_looks_like_its_own() -> None:
-    net, plain = lp.convert(Net(), FP8), Net()
-    assert isinstance(net, Net) and type(net).__name__ == "Net"
-    assert inspect.signature(net.first.forward) == inspect.signature(plain.first.forward)
-    assert net.first.forward.__doc__ == "What a block computes."
-    assert list(net.state_dict()) == list(plain.state_dict())
-    assert repr(net).startswith("Net(\n  recipe=fp8_wang2018\n  (first): Block(\n    recipe=")
-    assert_bit_equal(net.first(X, scale=2.0), 2 * net.first(X))
 
 
 def test_copies_keep_the_recipes() -> None:
@@ -206,13 +166,6 @@ def test_a_parametrization_of_torch_stays_torchs() -> None:
     assert [type(m).__name__ for m in lp.revert(net).modules()] == names
 
 
-def test_an_excluded_lazy_layer_stays_torchs() -> None:
-    net = lp.convert(around(nn.LazyLinear(3)), DETERMINISTIC, exclude="layer")
-    for _ in range(2):
-        assert_bit_equal(net(X), F.linear(X, net.layer.weight, net.layer.bias))
-    assert type(lp.revert(net).layer) is nn.Linear
-
-
 A, B = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 W, V, U = torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
 SEEN = torch.tensor([[True, True, False], [True, True, True], [False, True, True]])
@@ -223,13 +176,10 @@ PLANE, PLANES = IMAGE[:, :, None], KERNEL[:, :, None]
 # Calls of torch beside the function of lpkernels that takes the same arguments.
 ALIKE = [
     (operator.matmul, lpf.matmul, (A, B), {}),
-    (torch.Tensor.matmul, lpf.matmul, (A, B), {}),
     (torch.bmm, lpf.bmm, (A, B), {}),
-    (torch.Tensor.bmm, lpf.bmm, (A, B), {}),
     (torch.addmm, lpf.addmm, (V, A[0], B[0]), {}),
     (torch.Tensor.addmm, lpf.addmm, (U[0], A[0], B[0]), {"beta": 0.5, "alpha": 2}),
     (torch.baddbmm, lpf.baddbmm, (U, A, B), {"alpha": 0.3}),
-    (torch.Tensor.baddbmm, lpf.baddbmm, (U, A, B), {}),
     (torch.einsum, lpf.einsum, (BATCHED, A, B), {}),
     (F.linear, lpf.linear, (A, W), {"bias": V}),
     (F.bilinear, lpf.bilinear, (A[0], U[0], BOTH), {}),
@@ -281,6 +231,38 @@ def test_float64_operands_are_refused() -> None:
     assert torch._C._len_torch_function_stack() == 0
 
 
+def test_an_error_in_forward_leaves_no_mode_behind() -> None:
+    with pytest.raises(ZeroDivisionError):
+        inside(lambda: 1 / 0)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_second_conversion_adds_to_the_first() -> None:
+    net = lp.convert(Net(), DETERMINISTIC, include="second*")
+    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
+    lp.convert(net, OTHER, include=["first*", "head"])
+    assert recipes_of(net)["first"] == OTHER and recipes_of(net)["second"] == DETERMINISTIC
+    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
+
+
+def recipes_of(net: nn.Module) -> dict[str, Any]:
+    return dict.fromkeys(NAMES, lp.Recipe()) | converted(net)
+
+
+def test_set_recipe_reaches_calls() -> None:
+    net = lp.convert(Net(), DETERMINISTIC)
+    lp.set_recipe(net, {Block: OTHER})
+    recipes = dict.fromkeys(NAMES, DETERMINISTIC) | {"first": OTHER, "second": OTHER}
+    assert_bit_equal(net(X), network(X, net, recipes))
+
+
+def test_an_excluded_lazy_layer_stays_torchs() -> None:
+    net = lp.convert(around(nn.LazyLinear(3)), DETERMINISTIC, exclude="layer")
+    for _ in range(2):
+        assert_bit_equal(net(X), F.linear(X, net.layer.weight, net.layer.bias))
+    assert type(lp.revert(net).layer) is nn.Linear
+
+
 def test_a_convolution_with_its_own_conv_forward_is_followed() -> None:
     class Halved(nn.Conv1d):
         def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
@@ -289,9 +271,3 @@ def test_a_convolution_with_its_own_conv_forward_is_followed() -> None:
     layer = lp.convert(Halved(4, 3, 2), DETERMINISTIC)
     want = lpf.conv1d(IMAGE, layer.weight / 2, layer.bias, recipe=DETERMINISTIC)
     assert_bit_equal(layer(IMAGE), want)
-
-
-def test_an_error_in_forward_leaves_no_mode_behind() -> None:
-    with pytest.raises(ZeroDivisionError):
-        inside(lambda: 1 / 0)
-    assert torch._C._len_torch_function_stack() == 0

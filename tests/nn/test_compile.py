@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.nn import layer_cases
 from tests.support.compiling import compiled, fresh_compiler, graphs  # noqa: F401
 
@@ -57,15 +57,6 @@ def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
     assert graphs() == 1
 
 
-def test_backward_takes_the_recipe_of_its_forward() -> None:
-    layer = layer_cases.converted("Linear", DETERMINISTIC)
-    (x,) = layer_cases.leaves(layer_cases.inputs("Linear"))
-    want = torch.autograd.grad(layer(x).square().sum(), [x, layer.weight])
-    y = compiled(layer)(x)
-    layer.recipe = lp.Recipe(input="e2m1", weight="e5m1", grad_output="e3m1", fprop="e5m3")
-    layer_cases.same(list(torch.autograd.grad(y.square().sum(), [x, layer.weight])), list(want))
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -81,25 +72,6 @@ def test_another_structure_is_another_graph(change: dict[str, Any]) -> None:
         layer.recipe = recipe
         layer_cases.same(layer_cases.step(layer, run, *args), layer_cases.step(layer, layer, *args))
     assert graphs() == 2
-
-
-def test_many_precisions_are_one_graph() -> None:
-    model = lp.convert(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)), DETERMINISTIC)
-    run, x = compiled(model), torch.randn(4, 6)
-    for bits in range(1, 6):
-        recipe = lp.Recipe(input=f"e5m{bits}", weight=f"e4m{bits + 1}", fprop=f"e6m{bits + 3}")
-        lp.set_recipe(model, {"2": replace(recipe, fprop=lp.Accumulator("e6m9")), "*": recipe})
-        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
-    # One graph is for codes of up to 8 bits, the other for codes that take 16.
-    assert graphs() == 2
-
-
-@pytest.mark.parametrize("recipe", [MIXED, lp.recipe("hfp8_sun2019")], ids=["mixed", "named"])
-def test_recipes_of_all_kinds_compile(recipe: lp.Recipe) -> None:
-    layer, args = layer_cases.converted("Conv2d", recipe), layer_cases.inputs("Conv2d")
-    layer_cases.same(
-        layer_cases.step(layer, compiled(layer), *args), layer_cases.step(layer, layer, *args)
-    )
 
 
 class Block(nn.Module):
@@ -164,15 +136,7 @@ def test_compiled_layers_keep_their_bits_elsewhere() -> None:
         layer_cases.same([compiled(layer)(*args)], want[:1])
 
 
-def test_recurrent_layers_run_uncompiled_where_torch_compiles_none() -> None:
-    layer, args = layer_cases.converted("GRU", DETERMINISTIC), layer_cases.inputs("GRU")
-    with torch._dynamo.config.patch(allow_rnn=False):
-        run = torch.compile(layer, backend="aot_eager")
-        layer_cases.same(layer_cases.step(layer, run, *args), layer_cases.step(layer, layer, *args))
-
-
 FLOATS = {3: "e2m0", 4: "e2m1", 5: "e3m1", 6: "e3m2", 7: "e4m2", 8: "e4m3fn_sat"}
-WITH_CODES = {4: "e2m1", 6: "e3m2", 8: "e4m3fn"}
 BLOCKS = {4: "block4_e2m1", 6: "block8_e3m2", 8: "block4_e4m3"}
 FIXED = lp.Recipe(input="fixed8_f4", weight="fixed8_f6:stochastic", grad_output="ufixed8_f4")
 
@@ -224,24 +188,6 @@ def test_precisions_of_any_family_are_one_graph(recipe: lp.Recipe, formats: dict
     table = {} if formats is None else {"formats": formats}
     train(model, copy.deepcopy(model), [(bits, widths[0]) for bits in [*widths, *widths]], **table)
     assert graphs() == 1
-
-
-@pytest.mark.parametrize("formats", [WITH_CODES, BLOCKS], ids=["floats", "blocks"])
-def test_what_is_kept_for_backward_has_the_widest_formats_size(formats: dict[int, str]) -> None:
-    first = next(iter(formats.values()))
-    layer = lp.nn.Linear(10, 3, recipe=lp.Recipe(input=first, fprop="e6m9", wgrad="e6m9"))
-    run, x, sizes = compiled(layer), torch.randn(4, 10), []
-    widest = lp.pack(lp.quantize(x, formats[8]), formats[8]).numel()
-
-    def seen(t: torch.Tensor) -> torch.Tensor:
-        sizes.extend([t.numel()] * (t.dtype == torch.uint8))
-        return t
-
-    for bits in formats:
-        layer.set_precision(bits, None, formats=formats)
-        with torch.autograd.graph.saved_tensors_hooks(seen, lambda t: t):
-            run(x)
-    assert sizes == [widest] * len(formats) and graphs() == 1
 
 
 def test_backward_has_the_precision_of_its_forward() -> None:
@@ -306,11 +252,3 @@ def test_package_of_aotinductor_has_eagers_bits(recipe: lp.Recipe, tmp_path: Pat
     run = torch._inductor.aoti_load_package(package)
     for batch in (x, torch.randn(7, 1, 8, 8)):
         assert_bit_equal(run(batch), model(batch))
-
-
-def test_a_compiled_model_has_the_summary_of_the_plain_one():
-    net, x = lp.convert(nn.Sequential(nn.Linear(4, 3)), lp.Recipe(input="e4m3")), torch.randn(2, 4)
-    fast = torch.compile(net, backend="eager")
-    fast(x)
-    (want,), (got,) = lp.nn.summary(net, x).rows, lp.nn.summary(fast, x).rows
-    assert (got.name, got.macs, got.emulated) == ("_orig_mod.0", want.macs, True)

@@ -199,18 +199,6 @@ def test_state_without_scales_loads_with_a_warning() -> None:
     same(layer.state_dict().values(), whole.values())
 
 
-def test_functions_need_the_scales_of_a_layer() -> None:
-    x, w = torch.ones(2, 3), torch.ones(4, 3)
-    for call in (
-        lambda: lp.functional.linear(x, w, recipe=PLAIN),
-        lambda: lp.functional.bmm(x[None], w.t()[None], recipe=PLAIN),
-        lambda: lp.matmul(x, w.t(), recipe=PLAIN),
-        lambda: lp.functional.layer_norm(x, (3,), recipe=PLAIN),
-    ):
-        with pytest.raises(ValueError, match="delayed:history=4:max is for the linear layers"):
-            call()
-
-
 def test_every_served_layer_has_scales_of_its_own_tensors() -> None:
     for name in sorted(SERVED):
         kept = trained(converted(name, SUMS), *inputs(name)).scaling

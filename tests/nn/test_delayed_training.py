@@ -84,17 +84,6 @@ def test_checkpointing_equals_none(reentrant: bool, early: bool) -> None:
     same_state(train(model, call, before_backward=early), want)
 
 
-def test_a_recomputation_notes_nothing() -> None:
-    model = network()
-    call = Checkpointed(model, False)
-    loss = call(torch.randn(5, 6)).sum()
-    noted = model[2].scaling.input_history.clone()
-    lp.nn.update_scales(model)
-    loss.backward()
-    assert not model[2].scaling.input_history[0] and noted[0]
-    assert model[2].scaling.grad_output_history[0]
-
-
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_models_equal_eager_ones() -> None:
     model = network()
@@ -110,15 +99,6 @@ def test_compiled_models_equal_eager_ones() -> None:
     same_state(model.state_dict(), state)
     model.train()
     same_state(train(model, call, first=2), want)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled_checkpoints_equal_eager_ones() -> None:
-    model = network()
-    want = train(model, model, end=2)
-    model = network()
-    same_state(train(model, compiled(Checkpointed(model, False)), end=2), want)
 
 
 def test_evaluation_notes_nothing_and_rounds_with_the_scales() -> None:
@@ -191,18 +171,11 @@ def test_calibration_that_fails_changes_nothing() -> None:
     state = copy.deepcopy(model.state_dict())
     with pytest.raises(KeyError):
         lp.nn.calibrate(model, failing(1))
-    with pytest.raises(TypeError, match=r"calibrate: batches must be an iterable .*, got 3; pass"):
-        lp.nn.calibrate(model, 3)
-    with pytest.raises(ValueError, match="calibrate: expected at least one batch, got none"):
-        lp.nn.calibrate(model, [])
+    for batches, error in ((3, TypeError), ([], ValueError)):
+        with pytest.raises(error, match=r"calibrate: .*batch"):
+            lp.nn.calibrate(model, batches)
     assert model[0].recipe == SUMS and model.training
     same_state(model.state_dict(), state)
     with pytest.raises(ValueError, match="calibrate: Linear has no layer with delayed scales"):
         lp.nn.calibrate(nn.Linear(2, 2), [torch.ones(1, 2)])
-    with pytest.raises(TypeError, match="update_scales: "):
-        lp.nn.update_scales(3)
     lp.nn.update_scales(nn.Linear(2, 2))
-    with pytest.raises(
-        TypeError, match=r"expected scales to be those that a layer .*, got 3; call"
-    ):
-        lp.functional.linear(torch.ones(1, 2), torch.ones(2, 2), recipe="te_delayed", scales=3)

@@ -63,16 +63,6 @@ def test_exported_model_takes_other_batches_and_travels(tmp_path) -> None:
         assert_bit_equal(loaded(x), model(x))
 
 
-def test_a_weight_of_another_size_in_the_file_is_refused(tmp_path) -> None:
-    layer, args = converted("Linear", DETERMINISTIC).requires_grad_(False), inputs("Linear")
-    program = torch.export.export(layer, args)
-    program.state_dict["weight"] = nn.Parameter(torch.ones(2, 3), requires_grad=False)
-    torch.export.save(program, tmp_path / "small.pt2")
-    loaded = torch.export.load(tmp_path / "small.pt2").module()
-    with pytest.raises(ValueError, match=r"_matmul: expected a .* and b .*, got .* and \(3, 2\)"):
-        loaded(*args)
-
-
 def test_exported_stochastic_layer_draws_at_each_call() -> None:
     layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
     run = torch.export.export(layer, args).module()
@@ -89,18 +79,3 @@ def test_exported_program_refuses_gradients() -> None:
     y = torch.export.export(layer, args).module()(*args)
     with pytest.raises(NotImplementedError, match="train the model and export it for inference"):
         y.sum().backward()
-
-
-def test_export_may_be_the_first_use_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in ("_loaded", "_checked"):
-        monkeypatch.setattr(lp.backends, registry, {})
-    exec(FRESH)
-
-
-FRESH = """
-import torch, lpkernels as lp
-layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(input="e5m2", fprop="e6m9"))
-x = torch.randn(2, 4)
-program = torch.export.export(layer, (x,))
-assert torch.equal(program.module()(x), layer(x))
-"""

@@ -97,15 +97,6 @@ def test_a_container_of_torch_keeps_its_fast_path() -> None:
             torch.testing.assert_close(other(X), want)
 
 
-def test_graphs_of_a_container_compute_as_it_does() -> None:
-    for model, owner in ((block(), None), (encoder(), 1)):
-        convert_in_place(model if owner is None else model.layers[owner], "linear1")
-        model.eval().requires_grad_(False)
-        program = torch.export.export(copy.deepcopy(model), (X,)).module()
-        for other in (compiled(copy.deepcopy(model)), program):
-            torch.testing.assert_close(other(X), model(X))
-
-
 def test_a_layer_that_is_never_called_is_refused() -> None:
     match = "MultiheadAttention reads the weight of out_proj and never calls it"
     for attention in (nn.MultiheadAttention(8, 2), lp.nn.MultiheadAttention(8, 2, recipe=RECIPE)):

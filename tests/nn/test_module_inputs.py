@@ -355,54 +355,12 @@ def test_mypy_knows_the_arguments_of_a_users_layers(tmp_path: Path) -> None:
     assert 'argument "out_features"' in report and 'keyword argument "recpe"' in report
 
 
-@each("name", CLASSES)
-def test_class_refuses_what_is_no_recipe(name: str) -> None:
-    constructor = next(iter(cases(name, 1))).constructor
-    with pytest.raises(TypeError, match="expected a Recipe or its name, got 8"):
-        getattr(lp.nn, name)(*constructor.args, **constructor.kwargs, recipe=8)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'biased'"):
-        getattr(lp.nn, name)(*constructor.args, **constructor.kwargs, biased=True)
-
-
 def test_embedding_from_pretrained() -> None:
     weight = torch.randn(4, 3)
     layer = lp.nn.Embedding.from_pretrained(weight)
     assert type(layer) is lp.nn.Embedding and layer.recipe == lp.Recipe()
     layer.recipe = lp.Recipe(weight="e4m3")
     assert_bit_equal(layer(torch.tensor([2, 0])), lp.quantize(weight, "e4m3")[[2, 0]])
-
-
-lpf = lp.functional
-# The arguments of a layer, the shape of its input, and the function that computes it.
-LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
-    "Linear": ((5, 3), (4, 5), lpf.linear),
-    "Conv1d": ((2, 4, 3), (2, 2, 7), lpf.conv1d),
-    "Conv2d": ((2, 4, 3), (2, 2, 5, 6), lpf.conv2d),
-    "Conv3d": ((2, 4, 2), (1, 2, 3, 4, 3), lpf.conv3d),
-    "ConvTranspose1d": ((2, 4, 3), (2, 2, 7), lpf.conv_transpose1d),
-    "ConvTranspose2d": ((2, 4, 3), (2, 2, 5, 6), lpf.conv_transpose2d),
-    "ConvTranspose3d": ((2, 4, 2), (1, 2, 2, 3, 2), lpf.conv_transpose3d),
-}
-
-
-@each("name", LAYERS)
-def test_layer_computes_by_its_recipe(name: str) -> None:
-    arguments, shape, function = LAYERS[name]
-    layer = getattr(lp.nn, name)(*arguments, recipe=DETERMINISTIC)
-    x = torch.randn(shape, requires_grad=True)
-    tensors = (x, layer.weight, layer.bias)
-    y, want = layer(x), function(*tensors, recipe=DETERMINISTIC)
-    assert_bit_equal(y, want)
-    same(*(torch.autograd.grad(out.square().sum(), tensors) for out in (y, want)))
-
-
-@each("name", LAYERS)
-def test_layer_without_a_recipe_is_torchs_in_float64(name: str) -> None:
-    arguments, shape, _ = LAYERS[name]
-    layer, plain = (getattr(kind, name)(*arguments).double() for kind in (lp.nn, nn))
-    layer.load_state_dict(plain.state_dict())
-    x = torch.randn(shape).double()
-    assert_bit_equal(layer(x), plain(x))
 
 
 def test_recipe_can_be_assigned() -> None:

@@ -111,15 +111,6 @@ def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | N
     assert layer.input_range.tolist() == list(ends or (-1.0, 1.0))
 
 
-def test_precision_and_recipes_with_a_running_range_keep_it() -> None:
-    layer = trained(HALF)
-    ends = layer.input_range.clone()
-    layer.set_precision(6, None)
-    assert layer.recipe.input_range == HALF.input_range
-    layer.recipe = replace(lp.recipe("cpt_fu2021"), fprop=lp.Accumulator("e6m9"))
-    assert_bit_equal(layer.input_range, ends)
-
-
 def test_running_range_travels_with_the_layer() -> None:
     layer, x = trained(DEBIASED).eval(), batch(-1.0, 3.0)
     for copied in twins(layer):
@@ -172,6 +163,19 @@ def test_a_recipe_that_is_given_in_inference_mode_trains(recipe: str) -> None:
     layer(torch.ones(2, 4)).sum().backward()
 
 
+@each("training", [True, False])
+def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
+    layer = converted("Linear", lp.Recipe(input="affine2", input_range="running:0.5"))
+    layer(torch.rand(6, 5))
+    layer.train(training)
+    # In evaluation half of the values lie outside of the range.
+    x = (4 * torch.randn(6, 5)).requires_grad_()
+    y = layer(x)
+    error = torch.randn_like(y)
+    y.backward(error)
+    assert_bit_equal(x.grad, error @ layer.weight)
+
+
 @each("name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])
 def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
     model = nn.Sequential(plain(name), nn.Linear(1, 1))
@@ -192,16 +196,3 @@ def test_transformers_linear_layer_has_a_range_for_each_column() -> None:
     x = torch.randn(4, 5)
     weight = lp.quantize(layer.weight, "affine3_axis1")
     assert_bit_equal(layer(x), torch.addmm(layer.bias, lp.quantize(x, "affine3"), weight))
-
-
-@each("training", [True, False])
-def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
-    layer = converted("Linear", lp.Recipe(input="affine2", input_range="running:0.5"))
-    layer(torch.rand(6, 5))
-    layer.train(training)
-    # In evaluation half of the values lie outside of the range.
-    x = (4 * torch.randn(6, 5)).requires_grad_()
-    y = layer(x)
-    error = torch.randn_like(y)
-    y.backward(error)
-    assert_bit_equal(x.grad, error @ layer.weight)

@@ -1,6 +1,6 @@
 """summary: the sizes of products, their modules, and the emulated share."""
 
-from collections import UserDict, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -150,40 +150,6 @@ def test_a_model_on_the_meta_device_is_counted() -> None:
     assert found.share == lp.nn.summary(lp.convert(Net(), SUMS), X).share
 
 
-def test_table_names_layers_recipes_and_the_share() -> None:
-    net = lp.convert(Net(), {"conv": "hfp8_sun2019", "head": SUMS})
-    lines = str(lp.nn.summary(net, X)).splitlines()
-    assert lines[0].split() == "layer module product fprop dgrad wgrad MACs recipe".split()
-    assert lines[2].split() == "conv Conv2d conv 12 6 24 1,728 hfp8_sun2019".split()
-    assert lines[3].endswith("5,184  torch's own")
-    assert lines[4].endswith("recipe 1")
-    assert lines[5].startswith("(model)  Net")
-    assert lines[-2] == "recipe 1: Recipe(fprop='e5m7')"
-    assert lines[-1] == ("2,256 of 13,248 multiply-adds of the forward pass are emulated: 17.0%")
-
-
-def test_a_model_without_products_has_a_share_of_0() -> None:
-    found = lp.nn.summary(nn.ReLU(), X)
-    assert found.rows == () and found.share == 0
-
-
-class TwoInputs(nn.Linear):
-    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        return super().forward(left) * right
-
-
-LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
-NAMED = {"left": LEFT, "right": RIGHT}
-
-
-@each("given", [NAMED, UserDict(NAMED), (LEFT, RIGHT), [LEFT, RIGHT]])
-def test_one_input_holds_all_arguments_as_that_of_a_plan_does(given: Any) -> None:
-    model = TwoInputs(3, 4)
-    assert lp.nn.summary(model, given) == lp.nn.summary(model, LEFT, RIGHT)
-    lengths = [row.length for row in plan(model, given, loss=torch.sum, operand="e5m2").rows]
-    assert lengths == [3, 5]
-
-
 def shares(summary: lp.nn.Summary, **of: Any) -> list[tuple[Any, ...]]:
     """(name, gemm, calls, macs, emulated) of the rows that have these attributes."""
     chosen = (r for r in summary.rows if all(getattr(r, k) == v for k, v in of.items()))
@@ -292,36 +258,8 @@ def test_less_than_the_required_share_is_refused_with_what_stays_torchs() -> Non
         ValueError, match=r"66.7% is emulated, and 95.0% .* 1 \(Linear\) matmul .*48"
     ):
         found.require(0.95)
-    with pytest.raises(TypeError, match="require: share must be a number from 0 to 1, got '1'"):
+    with pytest.raises(TypeError, match="share"):
         found.require("1")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="share must be a number from 0 to 1, got 95"):
-        found.require(95)
-    wide = nn.Sequential(*(nn.Linear(4, 4) for _ in range(14)))
-    with pytest.raises(ValueError, match=r"9 \(Linear\) matmul fprop: 48; and 4 more"):
-        lp.nn.summary(wide, torch.randn(3, 4)).require(0.5)
     unknown = Computes(lambda m, x: m.net(x) + torch.linalg.svdvals(x).sum(), net=model[0])
     with pytest.raises(ValueError, match=r"\(model\) \(Computes\) aten::_linalg_svd fprop: not c"):
         lp.nn.summary(unknown, torch.randn(3, 4)).require(0)
-
-
-def test_backward_of_a_model_without_gradient_is_refused() -> None:
-    with pytest.raises(ValueError, match="summary: backward=True, and no output has a gradient"):
-        lp.nn.summary(nn.Linear(4, 3).requires_grad_(False), torch.randn(2, 4), backward=True)
-
-
-def test_summary_refuses_what_is_no_module() -> None:
-    with pytest.raises(TypeError, match=r"summary: model must be a torch.nn.Module, got Tensor"):
-        lp.nn.summary(X)
-
-
-def test_delayed_scales_are_left_as_found() -> None:
-    model, x = nn.Sequential(lp.nn.Linear(4, 3, recipe="te_delayed")), torch.randn(2, 4)
-    model(x).sum().backward()
-    lp.nn.update_scales(model)
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    found = lp.nn.summary(model, x, backward=True)
-    assert found.share == 1 and {row.gemm for row in found.rows} == {"fprop", "wgrad"}
-    for name, buffer in model.named_buffers():
-        assert_bit_equal(buffer, before[name])
-    kept = model[0].scaling
-    assert kept.before and not kept.waits

@@ -1,7 +1,6 @@
 """The backward pass of a user's torch.autograd.Function in a converted model."""
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,15 +136,6 @@ def test_products_in_backward_are_emulated(name: str, recipe: lp.Recipe) -> None
     same(got, products(recipe))
 
 
-def test_a_function_in_front_of_a_layer_is_emulated() -> None:
-    net = lp.convert(weighted(lambda m, x: m.head(apply(m, x)), head=nn.Linear(5, 5)), OTHER)
-    y = lp.matmul(X, W.t(), recipe=OTHER).requires_grad_()
-    z = lp.functional.linear(y, net.head.weight, net.head.bias, recipe=OTHER)
-    (g,) = torch.autograd.grad(z, y, G)
-    want = [lp.matmul(g, W, recipe=OTHER), lp.matmul(g.t(), X, recipe=OTHER)]
-    same(gradients(net)[:2], want)
-
-
 @rows(
     "arguments, want",
     ({}, products(DETERMINISTIC)),
@@ -169,18 +159,6 @@ def test_modules_within_one_another_keep_their_recipes() -> None:
     want = [lp.matmul(g, W, recipe=OTHER), lp.matmul(g.t(), X, recipe=OTHER)]
     want.append(lp.matmul(G.t(), y, recipe=DETERMINISTIC))
     same(gradients(net, of=(net.net.w, v)), want)
-
-
-def test_functions_outside_of_the_model_stay_torchs() -> None:
-    # Each multiplies by 1, which a quantizer of the recipe would show.
-    ones, weight = torch.eye(4), torch.randn(5, 4, requires_grad=True)
-    outside = Product.apply(ones, weight)
-    net = lp.convert(Computes(lambda m, x: x @ outside), DETERMINISTIC)
-    leaf = X.clone().requires_grad_()
-    net(Product.apply(leaf, ones)).backward(G)
-    x, w = X.clone().requires_grad_(), weight.detach().t().requires_grad_()
-    lp.matmul(x, w, recipe=DETERMINISTIC).backward(G)
-    same([leaf.grad, weight.grad], [x.grad, w.grad.t()])
 
 
 def test_backward_may_run_again_and_the_graph_goes_when_its_result_goes() -> None:
@@ -213,35 +191,6 @@ def test_a_checkpointed_module_has_the_same_gradients(recipe: Any, reentrant: bo
 
     want = gradients(lp.convert(around(weighted()), recipe))
     same(gradients(lp.convert(around(weighted(), checkpointed), recipe)), want)
-
-
-def test_a_plain_function_in_a_reentrant_checkpoint_is_emulated_again() -> None:
-    def checkpointed(module: Any, x: Tensor) -> Tensor:
-        return checkpoint(lambda x: x @ module.w.t(), x, use_reentrant=True)
-
-    want = gradients(lp.convert(weighted(lambda m, x: x @ m.w.t()), STOCHASTIC))
-    same(gradients(lp.convert(weighted(checkpointed), STOCHASTIC)), want)
-
-
-def test_threads_have_their_own_modes() -> None:
-    recipes = [DETERMINISTIC, OTHER, lp.Recipe()]
-    graphs = []
-    for recipe in recipes:
-        net, leaf = lp.convert(weighted(), recipe), X.clone().requires_grad_()
-        graphs.append((net(leaf), [leaf, net.w]))
-    found: dict[int, Any] = {}
-
-    def backward(number: int) -> None:
-        result, wanted = graphs[number]
-        found[number] = torch.autograd.grad(result, wanted, G)
-
-    threads = [threading.Thread(target=backward, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, recipe in enumerate(recipes):
-        same(found[number], TORCHS if recipe == lp.Recipe() else products(recipe))
 
 
 def test_compiled_backward_is_the_same() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import each, rows
+from tests.loops import rows
 from tests.nn.policy_models import Doubled, Sealed
 
 FP8 = lp.recipe("fp8_wang2018")
@@ -40,24 +40,6 @@ def refused(
     assert state() == before
 
 
-@rows(
-    "pattern, options, match",
-    (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted"),
-    ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
-    ("0", {}, r"'0' \(Stem\)\. .*'name\.\*' are the layers in a container"),
-    (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\)"),
-    ("0.1", {}, r"'0.1' \(LayerNorm\).* only where a pattern is their class"),
-    ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
-)
-def test_include_names_the_module_that_has_no_layer(pattern, options, match):
-    model = network()
-    # The other pattern selects a layer, which must stay as it is.
-    include, rules = ["2", pattern], {"2": FP8, pattern: BF16}
-    refused(model, match, lambda: lp.convert(model, FP8, include=include, **options))
-    match = match.replace("include=", "the key ")
-    refused(model, match, lambda: lp.convert(model, rules, **options))
-
-
 def test_classes_and_functions_that_match_no_module_of_this_model_are_no_error() -> None:
     model = network()
     rules = {nn.Conv2d: BF16, lambda name, module: False: BF16, "*": FP8}
@@ -75,27 +57,39 @@ class Named(nn.Module):
         self.head = nn.Linear(4, 4)
 
 
+def included(pattern: Any, match: str, **options: Any) -> list[tuple[Any, ...]]:
+    """Refused as a pattern of include and as a key; the pattern "2" selects a layer."""
+    options = {"include": ["2", pattern], **options}
+    return [
+        (network, FP8, options, match),
+        (network, {"2": FP8, pattern: BF16}, options, match.replace("include=", "the key ")),
+    ]
+
+
 @rows(
-    "recipe, options, match",
-    (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; exp.*hea"),
-    (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* expected one of .*'head'"),
-    ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* expected one of .*'stem'"),
-    ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
-    ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* expected one of .*'blocks'"),
-    (FP8, {"exclude": "1"}, r"exclude='1' fits .* expected one of '\*\.1'\."),
-    ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
-    (FP8, {"exclude": "xyz"}, r".* no module; .* A glob is comp"),
-)
-def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match: str) -> None:
-    model = Named()
-    refused(model, f"convert: {match}", lambda: lp.convert(model, recipe, **options))
-
-
-@each("rules", [{"heda": BF16, "*": FP8}, {"*": FP8, "heda": FP8}])
-def test_set_recipe_refuses_a_name_that_fits_no_module(rules: Any) -> None:
-    model = lp.convert(Named(), DETERMINISTIC)
-    match = "set_recipe: the key 'heda' fits the name of no module; expected one of .*'head'"
-    refused(model, match, lambda: lp.set_recipe(model, rules))
+    "make, recipe, options, match",
+    # A module that no layer stands for.
+    *included(nn.LocalResponseNorm, r"'1' \(LocalResponseNorm\)"),
+    *included("1", "'1'"), *included("0", "'0'"), *included("0.1", "'0.1'"),
+    *included(nn.Sequential, r"'' \(Sequential\), '0' \(Stem\)"),
+    *included("3", "Doubled has its own forward", functions=False),
+    # A name that fits no module, with the names that are near.
+    (Named, FP8, {"exclude": "heda"}, "exclude='heda'.*'head'"),
+    (Named, FP8, {"include": ["stem", "haed"]}, "include='haed'.*'head'"),
+    (Named, {"stam": BF16, "*": FP8}, {}, "the key 'stam'.*'stem'"),
+    (Named, {"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda'"),
+    # A key that a wider one before it leaves nothing.
+    (network, {"*": FP8, "2": BF16}, {}, r"the key '2' .*'\*'"),
+    (network, {nn.Linear: FP8, "?": BF16}, {}, "narrower key first"),
+)  # fmt: skip
+def test_a_pattern_without_a_layer_is_refused(
+    make: Callable[[], nn.Module], recipe: Any, options: Any, match: str
+) -> None:
+    model = make()
+    refused(model, match, lambda: lp.convert(model, recipe, **options))
+    if recipe != FP8 and not options:
+        lp.convert(model, DETERMINISTIC)
+        refused(model, f"set_recipe: .*{match}", lambda: lp.set_recipe(model, recipe))
 
 
 @rows(
@@ -107,23 +101,7 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(recipe:
     model = Named()
     refused(model, f"convert: {match}", lambda: lp.convert(model, recipe))
     model = lp.convert(Named(), FP8)
-    refused(model, f"set_recipe: {match}", lambda: lp.set_recipe(model, recipe))
-
-
-@rows(
-    "recipe, match",
-    ({"*": FP8, "2": BF16}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
-    ({nn.Linear: FP8, "?": BF16}, "put the narrower key first"),
-)
-def test_a_key_behind_a_wider_one_is_refused(recipe: Any, match: str) -> None:
-    model = network()
-    refused(model, match, lambda: lp.convert(model, recipe))
-
-
-def test_set_recipe_refuses_a_key_behind_a_wider_one() -> None:
-    model = lp.convert(network(), FP8)
-    rules = {nn.Linear: BF16, "2": DETERMINISTIC}
-    refused(model, "set_recipe: the key '2' never", lambda: lp.set_recipe(model, rules))
+    refused(model, f"set_recipe: .*{match}", lambda: lp.set_recipe(model, recipe))
 
 
 def test_keys_that_overlap_without_one_being_lost_are_no_conflict() -> None:
@@ -175,22 +153,6 @@ def test_graphs_without_products_are_no_obstacle() -> None:
     model = lp.convert(nn.Sequential(layers, active), DETERMINISTIC)
     assert type(layers.get_submodule("0")) is lp.nn.Linear
     assert lp.nn.summary(model, X).share == 1.0
-
-
-def test_set_recipe_refuses_a_graph_with_a_recipe_in_it() -> None:
-    graph = exported(lp.convert(Scores(), FP8)).module()
-    model = nn.Sequential(lp.nn.Linear(4, 4, recipe=FP8), graph)
-    match = "set_recipe: '1' is a graph of torch.fx that calls lpkernels::.*; no recipe reaches"
-    refused(model, match, lambda: lp.set_recipe(model, BF16))
-    lp.set_recipe(model, {"0": BF16})
-    assert model[0].recipe == BF16
-
-
-@each("function", [lp.convert, lp.set_recipe])
-def test_an_exported_program_is_refused(function: Any) -> None:
-    match = f"{function.__name__}: model must be .* got an ExportedProgram, .*; call"
-    with pytest.raises(TypeError, match=match):
-        function(exported(Scores()), FP8)
 
 
 def test_symbolic_tracing_of_a_converted_model_is_refused() -> None:

@@ -4,9 +4,8 @@ from typing import Any
 
 import lpkernels as lp
 from lpkernels.arithmetic import ORDERS, integers
-from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import FIXED_OVERFLOWS, OVERFLOWS, SPECIALS
-from lpkernels.formats import integers as of_formats
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
@@ -20,7 +19,7 @@ from lpkernels.formats.integers import (
 )
 from lpkernels.rng import RNGS
 from lpkernels.rounding import ROUNDINGS
-from tests.loops import each, rows
+from tests.loops import rows
 
 E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="saturate")
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
@@ -67,29 +66,6 @@ def ints(fmt: str) -> tuple[int, ...]:
 def test_a_named_position_holds_its_value(described: Any, held: list[tuple[Any, Any]]) -> None:
     integers = described.to_ints()
     assert [integers[at] for at, _ in held] == [value for _, value in held]
-
-
-@rows(
-    "fmt, axis, element, bits, scaled",
-    (E5M2, None, E5M2, 8, False),
-    (FIXED12, None, FIXED12, 12, False), (BLOCKS, -3, E5M2, 8, True),
-)  # fmt: skip
-def test_what_is_asked_of_every_kind(fmt, axis, element, bits, scaled):
-    ints = fmt.to_ints()
-    assert of_formats.axis(ints) == axis
-    assert of_formats.element(ints) == element.to_ints()
-    assert of_formats.code_bits(ints) == bits
-    assert of_formats.takes_scales(ints) is scaled
-
-
-@each("fmt", [E5M2, FIXED12, AFFINE5, BLOCKS])
-def test_quantizer(fmt: Any) -> None:
-    ints = lp.Quantizer(fmt, "stochastic", random_bits=9, rng="philox").to_ints()
-    assert ints[InQuantizer.FORMAT] == fmt.to_ints()
-    rounding, bits, rng = ints[InQuantizer.RULE]
-    assert (ROUNDINGS[rounding], bits, RNGS[rng]) == ("stochastic", 9, "philox")
-    at = (InQuantizer.ROUNDING, InQuantizer.RANDOM_BITS, InQuantizer.RNG)
-    assert tuple(ints[one] for one in at) == (rounding, bits, rng)
 
 
 def test_orders() -> None:

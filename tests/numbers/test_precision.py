@@ -3,18 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lpkernels as lp
 from lpkernels.arithmetic import (
-    Precision,
     checked_formats,
     precision,
-    with_accumulators,
     with_precision,
 )
-from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from tests.loops import rows
 
 CPT = lp.recipe("cpt_fu2021")
@@ -83,41 +79,6 @@ def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> N
     changed = with_precision(recipe, 6, None, checked_formats(formats))
     assert changed.input == lp.Recipe(input=want).input
     assert changed.bias == recipe.bias
-
-
-@rows(
-    "recipe, want",
-    (CPT, (8, 8)),
-    (with_precision(CPT, (3, 4), 6), ((3, 4), 6)),
-    (lp.Recipe(), (None, None)),
-    (lp.Recipe(weight="fixed5_f2", grad_weight="e4m3fn"), (5, 8)),
-    (lp.Recipe(input="block32_e3m2", bias="bf16"), (6, None)),
-)
-def test_precision_is_that_of_the_formats(recipe: lp.Recipe, want: Any) -> None:
-    assert precision(recipe) == Precision(*want)
-
-
-def test_rounds_is_whether_there_is_something_to_change() -> None:
-    recipe = lp.Recipe(weight="affine8")
-    assert rounds(recipe, 4, None) and rounds(recipe, (None, 4), 8)
-    assert not rounds(recipe, (4, None), 8) and not rounds(recipe, None, None)
-
-
-def test_bits_are_python_ints() -> None:
-    assert type(checked_bits("b", np.int64(4))) is int
-    assert checked_forward_bits((np.int64(4), None)) == (4, None)
-    assert checked_formats({np.int64(8): "e5m2", 4: "e2m1"}) == (
-        (4, lp.parse_format("e2m1")),
-        (8, lp.parse_format("e5m2")),
-    )
-
-
-def test_accumulators_of_all_products_or_of_some() -> None:
-    every = with_accumulators(CPT, "e6m9")
-    assert {str(every.fprop), str(every.dgrad), str(every.wgrad)} == {"e6m9"}
-    some = with_accumulators(every, {"wgrad": lp.Accumulator("e6m5"), "dgrad": lp.NATIVE})
-    assert [str(some.fprop), str(some.dgrad), str(some.wgrad)] == ["e6m9", "native", "e6m5"]
-    assert replace(some, fprop=lp.NATIVE, wgrad=lp.NATIVE) == CPT
 
 
 def test_cpt_fu2021_has_the_quantizers_of_the_paper() -> None:

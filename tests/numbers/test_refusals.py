@@ -28,7 +28,7 @@ from lpkernels.arithmetic import (
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits
 from lpkernels.formats import as_format, format_from_ints, parse_format, table_of_parts
 from lpkernels.recipes import as_recipe, describe, recipe
-from lpkernels.rounding import check_rounding, round_array, round_scalar
+from lpkernels.rounding import round_array, round_scalar
 from tests.support.refusals import refused
 
 FP16, ONES, ROWS = formats.FP16, np.ones(2), torch.ones(4, 128)
@@ -243,9 +243,7 @@ test_wrong_calls_are_refused = refused(
         (lambda: quantizer_from_ints((0,) * 8), "integers"),
         (lambda: accumulator_from_ints((0,) * 8), "integers"),
         (lambda: table_of_parts("e4m3", *parse_format("nf4").parts()[1:]), "e4m3"),
-        (lambda: lp.supernormal(8, 3, 1, 1), "value"),
         (lambda: lp.supernormal(4, 3, 15, 1), "high"),
-        (lambda: lp.logarithmic(10, 1), "float32"),
         (lambda: lp.logarithmic(8, 2**23), "equal"),
         (lambda: table(boundaries=[1.5]), "boundary"),
         (lambda: table(boundaries=[2.0**-301]), "boundary"),
@@ -267,13 +265,11 @@ test_wrong_calls_are_refused = refused(
         (lambda: scalar(rounding="up"), "toward_positive"),
         (lambda: scalar(draw=4, random_bits=2), "draw"),
         (lambda: scalar(draw=-1), "draw"),
-        (lambda: scalar(random_bits=33), "random_bits"),
         (lambda: array(np.array([0]), 0), "random_bits"),
         (lambda: array(np.array([0, 9]), 3), "random_bits"),
         (lambda: lp.Quantizer.from_dict({"fmt": "e5m2", "bits": 3}), "'bits'"),
         (lambda: checked_bits("b", 33), "b must"),
         (lambda: checked_forward_bits((4, 4, 4)), "forward_bits|pair"),
-        (lambda: checked_forward_bits((4, 0)), "forward_bits"),
         (lambda: checked_formats({}), "formats"),
         (lambda: checked_formats({4: "e4x3"}), "formats"),
         (lambda: with_accumulators(CPT, {"forward": "e6m9"}), "'forward'"),
@@ -290,16 +286,12 @@ test_wrong_calls_are_refused = refused(
 )  # fmt: skip
 test_arguments_of_another_type_are_refused = refused(
     [
-        (lambda: as_format(torch.complex64), "complex64"),
         (lambda: as_format(torch.int8), "fixed8_f0"),
         (lambda: as_format(torch.float8_e8m0fnu), "float8_e8m0fnu"),
-        (lambda: check_rounding(None), "rounding"),
         (lambda: scalar(fmt="fp16"), "'fp16'"),
         (lambda: scalar(fmt=lp.AffineFormat(8)), "quantize"),
         (lambda: round_array(ONES, lp.BlockFormat("e4m3"), "to_odd"), "fmt"),
-        (lambda: round_array(np.float32(1), FP16, "to_odd"), "float64"),
         (lambda: array(None), "draws"),
-        (lambda: array(ONES), "draws"),
         (lambda: table(boundaries=["b"]), "boundar"),
         (lambda: lp.Quantizer("e2m1", hadamard=16, signs=1.5), "signs"),
         (lambda: replace(lp.Recipe(), acc="e5m2"), "'fprop'"),

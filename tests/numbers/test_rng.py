@@ -117,13 +117,6 @@ def test_array_equals_scalar(rng, bits):
     assert int(got.max()) < 2**bits
 
 
-def test_draws_shapes():
-    assert draws(1, 0, 2, 3, 4, 8).shape == ()
-    assert draws(1, 0, 2, 3, np.zeros((0, 3), int), 8).shape == (0, 3)
-    assert draws(1, 0, np.zeros((4, 1), int), np.zeros(3, int), 5, 8).shape == (4, 3)
-    assert draws(1, 0, 2, 3, 4, 8).dtype == np.uint32
-
-
 @each("rng, along", RNGS, ["row", "col", "k", "site", "seed"])
 def test_every_key_changes_the_bits_evenly(rng, along):
     """Neighbouring keys differ, and each of the 32 bits is set half of the time."""

@@ -100,13 +100,6 @@ def test_accumulate_keys_its_draws_by_site_row_col_and_k() -> None:
     assert_sum(name, [third, third, None, third], total, bias=float(third))
 
 
-def test_product_is_exact() -> None:
-    assert exact.product(2.0**-149, 2.0**-149) == Fraction(1, 2**298)
-    assert math.copysign(1, exact.product(-0.0, 3.0)) == -1
-    assert math.isnan(exact.product(INF, 0.0))
-    assert exact.product(-INF, 2.0) == -INF
-
-
 @each("kind", ["plain", "wide", "cancelling"])
 def test_matmul_in_fp32_equals_float32_additions_of_exact_products(kind, rng):
     # bfloat16 operands: the product has 16 bits, so float32 holds it and rounds the sum once.

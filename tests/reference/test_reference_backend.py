@@ -52,16 +52,6 @@ def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) ->
     assert_bit_equal(total, BACKEND.matmul(a, b, bias, ints, SEED, 0))
 
 
-def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
-    total, addend = torch.randn(6, 5), torch.randn(6, 5)
-    ints = Accumulator("fp32", "stochastic", chunk=1, outer="e5m1").to_ints()
-    total = BACKEND.matmul(torch.eye(6), total, None, Accumulator("e5m1").to_ints(), None, 0)
-    whole, part = total.clone(), total[2:, 3:].contiguous()
-    BACKEND.accumulate(whole, addend, (0, 0), ints, SEED, 3, SITE_OUTER, 9)
-    BACKEND.accumulate(part, addend[2:, 3:], (2, 3), ints, SEED, 3, SITE_OUTER, 9)
-    assert_bit_equal(part, whole[2:, 3:])
-
-
 def test_backend_leaves_numpy_error_state_alone() -> None:
     with np.errstate(all="raise"):
         x = torch.tensor([[torch.inf, torch.nan, 3e38, 1e-45]])

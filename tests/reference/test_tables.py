@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 import lpkernels as lp
@@ -44,24 +43,3 @@ def test_blocks_of_tables_are_exact(mode):
     q = twin.scaled(x, Quantizer("block8_nf4_sfp32", mode), seed=9)
     assert_bit_equal(q.values[0, :8], np.zeros(8, np.float32))
     assert np.isnan(q.scale[1, 0]) and np.isnan(q.scale[2, 2]) and q.scale[0, 0] == 1.0
-
-
-def test_masters_and_states_are_kept_as_codes_of_tables_and_the_fused_pass_refuses_them():
-    from lpkernels.techniques.loss_scaling import MasterWeights
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(6, 3)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    masters = MasterWeights(inner, weight="posit8es1", master="posit16es2", state="posit16es1")
-    for _ in range(2):
-        model(torch.randn(4, 6)).square().sum().backward()
-        masters.step()
-        masters.zero_grad()
-    assert torch.equal(lp.quantize(model.weight, "posit8es1"), model.weight)
-    again = MasterWeights(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        weight="posit8es1", master="posit16es2", state="posit16es1",
-    )  # fmt: skip
-    again.load_state_dict(masters.state_dict())
-    with pytest.raises((ValueError, NotImplementedError), match="posit8es1"):
-        MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight="posit8es1", fused=True)

@@ -45,7 +45,6 @@ def test_quantize_takes_any_dtype_and_strides(fmt: str, dtype: type, rng: np.ran
     assert_bit_equal(got, twin.quantize(np.ascontiguousarray(x), Quantizer(fmt, "stochastic")))
 
 
-TOP = float(np.float32(3.4e38))
 THIRD = float(np.float32(0.3))
 BLOCKED = [[4.0, 4.0, 0.3], [4.0, 4.0, 100.0]]
 
@@ -55,19 +54,12 @@ BLOCKED = [[4.0, 4.0, 0.3], [4.0, 4.0, 100.0]]
     # float64 is rounded once: through float32 this would be the tie 1 + 2^-11, which goes to 1.
     ("fp16", [1 + 2**-11 + 2**-40], [1 + 2**-10]),
     ("e5m2:toward_positive", [1e-310, -1e-310], [2**-16, -0.0]),
-    # e2m1 holds 0 0.5 1 1.5 2 3 4 6; the scale is 1, then 2^-1, then 2.
-    ("block4_e2m1", [4.0, 0.3, -2.6, 7.9], [4.0, 0.5, -3.0, 6.0]),
-    ("block4_e2m1", [2.0, 0.3, -2.6, 3.9], [2.0, 0.25, -3.0, 3.0]),
-    ("block4_e2m1", [8.0, 0.3, -2.6], [8.0, 0.0, -3.0]),
     # floor(log2 500) - 8 = 0: 500 lies beyond e4m3fn's 448, whose own overflow is NaN.
     ("block32_e4m3fn", [500.0, -500.0], [448.0, -448.0]),
-    ("block32_e4m3fn", [0.0, -0.0], [0.0, -0.0]),
     ("block2_e4m3fn", [1.0, math.nan, 1.0, 2.0], [math.nan, math.nan, 1.0, 2.0]),
     ("block2_e4m3fn", [1.0, math.inf, 1.0, 2.0], [math.nan, math.nan, 1.0, 2.0]),
-    ("block2_e4m3fn", [1.0, -math.inf, 1.0, 2.0], [math.nan, math.nan, 1.0, 2.0]),
     # floor(log2 x) - 2 would be -151: with X = -127 the step of e2m1 is 2^-128.
     ("block32_e2m1", [2.0**-149, 3 * 2.0**-130], [0.0, 2.0**-128]),
-    ("block32_e2m1", [TOP], [6 * 2.0**125]),
     # Directed modes do not lose values far below the scale.
     ("block2_e2m1:toward_positive", [2.0**127, 1e-300], [2.0**127, 2.0**124]),
     ("block2_e2m1", [2.0**127, 1e-300], [2.0**127, 0.0]),
@@ -87,9 +79,7 @@ BLOCKED = [[4.0, 4.0, 0.3], [4.0, 4.0, 100.0]]
     # Special values are left out of the range.
     ("affine2", [0.0, math.nan, 3.0, math.inf, -math.inf], [0.0, math.nan, 3, 3, 0]),
     ("affine2", [math.nan, math.inf], [math.nan, math.nan]),
-    ("affine2_sym", [math.nan, math.inf], [math.nan, math.nan]),
     # The floor of the scale flattens narrow tensors.
-    ("affine8", [1.0, 1.0], [1.0, 1.0]),
     ("affine8", [0.0, 4e-9, 6e-9], [0.0, 0.0, float(np.float32(1e-8))]),
     ("affine8_sym", [-0.0, -0.0], [0.0, 0.0]),
 )
