@@ -8,10 +8,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.experiments.training.callbacks.diagnosis import DiagnosisConfig
-from lpkernels.experiments.training.callbacks.every_tensor import EveryTensor, EveryTensorConfig
-from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig
-from lpkernels.experiments.training.callbacks.master_weights import MasterWeightsConfig
+from lpkernels.experiments.training.callbacks.every_tensor import EveryTensor
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights, Report
@@ -59,13 +56,6 @@ def test_gradients_are_unscaled_by_the_run_s_scale(tmp_path: Path, scale: dict[s
         assert [[e + 10, n] for e, n in row.unscaled.to_pairs()] == row.histogram.to_pairs()
 
 
-test_wrong_settings_of_a_diagnosis = rejects(
-    lambda values: DiagnosisConfig(**values),
-    [
-        ({"diagnose": "fp17"}, "DiagnosisConfig: diagnose: diagnose: fmt: .*'fp17'"),
-        ({"diagnose_every": 2}, "diagnose_every: belongs to diagnose"),
-    ],
-)
 LOW, HIGH = "e4m2_sat:stochastic", "e6m9_sat:stochastic"
 tensors_in = partial(tiny_trainer, SMALL)
 
@@ -102,18 +92,6 @@ def test_delayed_scales_are_updated_and_resume(
     assert len(scales) == 9 and all(value != 1 for value in scales.values())
 
 
-test_wrong_settings_of_tensors_are_refused = rejects(
-    lambda values: EveryTensorConfig(**values),
-    [
-        *(({f: "e6m9"}, f"{f}: belongs to tensors") for f in ("ends", "tensor_sums")),
-        *(
-            ({"tensors": LOW, f: "e99"}, f"EveryTensorConfig: {f}: ")
-            for f in ("tensors", "ends", "tensor_sums")
-        ),
-    ],
-)
-
-
 scaled_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
 
 
@@ -136,15 +114,6 @@ def test_a_scale_at_its_floor_ends_the_run_with_the_parameter(tmp_path: Path) ->
         scaled_in(tmp_path, **{**DYNAMIC, **floor}).fit()
 
 
-test_settings_that_contradict_are_refused = rejects(
-    lambda values: LossScaleConfig(**values),
-    [
-        ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
-        ({"scale_interval": 5}, "scale_interval: belongs to dynamic_scale"),
-        ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: belongs to"),
-        ({"loss_scale": 1e-40}, "Config: loss_scale: expected a positive finite scale"),
-    ],
-)
 BASE = SMALL.replace(optimizer="adam", lr=1e-3)
 NARROW = {
     "master": "e6m9:stochastic",
@@ -191,16 +160,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits(scale: float, tmp_path: Path) ->
     goes_on_alike(partial(masters_in, **NARROW, loss_scale=scale, clip=1.0), tmp_path, 6)
 
 
-test_settings_of_masters_are_checked = rejects(
-    lambda values: MasterWeightsConfig(**values),
-    [
-        ({"opt_state": "exp_avg=bf16,=fp16"},
-         "MasterWeightsConfig: opt_state: expected <format> or <st"),
-        ({"working": "fp17"}, r"MasterWeightsConfig: working: .* unknown format 'fp17'"),
-    ],
-)  # fmt: skip
-
-
 def test_errors_of_layers_are_recorded_and_change_no_bit(tmp_path: Path) -> None:
     values = {"data": "text", "model": "gpt1", "width": 8, "train_size": 48, "epochs": 2}
     recipe = "Recipe(input='fp4_e2m1', weight='e4m3_sat', grad_output='e5m2:stochastic')"
@@ -224,3 +183,21 @@ def test_errors_of_layers_are_recorded_and_change_no_bit(tmp_path: Path) -> None
         zeroed = (lp.quantize(layer.weight, "e4m3_sat") == 0) & (layer.weight != 0)
     share = zeroed.double().mean().item()
     assert last["zeroed_weight_blocks.0.up"] == pytest.approx(share, rel=1e-4)
+
+
+test_settings_are_checked = rejects(
+    lambda values: RunConfig.of(**values),
+    [
+        ({"diagnose": "fp17"}, "DiagnosisConfig: diagnose: diagnose: fmt: .*'fp17'"),
+        ({"diagnose_every": 2}, "diagnose_every: belongs to diagnose"),
+        *(({f: "e6m9"}, f"{f}: belongs to tensors") for f in ("ends", "tensor_sums")),
+        *(({"tensors": LOW, f: "e99"}, f"EveryTensorConfig: {f}: ")
+          for f in ("tensors", "ends", "tensor_sums")),
+        ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
+        ({"scale_interval": 5}, "scale_interval: belongs to dynamic_scale"),
+        ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: belongs to"),
+        ({"loss_scale": 1e-40}, "Config: loss_scale: expected a positive finite scale"),
+        ({"opt_state": "exp_avg=bf16,=fp16"}, "MasterWeightsConfig: opt_state: expected <format>"),
+        ({"working": "fp17"}, r"MasterWeightsConfig: working: .* unknown format 'fp17'"),
+    ],
+)  # fmt: skip

@@ -96,36 +96,6 @@ def test_models_take_their_data_and_are_converted(name: str, kind: str, norm: st
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-test_unknown_model_is_refused = rejects(
-    lambda name: build_model(name, IMAGES),
-    [
-        (name, f"expected one of .*docs/training.md .* for the depth, got {name!r}")
-        for name in ("vgg16", "cnn3_plain", "", "cnn-3", "3", "lee-resnet183")
-    ],
-)
-NONE = "depth and width must be at least 1"
-test_impossible_sizes_are_refused = rejects(
-    lambda given: build_model(*given[:2], **given[2]),
-    [
-        (("resnet9", IMAGES, {}), r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"),
-        (("resnet18", IMAGES, {"width": -1}), NONE),
-        (("lstm0", TASKS["text"], {}), NONE),
-        (("gpt1", TASKS["text"], {"width": 6}),
-         "a width that 4 heads divide, got depth=1 and width=6"),
-    ],
-)  # fmt: skip
-
-
-test_models_for_other_data_and_norms_that_they_lack_are_refused = rejects(
-    lambda given: models.model_builder(given[0], given[1], norm=given[2]),
-    [
-        (("lstm1", IMAGES, ""),
-         "lstm<depth> is for text, and the data are images; expected one of .*, got 'lstm1'"),
-        (("gpt1", TASKS["text"], "none"), "norm: gpt<depth> has layer, got 'none'"),
-    ],
-)  # fmt: skip
-
-
 def test_a_family_is_one_function() -> None:
     try:
 
@@ -159,15 +129,6 @@ def test_parameters_are_known_and_unknown_names_refused() -> None:
     listed = r"expected one of .*docs/choosing-an-accumulator.md.*got 'vgg'"
     with pytest.raises(ValueError, match=listed):
         workload("vgg")
-
-
-def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone() -> None:
-    first, again = (workload("tiny-gpt", batch=2) for _ in range(2))
-    assert torch.equal(first.sample, again.sample)
-    assert torch.equal(first.loss(first.model(first.sample)), again.loss(again.model(again.sample)))
-    work = workload("resnet18-imagenet", batch=64, device="meta")
-    assert {p.device.type for p in work.model.parameters()} == {"meta"}
-    assert work.sample.is_meta and work.sample.shape == (64, 3, 224, 224)
 
 
 # By width in percent, parameters with 10 and with 100 classes, counted in the released code.
@@ -226,11 +187,18 @@ def test_first_weights_have_the_released_deviations() -> None:
     assert not mobile.head.bias.any()
 
 
-test_other_widths_and_norms_are_refused = rejects(
-    lambda given: build_model(given[0], images(), **given[1]),
+TEXT, AT_LEAST_1 = TASKS["text"], "depth and width must be at least 1"
+test_names_sizes_and_norms_that_cannot_be_are_refused = rejects(
+    lambda given: build_model(given[0], given[1], **given[2]),
     [
-        *(((name, {"width": 16}), f"{name}: width must be 100, 50, 25, 10, in percent of the paper")
-          for name in LEE_PARAMETERS),
-        (("lee-resnet18", {"norm": "layer"}), "norm: lee-resnet18 has batch, got 'layer'"),
+        *(((name, IMAGES, {}), f"expected one of .*docs/training.md .* for the depth, got {name!r}")
+          for name in ("vgg16", "cnn3_plain", "", "cnn-3", "3", "lee-resnet183")),
+        (("resnet9", IMAGES, {}), r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"),
+        (("resnet18", IMAGES, {"width": -1}), AT_LEAST_1), (("lstm0", TEXT, {}), AT_LEAST_1),
+        (("gpt1", TEXT, {"width": 6}), "a width that 4 heads divide, got depth=1 and width=6"),
+        (("lstm1", IMAGES, {}), "lstm<depth> is for text, and the data are images; .*got 'lstm1'"),
+        (("gpt1", TEXT, {"norm": "none"}), "norm: gpt<depth> has layer, got 'none'"),
+        (("lee-squeezenet", IMAGES3, {"width": 16}), "lee-squeezenet: width must be 100, 50"),
+        (("lee-resnet18", IMAGES3, {"norm": "layer"}), "norm: lee-resnet18 has batch, got 'layer'"),
     ],
 )  # fmt: skip
