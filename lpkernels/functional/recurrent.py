@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry, linear
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
+
+# The state of a cell, which comes and returns in one form.
+_State = TypeVar("_State", bound=Tensor | tuple[Tensor, Tensor])
 
 
 def _direction(
@@ -201,9 +205,10 @@ rnn_tanh = member("rnn_tanh", _layers, RNN_TANH)
 rnn_relu = member("rnn_relu", _layers, RNN_RELU)
 
 
-def lstm_cell(
+def _cell(
+    cell: Cell,
     input: Tensor,
-    hx: tuple[Tensor, Tensor],
+    hx: _State,
     w_ih: Tensor,
     w_hh: Tensor,
     b_ih: Tensor | None = None,
@@ -212,83 +217,34 @@ def lstm_cell(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
-    """``torch.lstm_cell`` under a recipe: one step of ``lstm``.
+) -> _State:
+    """``torch.NAME`` under a recipe: one step of a layer.
 
     Both products of the gates are ``linear``; everything behind them, and its gradient, is
     float32's. The weights' gradients sum over n. A layer made of cells adds the gradients of its
     steps in float32; in ``lstm`` a gradient is one sum over all steps.
 
     Args:
-        input: (N, in), hx: (h, c), each (N, H); dtypes as in ``linear``.
-        w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
+        input: (N, in); dtypes as in ``linear``.
+        hx: h, (N, H); of ``lstm_cell`` (h, c), each (N, H).
+        w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None, with the
+            gates of ``lstm``, in torch's order, such as
             https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
-    Returns: h and c, (N, H), float32.
+    Returns: the new hx, float32.
     Raises: as ``linear``.
     """
-    call = (w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)
-    h, c = _step(LSTM, input, tuple(hx), *call)
-    return h, h if c is None else c
-
-
-def _cell_of_one_state(
-    cell: Cell,
-    input: Tensor,
-    hx: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
-    *,
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """``torch.NAME`` under a recipe: as ``lstm_cell``, with one state.
-
-    Args:
-        input: (N, in), hx: h, (N, H); dtypes as in ``linear``.
-        w_ih: (gates * H, in), w_hh: (gates * H, H), b_ih, b_hh: (gates * H,) or None; ``gru_cell``
-            has 3 gates, the others have one.
-        recipe, generator, backend: as in ``lstm_cell``.
-
-    Returns: h, (N, H), float32.
-    Raises: as ``linear``.
-    """
-    return _step(cell, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
-
-
-gru_cell = member("gru_cell", _cell_of_one_state, GRU)
-rnn_tanh_cell = member("rnn_tanh_cell", _cell_of_one_state, RNN_TANH)
-rnn_relu_cell = member("rnn_relu_cell", _cell_of_one_state, RNN_RELU)
-
-
-def _step(
-    cell: Cell,
-    input: Tensor,
-    hx: tuple[Tensor, ...],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None,
-    b_hh: Tensor | None,
-    recipe: Recipe | str,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-) -> tuple[Tensor, Tensor | None]:
-    recipe = as_recipe(recipe)
+    recipe, name = as_recipe(recipe), f"{cell.name}_cell"
     if recipe.is_torch:
-        states = hx if cell is LSTM else hx[0]
-        torchs = getattr(torch, f"{cell.name}_cell")
-        result = own(torchs, input, states, w_ih, w_hh, b_ih, b_hh)
-        return result if cell is LSTM else (result, None)
-    name = f"{cell.name}_cell"
-    _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(hx)})
+        result: _State = own(getattr(torch, name), input, hx, w_ih, w_hh, b_ih, b_hh)
+        return result
+    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(states)})
     rows = [(*input.shape[:-1], w_hh.shape[-1])] * cell.states
-    if len(w_ih) != len(w_hh) or [tuple(state.shape) for state in hx] != rows:
+    if len(w_ih) != len(w_hh) or [tuple(state.shape) for state in states] != rows:
         raise ValueError(
-            f"{name}: input has shape {tuple(input.shape)}, hx {[tuple(x.shape) for x in hx]}, "
+            f"{name}: input has shape {tuple(input.shape)}, hx {[tuple(x.shape) for x in states]}, "
             f"w_ih {tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}; expected (N, in), (N, H) "
             f"each, ({cell.gates} H, in), ({cell.gates} H, H)"
         )
@@ -296,6 +252,13 @@ def _step(
     first = seeds.seed_of_call(name, recipe, generator, backend, cell_ranks)
     second = seeds.seed_of_product(first, 1)
     zx = linear(input, w_ih, b_ih, recipe=recipe, generator=first, backend=backend)
-    zh = linear(hx[0], w_hh, b_hh, recipe=recipe, generator=second, backend=backend)
-    c = hx[1].float() if len(hx) == 2 else None
-    return cell.forward(zx, zh, hx[0].float(), c)[:2]
+    zh = linear(states[0], w_hh, b_hh, recipe=recipe, generator=second, backend=backend)
+    c = states[1].float() if len(states) == 2 else None
+    h, c, _ = cell.forward(zx, zh, states[0].float(), c)
+    return h if c is None else (h, c)  # type: ignore[return-value]
+
+
+lstm_cell = member("lstm_cell", _cell, LSTM)
+gru_cell = member("gru_cell", _cell, GRU)
+rnn_tanh_cell = member("rnn_tanh_cell", _cell, RNN_TANH)
+rnn_relu_cell = member("rnn_relu_cell", _cell, RNN_RELU)
