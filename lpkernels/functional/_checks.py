@@ -99,8 +99,8 @@ def operands(function: str, **tensors: Tensor | None) -> bool:
         if value is not None and value.dtype == torch.float64:
             raise TypeError(
                 f"{function}: {name} is float64, but emulated arithmetic takes float32, bfloat16 "
-                "or float16 operands; "
-                f"round it first: lp.quantize({name}, fmt).float(); a model: model.float()"
+                f"or float16 operands; round it first: lp.quantize({name}, fmt).float(); a model: "
+                "model.float()"
             )
     return False
 

@@ -88,8 +88,7 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     if codes.dtype != torch.uint8 or codes.dim() != 1:
         raise TypeError(
             f"unpack: codes must be a 1-D uint8 tensor as pack returns it, got {codes.dtype} of "
-            "shape "
-            f"{tuple(codes.shape)}; .view(torch.uint8).flatten() reinterprets contiguous bytes"
+            f"shape {tuple(codes.shape)}; .view(torch.uint8).flatten() reinterprets bytes"
         )
     if isinstance(shape, int) or any(size < 0 for size in shape):
         raise ValueError(f"unpack: shape must be a sequence of sizes >= 0, got {shape!r}")
@@ -107,15 +106,12 @@ def _lowered(function: str, fmt: PackableLike) -> tuple[int, ...]:
     """The integers of a format that can be packed."""
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
-        return _checks.constant(_named, function, fmt)
+        return _checks.constant(_packable, function, fmt)
     return _packable(function, fmt)
 
 
-def _named(function: str, name: str) -> tuple[int, ...]:
-    return _packable(function, as_format(name))
-
-
 def _packable(function: str, fmt: object) -> tuple[int, ...]:
+    fmt = as_format(fmt) if isinstance(fmt, str) else fmt
     if isinstance(fmt, AffineFormat):
         raise ValueError(
             f"{function}: {fmt} cannot be packed: its codes mean nothing without the range of the "

@@ -46,7 +46,7 @@ _MODE = 4
 _CODE_SIZES = (4, 8, 16)
 
 
-class _Kept(NamedTuple):
+class _Codes(NamedTuple):
     """The last fields of a Row: the bits of a code, and size and axis of blocks with a scale."""
 
     bits: int
@@ -54,7 +54,7 @@ class _Kept(NamedTuple):
     axis: int = 0
 
 
-_NOT_KEPT = _Kept(0)
+_NO_CODES = _Codes(0)
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
     scaled = [fmt.to_ints() for fmt in formats if isinstance(fmt, BlockFormat)]
     if recipe.by_product is not None or not all(map(follows_from_values, scaled)):
         return recipe
-    made = object.__new__(TabledRecipe)
-    numbers, lengths, parts, its_axes = _read(recipe, tuple(formats))
+    in_table = object.__new__(TabledRecipe)
+    numbers, lengths, parts, recipe_axes = _read(recipe, tuple(formats))
     table = torch.tensor(numbers, dtype=torch.int64, device="cpu")
-    for index, (name, part, fuses, kept) in enumerate(parts):
-        row = Row(table, index, fuses, *kept)
-        object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)
-    object.__setattr__(made, "input_range", recipe.input_range)
-    made._learn(its_axes)
-    return made
+    for index, (name, part, fuses, codes) in enumerate(parts):
+        row = Row(table, index, fuses, *codes)
+        object.__setattr__(in_table, name, _in_table(part, row) if lengths[index] else part)
+    object.__setattr__(in_table, "input_range", recipe.input_range)
+    in_table._learn(recipe_axes)
+    return in_table
 
 
 def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
@@ -125,26 +125,26 @@ def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
 @lru_cache(maxsize=1024)
 def _read(
     recipe: Recipe, formats: tuple[Format, ...]
-) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Kept]], tuple[Axis, ...]]:
+) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Codes]], tuple[Axis, ...]]:
     """The table, with an empty row for a part that rounds nothing; each part with the fields of its
     Row; and the axes of all quantizers that may stand in a row."""
     rows, parts, quantizers = [], [], []
     for name in QUANTIZERS + PRODUCTS:
         part = getattr(recipe, name)
         ints: Ints = ()
-        fuses, kept = False, _NOT_KEPT
+        fuses, codes = False, _NO_CODES
         if isinstance(part, Accumulator):
             ints = () if part.is_native else part.to_ints()
         elif part is not None:
             ints = part.to_ints()
-            quantizers += [(name, each) for each in _options(part, formats)]
             options = _options(part, formats)
-            fuses = all(each.fuses for each in options)
-            kept = _kept([each.to_ints()[:-_MODE] for each in options])
+            quantizers += [(name, option) for option in options]
+            fuses = all(option.fuses for option in options)
+            codes = _codes([option.to_ints()[:-_MODE] for option in options])
         rows.append([len(ints), *ints] + [0] * (ROW - 1 - len(ints)))
-        parts.append((name, part, fuses, kept))
-    its_axes = tuple(dict.fromkeys(axes(quantizers)))
-    return np.array(rows, np.int64), [row[0] for row in rows], parts, its_axes
+        parts.append((name, part, fuses, codes))
+    recipe_axes = tuple(dict.fromkeys(axes(quantizers)))
+    return np.array(rows, np.int64), [row[0] for row in rows], parts, recipe_axes
 
 
 def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:
@@ -153,13 +153,13 @@ def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:
     return [replace(part, fmt=fmt) for fmt in turns] if part.fmt in turns else [part]
 
 
-def _kept(formats: list[Ints]) -> _Kept:
+def _codes(formats: list[Ints]) -> _Codes:
     """Room for the codes of each of these formats."""
     blocks = [fmt for fmt in formats if fmt[KIND] == BLOCK]
     axes = {fmt[InBlock.AXIS] for fmt in blocks}
     if len(axes) > 1 or not all(fmt[KIND] != AFFINE and ops.has_every_code(fmt) for fmt in formats):
-        return _NOT_KEPT
+        return _NO_CODES
     bits = max(code_bits(fmt) for fmt in formats)
     if blocks:
-        return _Kept(bits, min(fmt[InBlock.SIZE] for fmt in blocks), *axes)
-    return _Kept(next((size for size in _CODE_SIZES if bits <= size), 0))
+        return _Codes(bits, min(fmt[InBlock.SIZE] for fmt in blocks), *axes)
+    return _Codes(next((size for size in _CODE_SIZES if bits <= size), 0))

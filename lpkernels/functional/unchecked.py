@@ -1,5 +1,5 @@
-"""Rounding, and an optimizer's step, for callers that check their arguments once and have many
-tensors a step."""
+"""Rounding, packing and an optimizer's step, for callers that check their arguments once and have
+many tensors a step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.functional._checks import axis as check_axis
 from lpkernels.functional.seeds import seed_for
-from lpkernels.ops import Ints, UpdateTensors, records, update
+from lpkernels.ops import Ints, UpdateTensors, pack, records, unpack, update
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-__all__ = [
-    "UpdateTensors",
-    "check_axis",
-    "packed",
-    "records",
-    "rounded",
-    "unpacked",
-    "update",
-]
+__all__ = ["UpdateTensors", "check_axis", "pack", "records", "rounded", "unpack", "update"]
 
 
 def rounded(
@@ -37,16 +29,3 @@ def rounded(
     if counts is None:
         return ops.quantize(x, quantizer, *call)
     return ops.quantize_counting(x, quantizer, counts, None, *call)
-
-
-def packed(x: Tensor, fmt: Ints) -> Tensor:
-    """`pack` of a tensor without gradient, without its checks.
-
-    Raises: ValueError: a value without a code.
-    """
-    return ops.pack(x, fmt)
-
-
-def unpacked(codes: Tensor, fmt: Ints, numel: int) -> Tensor:
-    """`unpack` of codes that `packed` made, without its checks."""
-    return ops.unpack(codes, fmt, (numel,))

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
-from lpkernels.functional.unchecked import packed, unpacked
+from lpkernels.functional.unchecked import pack, unpack
 
 
 class Memory(NamedTuple):
@@ -98,7 +98,7 @@ class Codes:
         numel = x.untyped_storage().nbytes() // x.element_size()
         flat = x.detach().as_strided((numel,), (1,), 0)
         try:
-            self._codes = packed(flat, self._fmt)
+            self._codes = pack(flat, self._fmt)
         except ValueError:
             return False
         self._numel = numel
@@ -111,7 +111,7 @@ class Codes:
         if unpacked_last is None or unpacked_last[0] is not self:
             assert self._codes is not None
             # The operation before may have asked for the same: backward goes back the same way.
-            values = unpacked(self._codes, self._fmt, self._numel)
+            values = unpack(self._codes, self._fmt, (self._numel,))
             unpacked_last = self._meter.unpacked = (self, values)
         return unpacked_last[1].to(dtype)
 
