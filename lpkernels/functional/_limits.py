@@ -36,7 +36,7 @@ def limits_of(
     axis = axis_of(quantizer)
     slices = 1 if axis is None else x.shape[axis]
     if isinstance(ends, Tensor):
-        _check_tensor(function, "range", ends, x)
+        _check(function, "range", ends, x)
         if ends.shape not in ((2,), (2, slices)):
             raise ValueError(
                 f"{function}: range has shape {tuple(ends.shape)}, expected (2,)"
@@ -72,10 +72,9 @@ def amax_of(
             f"{format_from_ints(quantizer[InQuantizer.FORMAT])} has no scale of the tensor; leave "
             "amax away, or use a format with tensor_scale=True or block_size='tensor'"
         )
+    _check(function, "amax", amax, x)
     if not isinstance(amax, Tensor):
-        _check_number(function, "amax", amax)
         return x.new_full((1,), float(amax), dtype=torch.float64)
-    _check_tensor(function, "amax", amax, x)
     if amax.numel() != 1:
         raise ValueError(
             f"{function}: amax must have one element, got shape {tuple(amax.shape)}; use .amax()"
@@ -96,10 +95,9 @@ def _widened(x: Tensor) -> Tensor:
 def _row(
     function: str, x: Tensor, axis: int | None, slices: int, name: str, end: float | Tensor
 ) -> Tensor:
+    _check(function, f"range's {name}", end, x)
     if not isinstance(end, Tensor):
-        _check_number(function, f"range's {name}", end)
         return x.new_full((slices,), float(end), dtype=torch.float64)
-    _check_tensor(function, f"range's {name}", end, x)
     if end.shape not in ((), (1,), (slices,)):
         raise ValueError(
             f"{function}: range's {name} has shape {tuple(end.shape)}, expected one element"
@@ -115,19 +113,18 @@ def checked_on_device(limits: Tensor) -> Tensor:
     return torch.where((span >= 0) & (span < math.inf), limits, math.nan).contiguous()
 
 
-def _check_number(function: str, name: str, end: object) -> None:
-    if isinstance(end, bool) or not isinstance(end, int | float):
-        raise TypeError(
-            f"{function}: {name} must be a number or a tensor, got {type(end).__name__}"
-        )
-
-
-def _check_tensor(function: str, name: str, end: Tensor, x: Tensor) -> None:
-    if end.dtype not in _checks.FLOATING:
+def _check(function: str, name: str, end: object, x: Tensor) -> None:
+    """end is a number, or a floating tensor on x's device."""
+    if not isinstance(end, Tensor):
+        if isinstance(end, bool) or not isinstance(end, int | float):
+            raise TypeError(
+                f"{function}: {name} must be a number or a tensor, got {type(end).__name__}"
+            )
+    elif end.dtype not in _checks.FLOATING:
         raise TypeError(
             f"{function}: {name} must be of a floating dtype, got {end.dtype}; use .double()"
         )
-    if end.device != x.device:
+    elif end.device != x.device:
         raise ValueError(
             f"{function}: {name} is on {end.device} but x on {x.device}; move it with "
             ".to(x.device), or pass numbers"

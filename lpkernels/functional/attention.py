@@ -118,9 +118,9 @@ def attended(
     """Attention of checked operands and its weights; ``matmul`` makes its two products. It is the
     one rule, which ``lpkernels.nn.observing`` shares.
 
-    Scores, softmax, dropout and values are stored. A bool mask is True where a key takes part; any
-    other is added. The weights of a query without any key are ``empty_rows``. None says that the
-    mask leaves every query a key; backward then keeps no tensor for such rows.
+    A bool mask is True where a key takes part; any other is added. The weights of a query without
+    any key are ``empty_rows``. None says that the mask leaves every query a key; backward then
+    keeps no tensor for such rows.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = matmul(query, key.mT, "scores") * scale

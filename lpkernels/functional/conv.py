@@ -60,12 +60,8 @@ class _SlidingGeometry:
 
 
 class ConvGeometry(_SlidingGeometry):
-    """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b in 1 to 3 dimensions.
-
-    Order of the sums within a group: (c_in, kernel) forward, (c_out, kernel) for the input's
-    gradient, (n, output position) for the gradients of weight and bias. A tap on padding adds
-    nothing, but its position counts.
-    """
+    """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b, in 1 to 3
+    dimensions."""
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
         return how.of(fprop_of(x, w, b, self.conv()))
@@ -81,9 +77,8 @@ class ConvTransposeGeometry(_SlidingGeometry):
     """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
     y's shape to the shape of x (N, C_in, *).
 
-    So dx is that convolution of dy, and dw its wgrad. Order of the sums within a group: (c_in,
-    kernel) forward, (c_out, kernel) for the input's gradient, (n, input position) for the weight's,
-    (n, output position) for the bias'. The draws have the keys of the convolution's passes.
+    So dx is that convolution of dy, and dw its wgrad. The sums have the order and the draws the
+    keys of the convolution's passes: docs/contract.md, "The order of k" and "Draws".
     """
 
     def output_shape(self, x: Tensor, w: Tensor) -> list[int]:
@@ -287,9 +282,8 @@ def _conv(
 ) -> Tensor:
     """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
 
-    The sums run in the order of k, within a group: over (c_in, kernel) forward, (c_out, kernel) for
-    the input's gradient, (n, output position) for the gradients of weight and bias. A tap on
-    padding adds nothing, whatever the weight there, but its position counts for chunks and draws.
+    The sums run in the order of k (docs/contract.md). A tap on padding adds nothing, whatever the
+    weight there, but its position counts for chunks and draws.
 
     Args:
         x: (N, C_in, *) or (C_in, *), with L, (H, W) or (D, H, W) in place of the star; dtypes as in
@@ -303,9 +297,7 @@ def _conv(
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
 
-    Returns:
-        (N, C_out, *), without N if x had none; float32.
-
+    Returns: (N, C_out, *), without N if x had none; float32.
     Raises: as ``linear``; ValueError: a stride, padding, dilation or groups that does not fit.
     """
     recipe = as_recipe(recipe)
@@ -375,11 +367,11 @@ def _conv_transpose(
 ) -> Tensor:
     """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
 
-    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``: its
-    sums run over (c_in, kernel) within a group, and a tap that falls between strides or outside
-    adds nothing, but its position counts for chunks and draws. The input's gradient is that
-    convolution of the output's, in ``recipe.dgrad``, over (c_out, kernel); the weight's gradient
-    sums over (n, input position) and the bias' over (n, output position), both in ``recipe.wgrad``.
+    The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``; the
+    input's gradient is that convolution of the output's, in ``recipe.dgrad``; the gradients of
+    weight and bias are in ``recipe.wgrad``. docs/contract.md, "The order of k", has the sums. A
+    tap that falls between strides or outside adds nothing, but its position counts for chunks and
+    draws.
 
     Args:
         x: (N, C_in, *) or (C_in, *), as in ``conv2d``; dtypes as in ``linear``.
@@ -391,9 +383,7 @@ def _conv_transpose(
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
 
-    Returns:
-        (N, C_out, *), without N if x had none; float32.
-
+    Returns: (N, C_out, *), without N if x had none; float32.
     Raises: as ``linear``; ValueError: a stride, padding, output_padding, dilation or groups that
         does not fit.
     """

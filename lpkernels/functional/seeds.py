@@ -59,11 +59,8 @@ _sources = _Sources()
 def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor | None:
     """The seed of one call: a 0-d int64 tensor, or None, and nothing is drawn, if it needs none.
 
-    Args:
-        needs: whether anything in the call rounds stochastically.
-        generator: a torch.Generator on the CPU, which is advanced by one draw; a 0-d int64 tensor,
-            which is the seed; or None: the innermost `seed_from` block, else torch's default CPU
-            generator, which torch.manual_seed sets.
+    generator: a torch.Generator on the CPU, which is advanced by one draw; a 0-d int64 tensor, the
+        seed itself; or None: the innermost `seed_from` block, else torch's default CPU generator.
     """
     if not needs:
         return None
@@ -83,8 +80,7 @@ def seed_of_call(
 ) -> Tensor | None:
     """`seed_for` of a call under a recipe, whose last arguments are checked first.
 
-    Args:
-        ranks: of the tensors that the recipe's quantizers with an axis meet.
+    ranks: of the tensors that the recipe's quantizers with an axis meet.
     """
     _checks.call(function, backend, generator)
     if recipe.axes:
@@ -101,11 +97,9 @@ def seed_of_product(seed: Tensor | None, index: int) -> Tensor | None:
 
 
 def derived_seed(seed: Tensor, key: int | Tensor) -> Tensor:
-    """``rng.derive_seed(seed, key)`` on the seed's device, which nobody waits for.
+    """``rng.derive_seed(seed, key)`` of int64 seeds on their device, for which nobody waits.
 
-    Args:
-        seed: int64, any shape.
-        key: not 0; an int or an int64 tensor on the seed's device, broadcast with it.
+    key: not 0; an int or an int64 tensor on the seed's device, broadcast with it.
     """
     keys = key if isinstance(key, Tensor) else torch.full_like(seed, key)
     # The product is a tensor's, which wraps modulo 2^64.
