@@ -207,18 +207,12 @@ ERRORS = [
     (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
     (lambda: sdpa(Q[:, :2], K, V, recipe=SUMS), ValueError, "do not broadcast"),
     (lambda: sdpa(Q, K, V, E, recipe=SUMS), ValueError, "attn_mask has shape"),
-    (lambda: sdpa(Q, K, V, E.int(), recipe=SUMS), ValueError, "attn_mask has shape"),
     (lambda: sdpa(Q, K, V, torch.ones(5).int(), recipe=SUMS), TypeError, "is torch.int32"),
     (lambda: sdpa(Q, K, V[:, :1], enable_gqa=True, recipe=SUMS), ValueError, "same number of he"),
     (lambda: multi_head(E, E[:, :1], E), ValueError, "query has shape"),
-    (lambda: multi_head(E[:, :1], E, E), ValueError, r"has shape \(4, 1, 8\), key \(4, 2, 8\)"),
-    (lambda: multi_head(E, E, E, embed_dim_to_check=6), ValueError, "query has E=8; expected 6"),
     (lambda: multi_head(E, E, E, num_heads=3), ValueError, "multiple of the 3 heads"),
     (lambda: multi_head(E, E, E, is_causal=True), ValueError, "give attn_mask as well"),
     (lambda: multi_head(E, E, E, in_proj_weight=None), ValueError, "weight of a projection is N"),
-    (lambda: multi_head(E, E, E, in_proj_weight=OUT), ValueError, r"is \(8, 8\); expected \(24, 8"),
-    (lambda: multi_head(E, E, E, in_proj_bias=torch.ones(8)), ValueError, "in_proj_bias has shape"),
-    (lambda: multi_head(E, E, E, attn_mask=E), ValueError, r"attn_mask has shape \(4, 2, 8\)"),
     (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
 ]
 test_refusals = refused(ERRORS)

@@ -222,7 +222,6 @@ def refused_by_both(w: torch.Tensor) -> list[Row]:
         ((X, w.int(), B), {}, TypeError, r"weight must be float.*int32"),
         ((X[0, 0], w, B), {}, ValueError, r"x has shape \(5, 5\).*\(N, C_in, H, W\)"),
         ((X, w[0], B), {}, ValueError, rf"weight \({w.shape[1]}, 3, 3\)"),
-        ((X, w, B), {"groups": 0}, ValueError, r"groups=0 with"),
         ((X, w, B[:3]), {}, ValueError, r"bias has shape \(3,\).*must be \(6,\)"),
         ((X, w, B), {"stride": 0}, ValueError, r"stride=0; expected an int or 2 ints, each at le"),
     ]
@@ -233,22 +232,16 @@ REFUSED: list[Row] = [
     ((X, W, B), {"groups": 1}, ValueError, r"C_in=4 but weight .* C_in=2 with gro"),
     ((X, W, B), {"groups": 4}, ValueError, r"groups=4 with C_out=6; expected"),
     ((X, W.to("meta"), B), {}, ValueError, r"one device.*weight on meta"),
-    ((X, W, B), {"dilation": (1, 1, 1)}, ValueError, r"dilation=\(1, 1, 1\); expected"),
-    ((X, W, B), {"padding": -1}, ValueError, r"padding=-1; .* at least 0"),
-    ((X, W, B), {"stride": 1.5}, TypeError, r"stride=1.5; expected an int or 2 ints"),
     ((X, W, B), {"padding": "full"}, ValueError, r"padding='full'; expected \"same\", \"valid"),
     ((X, W, B), {"padding": "same", "stride": 2}, ValueError, r"\"same\" needs stride 1"),
     ((X, W, B), {"dilation": 3}, ValueError, r"kernel \(3, 3\) .* spans \(7, 7\) .* \(5, 5\)"),
-    ((X, W, B), {"recipe": "fp9"}, ValueError, r"unknown name 'fp9'"),
 ]
 REFUSED_TRANSPOSED: list[Row] = [
     *refused_by_both(T),
     ((X, T[:2], B), {}, ValueError, r"x has C_in=4 but weight .* C_in=2"),
-    ((X, T, B), {"groups": 3}, ValueError, r"groups=3 with C_in=4; expected"),
     ((X, T, B), {"padding": "same"}, TypeError, r"padding='same'; expected an int or 2 ints"),
     ((X, T, B), {"output_padding": 1}, ValueError, r"output_padding=\(1, 1\) must be smaller"),
     ((X, T, B), {"padding": 9}, ValueError, r"output of size \(-11, -11\).*less padding"),
-    ((X[..., :0], T, B), {}, ValueError, r"input of size \(5, 0\)"),
 ]
 test_wrong_arguments_are_refused = refuses(
     lp.functional.conv2d, REFUSED, recipe=DETERMINISTIC, groups=2

@@ -56,8 +56,6 @@ X = torch.ones(3)
         ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
         (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
         (zeros(5), ValueError, r"counts has shape \(5,\)"),
-        (zeros(8)[::2], ValueError, r"counts .* strides \(2,\), expected one contiguous"),
-        (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
         (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
     ],
 )
@@ -169,14 +167,9 @@ INFINITE = "must be finite with lo <= hi"
 
 @pytest.mark.parametrize("fmt, ends, error, message", [
     ("e5m2", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
-    ("block4_e2m1", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
     ("affine4", (1.0, 0.0), ValueError, rf"range=\(1.0, 0.0\) {INFINITE}"),
-    ("affine4", (0.0, math.inf), ValueError, rf"range=.* {INFINITE}"),
-    ("affine4", (math.nan, 1.0), ValueError, rf"range=.* {INFINITE}"),
     ("affine4", (-1.5e308, 1.5e308), ValueError, rf"range=.* {INFINITE}"),
     ("affine4", (0.0,), TypeError, r"range must be \(lo, hi\)"),
-    ("affine4", 1.0, TypeError, r"range must be \(lo, hi\)"),
-    ("affine4", "01", TypeError, r"range must be \(lo, hi\)"),
     ("affine4", ("0", 1.0), TypeError, "range's lo must be a number or a tensor, got str"),
     ("affine4", (0.0, True), TypeError, "range's hi must be a number or a tensor, got bool"),
     ("affine4", torch.zeros(2, 1).int(), TypeError, "range must be of a floating dtype"),

@@ -196,27 +196,6 @@ def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
         same(grads[direction], weight_gradient(gq, xq, seed), "gradient of w_ih")
 
 
-def test_recurrent_steps() -> None:
-    """The state's product has the seed of product 1 of its direction; from this each step derives
-    the seed of its own product."""
-    h = positive(2, 3)
-    weights = [torch.zeros(3, 4), positive(3, 3)]
-    flags = (False, 1, 0.0, False)
-    y, _ = F.rnn_relu(torch.zeros(3, 2, 4), h[None], weights, *flags, recipe=RECIPE, **how())
-    of_state = derive_seed(derive_seed(SEED, 15 + 1), 15 + 1)
-    wq = quantized(weights[1].numpy(), WEIGHT, of_state)
-    h = h.numpy()
-    for step in range(3):
-        seed = derive_seed(of_state, 15 + step + 1)
-        hq = quantized(h, INPUT, seed)
-        sums = np.empty((2, 3), np.float32)
-        for n, o in np.ndindex(sums.shape):
-            terms = [(k, hq[n, k], wq[o, k]) for k in range(3)]
-            sums[n, o] = summed(terms, FPROP, n, o, None, seed)
-        h = quantized(sums, OUTPUT, seed, OF_OUTPUT)
-        same(y[step], h)
-
-
 def test_a_running_range_has_a_seed_of_its_own() -> None:
     x, w = positive(4, 3), positive(2, 3)
     rest = lp.Recipe(weight="e4m2:stochastic")

@@ -6,7 +6,6 @@ test_every_layer.py tests the promises that linear shares with the convolutions.
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -89,13 +88,10 @@ def test_only_the_operands_that_backward_reads_are_kept() -> None:
 X, W, B = torch.ones(4, 5), torch.ones(3, 5), torch.ones(3)
 REFUSED: list[Row] = [
     ((X, W.int(), B), {}, TypeError, r"weight must be float.*int32"),
-    ((np.ones((4, 5)), W, B), {}, TypeError, r"x must be a torch.Tensor, got ndarray"),
     ((X[:, :4], W, B), {}, ValueError, r"x has shape \(4, 4\).*in_features=5"),
     ((X[0, 0], W, B), {}, ValueError, r"x has shape \(\).*must be \(\.\.\., 5\)"),
-    ((X, W[0], B), {}, ValueError, r"weight has shape \(5,\); expected \(out_features, in"),
     ((X, W, B[:2]), {}, ValueError, r"bias has shape \(2,\).*bias must be \(3,\)"),
     ((X, W.to("meta"), B), {}, ValueError, r"one device.*weight on meta"),
-    ((X, W, B), {"recipe": "fp9"}, ValueError, r"unknown name 'fp9'"),
     ((X, W, B), {"recipe": 8}, TypeError, r"expected a Recipe or its name, got 8"),
 ]
 test_wrong_arguments_are_refused = refuses(linear, REFUSED, recipe=DETERMINISTIC)

@@ -159,11 +159,8 @@ def test_gelu_stands_between_its_quantizers() -> None:
 X, W = torch.randn(4, 6, 5), torch.ones(5)
 ERRORS = [
     (lambda: F.layer_norm(X, (6,), recipe=SUMS), ValueError, r"layer_norm: input has shape"),
-    (lambda: F.layer_norm(X, (), recipe=SUMS), ValueError, r"layer_norm: input has shape"),
     (lambda: F.layer_norm(X, (5,), X[0, 0, :3], recipe=SUMS), ValueError, r"bias \[\(3,\)\]"),
-    (lambda: F.rms_norm(X, (6,), recipe=SUMS), ValueError, "rms_norm: input has shape"),
     (lambda: F.group_norm(X, 4, recipe=SUMS), ValueError, "num_groups=4 with 6 channels"),
-    (lambda: F.group_norm(X, 2, W, recipe=SUMS), ValueError, "group_norm: input has shape"),
     (
         lambda: F.batch_norm(X[:1, :, :1], None, None, training=True, recipe=SUMS),
         ValueError,

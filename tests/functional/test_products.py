@@ -158,9 +158,7 @@ R = DETERMINISTIC
 REFUSED = [
     (lambda: F.bmm(A, B[0], recipe=R), ValueError, r"bmm: a has shape .*matmul broadcasts"),
     (lambda: F.baddbmm(A, A, B, recipe=R), ValueError, "baddbmm: input has shape .*broad"),
-    (lambda: F.baddbmm(3, A, B, recipe=R), TypeError, "baddbmm: input must be a torch.T"),
     (lambda: F.matmul(A, B, "bf16", recipe=R), ValueError, "recipe brings its own.*got acc"),
-    (lambda: F.matmul(A, A, recipe=R), ValueError, "matmul: a has K=4 but b has K=3"),
     (lambda: F.bilinear(A, B, W[0], recipe=R), ValueError, "bilinear: weight has shape"),
     (lambda: F.bilinear(A, B, W, recipe=R), ValueError, "x1 has shape .* same leading"),
     (lambda: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=R), ValueError, r"bias must be \("),
@@ -215,13 +213,11 @@ def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
 LEFT, RIGHT = torch.ones(3, 4), torch.ones(4, 5)
 REFUSED_BY_EINSUM: list[Row] = [
     (("ij->ji", LEFT), {}, ValueError, "expected two operands, got 1"),
-    (("ij,jk,kl->il", LEFT, RIGHT, RIGHT), {}, ValueError, "expected two operands, got 3"),
     ((3, LEFT, RIGHT), {}, TypeError, "equation must be a str .* got int"),
     (("ij->ik", LEFT, RIGHT), {}, ValueError, "expected two operands of letters"),
     (("i1,1k->ik", LEFT, RIGHT), {}, ValueError, "two operands of letters"),
     (("ijl,jk->ik", LEFT, RIGHT), {}, ValueError, r"'ijl' .* names 3 dimensions, but .* \(3, 4\)"),
     (("i,jk->ik", LEFT, RIGHT), {}, ValueError, "'i' .* names 1 dimensions"),
-    (("ij,jk->il", LEFT, RIGHT), {}, ValueError, "must name labels of the operands"),
     (("ij,jk->ii", LEFT, RIGHT), {}, ValueError, "each once"),
     (("ij,ik->jk", LEFT, RIGHT), {}, ValueError, "label 'i' .* size 3 in one operand and 4"),
     (("ii,ij->j", LEFT, RIGHT), {}, ValueError, "repeated over sizes 3 and 4"),

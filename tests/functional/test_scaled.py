@@ -135,9 +135,6 @@ def test_draws_are_keyed_by_the_index_in_the_tensor():
         assert_bit_equal(lp.scaled(x, fmt, "stochastic", generator=seed).values, one.values)
 
 
-# --- the class ---
-
-
 def test_scaled_is_made_by_hand():
     q = lp.Scaled(torch.tensor([3.0, -6.0]), torch.tensor([0.5]), None, "block2_e2m1_sfp32")
     assert q.dequantize().tolist() == [1.5, -3.0]
@@ -170,9 +167,6 @@ def test_scaled_is_copied_and_saved(again):
     assert other.fmt == q.fmt
     for name in ("values", "scale", "tensor_scale"):
         assert_bit_equal(getattr(other, name), getattr(q, name))
-
-
-# --- torch's types ---
 
 
 @pytest.mark.parametrize(
@@ -254,9 +248,6 @@ def test_fp8_tensors_go_into_scaled_mm():
     assert torch.allclose(y.double(), want, rtol=1e-5, atol=1e-5)
 
 
-# --- compiled ---
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fmt", ["nvfp4", "fp8_tensor", "mxfp8_up", "row_e4m3_to100", "tile4x4_e4m3_up"]
@@ -298,28 +289,21 @@ def test_compiles_without_a_graph_break():
     assert_bit_equal(got[1], want[1])
 
 
-# --- refusals ---
-
 X, K = torch.ones(4, 6), lp.BlockFormat("e4m3", axis="k")
 SHARED = [
     ((X, K), {}, ValueError, "has blocks along 'k'.* give the dimension that is meant"),
     ((X, "block4_axis2_e4m3"), {}, ValueError, r"runs along axis 2, but x has shape \(4, 6\)"),
     ((X[0], "nvfp4_2d"), {}, ValueError, r"has tiles, but x has shape \(6,\); tiles need two"),
     ((X, "mxfp8"), {"amax": 1.0}, ValueError, "block32_e4m3 has no scale of the tensor; leave"),
-    ((X, "fp8_row"), {"amax": 1.0}, ValueError, "or use a format with tensor_scale=True"),
     ((X, "nvfp4"), {"amax": X}, ValueError, r"amax must have one element, got shape \(4, 6\)"),
-    ((X, "nvfp4"), {"amax": "1"}, TypeError, "amax must be a number or a tensor, got str"),
     ((X, "nvfp4"), {"amax": torch.tensor(1)}, TypeError, "amax must be of a floating dtype"),
     ((X, "nvfp4_te", "to_odd"), {}, ValueError, "is nearest_even or stochastic, as te has them"),
     ((X, "nvfp4_te:toward_zero"), {}, ValueError, "got 'toward_zero'; use steps='exact'"),
-    ((X.int(), "nvfp4"), {}, TypeError, "got torch.int32"),
     ((lp.scaled(X, "mxfp8"), "nvfp4"), {}, TypeError, "got Scaled; .dequantize.. gives its values"),
 ]  # fmt: skip
 SCALED: list[Row] = [
     *SHARED,
     ((X, "e4m3"), {}, ValueError, "scaled: expected a BlockFormat, .* got e4m3; use one such as"),
-    ((X, "affine8"), {}, ValueError, "scaled: expected a BlockFormat"),
-    ((X, "fp8"), {}, ValueError, "it is 'fp8_e4m3' or 'fp8_e5m2' or 'mxfp8'"),
 ]
 QUANTIZED: list[Row] = [
     *SHARED,
@@ -329,28 +313,17 @@ QUANTIZED: list[Row] = [
 PACKED: list[Row] = [
     ((X, K), {}, ValueError, "pack: block32_k_e4m3 has blocks along 'k'"),
     ((X, "mxfp8_up"), {}, ValueError, r"scales of mxfp8_up; give them: lp\.pack\(lp\.scaled\("),
-    ((X, "fp8_tensor"), {}, ValueError, "values do not tell the codes and scales"),
-    ((X,), {}, TypeError, "values need a format"),
     ((lp.Scaled(X[0, :2], torch.ones(1), None, "block2_e2m1"), "mxfp8"), {}, ValueError,
      "x is block2_e2m1 already, got fmt=mxfp8; leave fmt away"),
     ((lp.Scaled(X[0, :2], torch.ones(1) * 3, None, "block2_e2m1"),), {}, ValueError,
      "e8m0 has no code for the scale 3.0"),
-    ((lp.Scaled(X[0, :2], torch.ones(1) * 0.3, None, "block2_e2m1_se4m3fn"),), {}, ValueError,
-     "e4m3fn has no code for one of the scales; .*element 0 .* is 0.3"),
     ((lp.Scaled(X[0, :2], -torch.ones(1), None, "block2_e2m1"),), {}, ValueError, "has no sign"),
-    ((lp.Scaled(X[0, :2], torch.ones(1), torch.tensor(2.0), "block2_e2m1"),), {}, ValueError,
-     "has no tensor scale, but tensor_scale is 2.0"),
-    ((lp.Scaled(X[0, :2] * 5, torch.ones(1), None, "tensor_e2m1"),), {}, ValueError,
-     r"5\.0, for which the format has no code"),
 ]  # fmt: skip
 MADE: list[Row] = [
     ((X, X, None, "mxfp8"), {}, ValueError, r"scale has shape \(4, 6\), expected \(4, 1\) for val"),
     ((X, X[:, :1], X, "mxfp8"), {}, ValueError, r"tensor_scale has shape \(4, 6\), expected \(\)"),
     ((X.half(), X[:, :1], None, "mxfp8"), {}, TypeError, "values must be float32, got .*from_tens"),
-    ((X, X[:, :1], None, "bf16"), {}, ValueError, "Scaled: expected a BlockFormat"),
-    ((X, X[:, :1], None, K), {}, ValueError, "along 'k'"),
     ((X, X[:, :1], None, "nvfp4"), {}, ValueError, "_t has a tensor scale, but .* is None; give"),
-    (([1.0], X, None, "mxfp8"), {}, TypeError, "values must be a torch.Tensor, got list"),
 ]
 test_scaled_refuses = refuses(lp.scaled, SCALED)
 test_quantize_refuses = refuses(lp.quantize, QUANTIZED)
@@ -362,7 +335,6 @@ test_other_calls_refuse = refused([
     (lambda: lp.unpack(CODES, "fp8_tensor", (4,)), ValueError, "is 8 bytes, but codes has 3"),
     (lambda: lp.scaled(X[:, :5], "nvfp4").tensors(), ValueError, "must be even, got shape .4, 5"),
     (lambda: lp.Scaled(X, -X[:, :1], None, "mxfp8").tensors(), ValueError, "a scale has no sign"),
-    (lambda: lp.scaled(X, "block4_e5m6_sfp32").tensors(), ValueError, "torch has no type of e5m6"),
     (lambda: lp.Scaled.from_tensors(X, X, None, "mxfp8"), TypeError, "must be torch.float8_e4m3fn"),
     (lambda: lp.Quantizer("nvfp4_te", "nearest_away"), ValueError, "Quantizer: the rounding of"),
 ])  # fmt: skip

@@ -147,34 +147,3 @@ def test_backends_that_lack_it_say_so() -> None:
     assert "matmul_scaled" in backends.get("cuda").unsupported(
         "matmul_scaled", torch.device("cuda")
     )
-
-
-# --- torch's own products, on a GPU ---
-
-
-def in_order_of_units(scale: torch.Tensor) -> torch.Tensor:
-    """Scales, of multiples of 128 rows and of 4 columns, as matrix units read them: tiles of
-    128 x 4, with rows side by side that lie 32 apart in the grid."""
-    down, across = scale.shape[0] // 128, scale.shape[1] // 4
-    tiles = scale.view(torch.uint8).view(down, 4, 32, across, 4).permute(0, 3, 2, 1, 4)
-    return tiles.flatten().view(scale.dtype)
-
-
-@pytest.mark.parametrize(
-    "fmt, capability",
-    [
-        ("fp8_row", (9, 0)),
-        ("mxfp8", (10, 0)),
-        ("nvfp4", (10, 0)),
-    ],
-)
-def test_scaled_mm_of_a_gpu_multiplies_rows_and_blocks(fmt, capability):
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < capability:
-        pytest.skip(f"no GPU multiplies {fmt} here")
-    a, b = (lp.scaled(torch.randn(size, 128), fmt) for size in (128, 256))
-    (left, s, t), (right, r, u) = a.tensors(), b.tensors()
-    s, r = (s, r.t()) if fmt == "fp8_row" else (in_order_of_units(s), in_order_of_units(r))
-    call = {"scale_a": s.cuda(), "scale_b": r.cuda(), "out_dtype": torch.bfloat16}
-    y = torch._scaled_mm(left.cuda(), right.cuda().t(), **call).cpu().double() * t * u
-    want = a.dequantize().double() @ b.dequantize().double().t()
-    assert torch.allclose(y, want, rtol=2.0**-7, atol=2.0**-7)

@@ -14,7 +14,7 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.nn import layer_cases
-from tests.support.compiling import compiled, fresh_compiler, graphs  # noqa: F401
+from tests.support.autograd import compiled, fresh_compiler, graphs  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -16,7 +16,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import rows
 from tests.nn.delayed import E4M3, PLAIN, SUMS, quantized, trained
 from tests.nn.layer_cases import converted, inputs, same
-from tests.support.compiling import compiled, fresh_compiler  # noqa: F401
+from tests.support.autograd import compiled, fresh_compiler  # noqa: F401
 
 
 def network(its: lp.Recipe = SUMS) -> nn.Sequential:

@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.nn.layer_cases import same, step
-from tests.support.compiling import compiled, fresh_compiler  # noqa: F401
+from tests.support.autograd import compiled, fresh_compiler  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -11,8 +11,8 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import exchanged
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import measure
-from tests.support.compiling import compiled as as_one_graph
-from tests.support.compiling import fresh_compiler  # noqa: F401
+from tests.support.autograd import compiled as as_one_graph
+from tests.support.autograd import fresh_compiler  # noqa: F401
 
 MIXED = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"))
 

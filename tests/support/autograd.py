@@ -1,10 +1,11 @@
-"""Results and gradients of calls and comparisons of them; the operators that run in a call; a
-module that is written where it is used, and a function with a backward pass of its own."""
+"""Results and gradients of calls, eager or compiled, and comparisons of them; the operators that
+run in a call; a module that is written where it is used, and a function with its own backward."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,10 +44,29 @@ def backward(function: Callable[..., Tensor], inputs: Iterable[Tensor]) -> list[
     return [y.detach(), *(x.grad for x in copies)]
 
 
-def compiled(function: Callable[..., Any], backend: str = "aot_eager") -> Callable[..., Any]:
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Resets the compiler and allows recurrent layers, which torch compiles only where allowed."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(
+    function: Callable[..., Any], dynamic: bool | None = None, backend: str = "aot_eager"
+) -> Callable[..., Any]:
     """The function as one graph, in a compiler that has none of other tests."""
     torch.compiler.reset()
-    return torch.compile(function, fullgraph=True, backend=backend)
+    return torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic)
+
+
+def graphs() -> int:
+    """The number of graphs since the test began; a break of a graph fails."""
+    counters = torch._dynamo.utils.counters
+    assert not counters["graph_break"]
+    return counters["stats"]["unique_graphs"]
 
 
 @contextmanager
