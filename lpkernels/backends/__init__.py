@@ -33,14 +33,19 @@ from lpkernels.backends._protocol import (  # noqa: F401
     NOT_FUSED,
     Backend,
     Convolution,
+    DrawKey,
     Fused,
     How,
+    Parts,
     Product,
+    Rounding,
     Scales,
+    Update,
     UpdateTensors,
     broadcast_batch,
     fprop_of,
     matmul_of,
+    new_parts,
 )
 
 if not TYPE_CHECKING:

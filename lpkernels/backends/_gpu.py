@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import How, Product
+from lpkernels.backends import How, Product, Scales
 from lpkernels.backends._conv_geometry import Frame, Geometry, geometry_of
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all
 from lpkernels.backends._conv_tables import (
@@ -25,7 +25,6 @@ from lpkernels.backends._conv_tables import (
     wgrad,
     wgrad_frame,
 )
-from lpkernels.backends._conveniences import Conveniences
 
 Ints = tuple[int, ...]
 
@@ -63,7 +62,7 @@ _OPS = (
 )  # fmt: skip
 
 
-class GpuBackend(Conveniences):
+class GpuBackend:
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
     fuses, fuses_tables, packs_rounding = True, False, False
@@ -85,14 +84,14 @@ class GpuBackend(Conveniences):
         raise NotImplementedError
 
     @staticmethod
-    def multiply_matrices(product: Product, how: How) -> Tensor:
+    def multiply_matrices(product: Product, how: How, scales: Scales | None) -> Tensor:
         """`Backend.multiply` of a matmul."""
         raise NotImplementedError
 
-    def multiply(self, product: Product, how: How) -> Tensor:
+    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         """`Backend.multiply`."""
         if product.conv is None:
-            return self.multiply_matrices(product, how)
+            return self.multiply_matrices(product, how, scales)
         g = geometry_of(*product.images(), product.conv)
         image, other, kind = product.left, product.right, product.kind
         # A gradient of nothing is zeros, and so is one of positions that no tap meets.

@@ -9,10 +9,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from lpkernels.backends._protocol import UpdateTensors
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends._protocol import Rounding, Update, UpdateTensors
 from lpkernels.formats.grids import Grid, grid_of, misfit
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, takes_scales
 from lpkernels.formats.integers import axis as axis_of
+from lpkernels.rounding import STOCHASTIC
 
 # The layout, beside the ElementTypes, of an update's values that are codes: kCodes of
 # csrc/cpu/elementwise/update.h.
@@ -35,6 +37,20 @@ def dense(x: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def laid_out(rounding: Rounding) -> Rounding:
+    """The rounding with x and out dense and in one order, row-major where an element's result
+    depends on its place in the tensor. Where out is another tensor then, it is to be copied."""
+    x, out, quantizer = rounding.x, rounding.out, rounding.quantizer
+    if x.is_contiguous() and (out is None or out.stride() == x.stride()):
+        return rounding
+    by_place = takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
+    if by_place or (out is not None and out.stride() != x.stride()) or not dense(x):
+        x = x.contiguous()
+    if out is not None and out.stride() != x.stride():
+        out = torch.empty_like(x, dtype=out.dtype)
+    return rounding._replace(x=x, out=out)
 
 
 def kernel_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Sequence[int]:
@@ -118,19 +134,18 @@ def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
     return [kind[0].dtype if kind else torch.float32 for kind in kinds]
 
 
-def update_parameters(
-    tensors: UpdateTensors, positions: Sequence[int], origins: Sequence[int]
-) -> list[int]:
+def update_parameters(update: Update) -> list[int]:
     """Ten integers for every parameter, as csrc/module/update.h reads them: addresses (0 for an
     absent tensor), the number of elements, position and origin."""
-    addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors]
-    elements = [x.numel() for x in tensors.weights]
-    rows = zip(*addresses, elements, positions, origins, strict=True)
+    positions, weights = update.positions, update.tensors.weights
+    addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in update.tensors]
+    elements = [x.numel() for x in weights]
+    rows = zip(*addresses, elements, positions, update.origins, strict=True)
     return [value for row in rows for value in row]
 
 
-def add_steps(steps: Sequence[Tensor], found: Tensor | None) -> None:
-    """Adds 1 to every count of steps, or 0 where `found` is true; the host does not read found."""
+def add_steps(steps: Sequence[Tensor], skips: Tensor | None) -> None:
+    """Adds 1 to every count of steps, or 0 where `skips` is true; the host does not read it."""
     if steps:
         one = torch.ones((), dtype=torch.float32, device=steps[0].device)
-        torch._foreach_add_(list(steps), one if found is None else one - found.to(one))
+        torch._foreach_add_(list(steps), one if skips is None else one - skips.to(one))

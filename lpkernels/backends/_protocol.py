@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.products import output_size
-from lpkernels.rng import Role
+from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import Ints
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+#: A tensor in a block format: codes, the scales of its blocks, and the scale of the tensor.
+Parts: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 class Fused(NamedTuple):
@@ -20,9 +25,9 @@ class Fused(NamedTuple):
     from its tensor.
     """
 
-    left: tuple[int, ...] = ()
-    right: tuple[int, ...] = ()
-    result: tuple[int, ...] = ()
+    left: Ints = ()
+    right: Ints = ()
+    result: Ints = ()
 
 
 NOT_FUSED = Fused()
@@ -77,7 +82,7 @@ class How(NamedTuple):
     """How a product is summed: ``Accumulator.to_ints()``, seed and role of its draws, and the
     quantizers that it applies itself."""
 
-    acc: tuple[int, ...]
+    acc: Ints
     seed: Tensor | None = None
     role: int = Role.DIRECT
     fused: Fused = NOT_FUSED
@@ -129,6 +134,44 @@ def fprop_of(x: Tensor, w: Tensor, bias: Tensor | None, conv: Convolution) -> Pr
     return Product("conv_fprop", x, w, (x.shape[0], w.shape[0], *spatial), conv, bias)
 
 
+class Rounding(NamedTuple):
+    """A tensor to be rounded, and the tensors to which the results go.
+
+    x: float16, bfloat16, float32 or float64, any strides, not empty.
+    quantizer: ``Quantizer.to_ints()``.
+    seed, role, site: of the draws; the seed is None where nothing is stochastic.
+    out: of x's shape, any strides, not overlapping x, of a dtype that holds every value of the
+        format; None writes no values, and then there are counts or parts.
+    counts: int64, contiguous, `COUNTS` or `COUNTS` + `BINS` elements on x's device, to which the
+        counts of `reference.counting` are added.
+    limits: float64, contiguous, on x's device. Of an affine format the low and the high end of
+        every slice, (2, slices), NaN for a slice that becomes NaN; None: the ends of the tensor's
+        own finite values. Of a block format with a scale of the whole tensor one element in place
+        of its largest finite magnitude; NaN, an infinity and a negative number make everything NaN,
+        except under the steps "te" of one scale a tensor, which is 1 then.
+    parts: contiguous float32 tensors, in place of out, for the codes of a block format (x's shape),
+        the scales of its blocks (`formats.grids.grid_shape`) and the tensor's scale (0-d, 1 if the
+        format has none). A block that is NaN has codes 0 and a NaN scale.
+    """
+
+    x: Tensor
+    quantizer: Ints
+    seed: Tensor | None = None
+    role: int = Role.DIRECT
+    site: int = SITE_QUANTIZE
+    out: Tensor | None = None
+    counts: Tensor | None = None
+    limits: Tensor | None = None
+    parts: Parts | None = None
+
+
+def new_parts(x: Tensor, fmt: Ints) -> Parts:
+    """The parts of a tensor of x's shape in a block format, not yet written but for the scale of
+    the tensor, which is 1."""
+    scale = x.new_empty(grid_shape(x.shape, fmt), dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.float32), scale, x.new_ones((), dtype=torch.float32)
+
+
 # How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many
 # bins of exponents may follow them.
 COUNTS = 4
@@ -155,14 +198,48 @@ class UpdateTensors(NamedTuple):
     counts: Sequence[Tensor] = ()
 
 
+class Update(NamedTuple):
+    """An optimizer's step of every parameter.
+
+    positions: of each parameter among all; it draws by ``rng.derive_seed(seed, position + 1)``.
+    origins: for each parameter, the index of its first element in the whole parameter if it is a
+        part.
+    rounding, numbers: of `arithmetic.UpdateRounding` and of the step.
+    begins: states are not read.
+    seed: 0-d int64, of the step. skips: 0-d bool; where it is true nothing changes, and nobody
+        waits to know. scale: 0-d float32, of the gradients. These three lie on the tensors' device
+        or are None.
+    """
+
+    tensors: UpdateTensors
+    positions: Sequence[int]
+    origins: Sequence[int]
+    rounding: Ints
+    numbers: tuple[float, ...]
+    begins: bool
+    seed: Tensor | None = None
+    skips: Tensor | None = None
+    scale: Tensor | None = None
+
+
+class DrawKey(NamedTuple):
+    """The key of the draws of a matrix: element (i, j) draws in row ``row + i`` and column
+    ``col + j``, at a site (`lpkernels.rng`), in the addition k."""
+
+    row: int
+    col: int
+    site: int
+    k: int
+
+
 class Backend(Protocol):
     """The methods of an adapter. All tensors are already checked.
 
-    Formats, quantizers and accumulators come as the tuples of integers that their ``to_ints``
-    gives. ``seed`` is a 0-d int64 tensor, on the CPU or on the device, or None where nothing is
-    stochastic; the adapter derives the stream from it with ``rng.derive_seed(seed, role)``.
+    Formats come as the tuples of integers that their ``to_ints`` gives. A seed is a 0-d int64
+    tensor, on the CPU or on the device, or None where nothing is stochastic; the adapter derives
+    the stream from it with ``rng.derive_seed(seed, role)``.
     Operands are float32 with any strides; results are new, contiguous float32 tensors on the
-    operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
+    operands' device. ``How.acc`` has order "native" only in `accumulate`, or with chunks where the
     backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
 
     ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
@@ -187,87 +264,66 @@ class Backend(Protocol):
     def unsupported(self, op: str, device: torch.device) -> str:
         """Why it has no `op` for tensors on `device`; "" if it has.
 
-        op is the name of a method or the kind of a product. For affine and block formats it is
-        "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
-        trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
-        operands. "matmul_grouped" is `multiply_grouped`, "matmul_scaled" `multiply_scaled`; behind
-        the last stand "_drawn" where inner sums are stochastic, then "_ordered". A name ends in
+        op is the name of a method or the kind of a product. `quantize` is "quantize_affine" and
+        "quantize_block" for these formats, "quantize_counting" for others with counts or limits,
+        and "scaled" with parts; `unpack` of parts is "dequantize", `pack` with a scale
+        "pack_scaled". Behind the kind of a product stands "_ordered" for trees, compensated sums
+        and aligned blocks, and "_operands" for blocks aligned by their operands. Products with
+        scales are "matmul_grouped" where scales belong to groups, else "matmul_scaled", behind
+        which stand "_drawn" where inner sums are stochastic, then "_ordered". A name ends in
         "_table" where a format, or the element of one, is a TableFormat; the formats of fused
         quantizers do not count.
         """
         ...
 
-    def quantize(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor,
-    ) -> None:
-        """Round every value of x into out, which does not overlap it.
+    def quantize(self, rounding: Rounding) -> None:
+        """Rounds every value of a tensor, counts if there are counts, and writes the results."""
+        ...
 
-        x is float16, bfloat16, float32 or float64, any strides; out has x's shape, any strides, and
-        a dtype that holds every value of the format.
+    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
+        """The result of product, summed and rounded as how says.
+
+        scales: of a matmul of codes, without a bias and with nothing fused, by
+        `reference.grouped_products` where the accumulator has groups, else by
+        `reference.scaled_products`.
         """
         ...
 
-    def quantize_counting(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor | None,
-        counts: Tensor | None,
-        limits: Tensor | None,
-    ) -> None:
-        """`quantize` in given ranges, counting in the same pass.
+    def accumulate(self, total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
+        """total = round(total + addend) in the outer format, in place.
 
-        out: None writes nothing; then there are counts. counts: int64, contiguous, `COUNTS` or
-        `COUNTS` + `BINS` elements on x's device (`reference.counting`). limits: the low and the
-        high end of every slice of an affine format, float64 (2, slices), contiguous, on x's device,
-        NaN for a slice that becomes NaN; None: the ends of the tensor's own finite values. For a
-        block format it is the amax of `scaled`. Each of the three may be None.
+        total is (rows, cols) and contiguous, addend broadcasts to it.
         """
         ...
 
-    def scaled(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        amax: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """`quantize` to a block format in parts: codes of x's shape, the scales of blocks on
-        `formats.grids.grid_shape`, and the tensor's scale, 0-d (1 if the format has none).
+    def matmul_events(
+        self, product: Product, how: How, rows: Tensor
+    ) -> tuple[Tensor, tuple[int, ...]]:
+        """The sums of a matmul (M, K) @ (K, N) of finite operands, and the counts of the events in
+        them, as `reference.events.Events` holds both.
 
-        New float32 tensors on x's device, x without an empty dimension. A block that is NaN has
-        codes 0 and a NaN scale. amax: one float64 element on x's device, in place of the largest
-        finite magnitude where a scale belongs to the whole tensor; NaN, an infinity and a negative
-        number make everything NaN, except under the steps "te" of one scale a tensor, which is 1
-        then. None otherwise.
+        rows: (M,) int64, contiguous, on the CPU: the row keys of the draws.
         """
         ...
 
-    def dequantize(
-        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]
+    def pack(
+        self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
     ) -> Tensor:
-        """The product of the three parts of `scaled`, rounded once to float32."""
-        ...
+        """The codes of float32 x, dense, as a 1-D uint8 tensor.
 
-    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        """`pack` of codes and scales, for a format that is packed `block_by_block`.
+        quantizer: to this format, without scales and draws; it rounds x first. scale: x holds the
+        codes of a block format that is packed `block_by_block`, and this the scales of its blocks.
 
-        Raises: ValueError: a value that is no code of the element; the message names it.
+        Raises: ValueError: a value that fmt does not hold; the message names it.
         """
         ...
 
-    def hadamard(self, x: Tensor, size: int, signs: tuple[int, ...], axis: int) -> Tensor:
+    def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
+        """The float32 values of codes; of the parts of a block format their product, rounded
+        once."""
+        ...
+
+    def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:
         """`reference.hadamard.hadamard`: every run of size values along axis, transformed and
         rounded to bfloat16.
 
@@ -276,84 +332,9 @@ class Backend(Protocol):
         """
         ...
 
-    def multiply(self, product: Product, how: How) -> Tensor:
-        """The result of product, summed and rounded as how says."""
-        ...
-
-    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
-        """A matmul of codes by `reference.scaled_products`, without a bias; nothing is fused."""
-        ...
-
-    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
-        """A matmul of codes by `reference.grouped_products`, without a bias; nothing is fused."""
-        ...
-
-    def accumulate(
-        self,
-        total: Tensor,
-        addend: Tensor,
-        rows_cols: tuple[int, int],
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        k: int,
-    ) -> None:
-        """total = round(total + addend) in the outer format, in place.
-
-        total is (rows, cols) and contiguous, addend broadcasts to it.
-        The draws of element (i, j) have row ``rows_cols[0] + i``, column ``rows_cols[1] + j``, k.
-        """
-        ...
-
-    def matmul_events(
-        self,
-        a: Tensor,
-        b: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        row: Tensor,
-    ) -> tuple[Tensor, tuple[int, ...]]:
-        """The sums of a (M, K) @ b (K, N), both finite, and the counts of the events in them.
-
-        row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
-        Returns what `reference.events.Events` holds.
-        """
-        ...
-
-    def pack(self, x: Tensor, fmt: tuple[int, ...], quantizer: tuple[int, ...] = ()) -> Tensor:
-        """The codes of float32 x, dense, as a 1-D uint8 tensor.
-
-        quantizer: to this format, without scales and draws; it rounds x first.
-
-        Raises: ValueError: a value that fmt does not hold; the message names it.
-        """
-        ...
-
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
-        """The float32 values of codes."""
-        ...
-
-    def update(
-        self,
-        tensors: UpdateTensors,
-        seed: Tensor | None,
-        found: Tensor | None,
-        scale: Tensor | None,
-        positions: Sequence[int],
-        origins: Sequence[int],
-        rounding: tuple[int, ...],
-        numbers: tuple[float, ...],
-        begins: bool,
-    ) -> None:
+    def update(self, update: Update) -> None:
         """`reference.updates.update` of every parameter where it lies; its counts and steps grow.
 
-        seed: 0-d int64, of the step; a parameter draws by ``rng.derive_seed(seed, position + 1)``.
-        origins: for each parameter, the index of its first element in the whole parameter if it is
-        a part. found: 0-d bool; where it is true nothing changes, and nobody waits to know. scale:
-        0-d float32. These three lie on the tensors' device or are None. rounding, numbers: of
-        `arithmetic.UpdateRounding` and of the step. begins: states are not read. Values are kept as
-        codes only in a format that has a code for each of them.
+        Values are kept as codes only in a format that has a code for each of them.
         """
         ...

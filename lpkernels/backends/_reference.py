@@ -22,14 +22,13 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.backends._conveniences import Conveniences
-from lpkernels.backends._protocol import How, Product, Scales, UpdateTensors
+from lpkernels.arithmetic.integers import group_of
+from lpkernels.backends import DrawKey, How, Parts, Product, Rounding, Scales, Update
 from lpkernels.formats import AffineFormat, BlockFormat, Number, format_from_ints
+from lpkernels.formats.integers import Ints
 from lpkernels.reference import counting, events, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
-
-Ints = tuple[int, ...]
 
 
 def _array(x: Tensor) -> NDArray[np.floating]:
@@ -73,7 +72,7 @@ def _blocks(fmt: Ints) -> BlockFormat:
     return parsed
 
 
-class ReferenceBackend(Conveniences):
+class ReferenceBackend:
     """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
     name = "reference"
@@ -89,66 +88,36 @@ class ReferenceBackend(Conveniences):
     def unsupported(self, op: str, device: torch.device) -> str:
         return ""
 
-    def quantize(
-        self, x: Tensor, quantizer: Ints, seed: Tensor | None, role: int, site: int, out: Tensor
-    ) -> None:
-        parsed = quantizer_from_ints(quantizer)
-        result = twin.quantize(_array(x), parsed, seed=_seed(seed, role), site=site)
-        out.copy_(_typed(result, out.dtype))
-
-    def quantize_counting(
-        self,
-        x: Tensor,
-        quantizer: Ints,
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor | None,
-        counts: Tensor | None,
-        limits: Tensor | None,
-    ) -> None:
-        ends = None if limits is None else _array(limits).astype(np.float64)
-        result, found = counting.quantize_counting(
-            _array(x), quantizer_from_ints(quantizer), seed=_seed(seed, role), site=site,
-            limits=ends,
-        )  # fmt: skip
+    def quantize(self, rounding: Rounding) -> None:
+        x, out, counts, limits = rounding.x, rounding.out, rounding.counts, rounding.limits
+        call = (_array(x), quantizer_from_ints(rounding.quantizer))
+        seed, site = _seed(rounding.seed, rounding.role), rounding.site
+        if rounding.parts is not None:
+            amax = None if limits is None else float(limits)
+            parts = twin.scaled(*call, seed=seed, site=site, amax=amax)
+            for target, part in zip(rounding.parts, parts, strict=True):
+                target.copy_(torch.from_numpy(np.asarray(part)))
+            return
+        if counts is None and limits is None:
+            result = twin.quantize(*call, seed=seed, site=site)
+        else:
+            ends = None if limits is None else _array(limits).astype(np.float64)
+            result, total = counting.quantize_counting(*call, seed=seed, site=site, limits=ends)
+            if counts is not None:
+                counts.add_(torch.from_numpy(total[: counts.numel()]).to(counts.device))
         if out is not None:
             out.copy_(_typed(result, out.dtype))
-        if counts is not None:
-            counts.add_(torch.from_numpy(found[: counts.numel()]).to(counts.device))
-
-    def scaled(
-        self,
-        x: Tensor,
-        quantizer: Ints,
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        amax: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        found = twin.scaled(
-            _array(x), quantizer_from_ints(quantizer), seed=_seed(seed, role), site=site,
-            amax=None if amax is None else float(amax),
-        )  # fmt: skip
-        values, scale, tensor_scale = (torch.from_numpy(np.asarray(y)).to(x.device) for y in found)
-        return values, scale, tensor_scale
-
-    def dequantize(self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
-        q = twin.Scaled(_array(values), _array(scale), np.asarray(_array(tensor_scale)))
-        return torch.from_numpy(twin.dequantize(q, _blocks(fmt))).to(values.device)
-
-    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: Ints) -> Tensor:
-        q = twin.Scaled(_array(values), _array(scale), np.asarray(1, np.float32))
-        return torch.from_numpy(twin.pack_scaled(q, _blocks(fmt))).to(values.device)
 
     def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:
         return torch.from_numpy(twin.hadamard(_array(x), size, signs, axis)).to(x.device)
 
-    def multiply(self, product: Product, how: How) -> Tensor:
+    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         acc, seed = accumulator_from_ints(how.acc), _seed(how.seed, how.role)
         left, right = _array(product.left), _array(product.right)
         bias, initial = (None if x is None else _array(x) for x in (product.bias, product.initial))
-        if product.conv is None:
+        if scales is not None:
+            result = self._multiply_scaled(product, how, scales)
+        elif product.conv is None:
             result = twin.matmul(left, right, bias, acc, seed=seed, initial=initial)
         elif product.kind == "conv_fprop":
             result = twin.conv_fprop(left, right, bias, *product.conv, acc, seed=seed)
@@ -157,125 +126,99 @@ class ReferenceBackend(Conveniences):
             result = gradient(left, right, product.shape, *product.conv, acc, seed=seed)
         return torch.from_numpy(result).to(product.left.device)
 
-    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
-        given = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
-        initial = None if product.initial is None else _array(product.initial)
-        result = twin.matmul_scaled(
-            _array(product.left), _array(product.right), given, accumulator_from_ints(how.acc),
-            seed=_seed(how.seed, how.role), initial=initial,
-        )  # fmt: skip
-        return torch.from_numpy(result).to(product.left.device)
-
-    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
-        given = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
-        initial = None if product.initial is None else _array(product.initial)
-        call = (_array(product.left), _array(product.right), given, accumulator_from_ints(how.acc))
-        result = twin.matmul_grouped(*call, initial=initial)
-        return torch.from_numpy(result).to(product.left.device)
+    def _multiply_scaled(self, product: Product, how: How, scales: Scales) -> Float32:
+        acc, initial = accumulator_from_ints(how.acc), product.initial
+        operand_scales = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
+        call = (_array(product.left), _array(product.right), operand_scales, acc)
+        start = None if initial is None else _array(initial)
+        if group_of(how.acc):
+            return twin.matmul_grouped(*call, initial=start)
+        return twin.matmul_scaled(*call, seed=_seed(how.seed, how.role), initial=start)
 
     def matmul_events(
-        self,
-        a: Tensor,
-        b: Tensor,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        row: Tensor,
+        self, product: Product, how: How, rows: Tensor
     ) -> tuple[Tensor, tuple[int, ...]]:
-        found = events.matmul_events(
-            _array(a),
-            _array(b),
-            accumulator_from_ints(acc),
-            seed=_seed(seed, role),
-            row=row.numpy(),
+        counted = events.matmul_events(
+            _array(product.left),
+            _array(product.right),
+            accumulator_from_ints(how.acc),
+            seed=_seed(how.seed, how.role),
+            row=rows.numpy(),
         )
-        return torch.from_numpy(found.sums).to(a.device), found.counts
+        return torch.from_numpy(counted.sums).to(product.left.device), counted.counts
 
-    def accumulate(
-        self,
-        total: Tensor,
-        addend: Tensor,
-        rows_cols: tuple[int, int],
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        k: int,
-    ) -> None:
-        parsed = accumulator_from_ints(acc)
-        bits = None
-        if parsed.outermost_rounding == "stochastic":
-            row = rows_cols[0] + np.arange(total.shape[0])[:, None]
-            col = rows_cols[1] + np.arange(total.shape[1])
-            start = _seed(seed, role)
-            bits = draws(start, site, row, col, k, parsed.random_bits, parsed.rng)
+    def accumulate(self, total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
+        acc = accumulator_from_ints(how.acc)
+        rounding, bits = acc.outermost_rounding, None
+        if rounding == "stochastic":
+            row = key.row + np.arange(total.shape[0])[:, None]
+            col = key.col + np.arange(total.shape[1])
+            seed = _seed(how.seed, how.role)
+            bits = draws(seed, key.site, row, col, key.k, acc.random_bits, acc.rng)
         result = twin.add(
             widen(_array(total)),
             widen(_array(addend)),
-            parsed.outermost,
-            parsed.outermost_rounding,
+            acc.outermost,
+            rounding,
             draws=bits,
-            random_bits=parsed.random_bits,
+            random_bits=acc.random_bits,
         )
         total.copy_(torch.from_numpy(narrow(result)))
 
-    def pack(self, x: Tensor, fmt: Ints) -> Tensor:
-        return torch.from_numpy(twin.pack(_array(x).astype(np.float32), _packable(fmt))).to(
-            x.device
-        )
+    def pack(
+        self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
+    ) -> Tensor:
+        values = _array(x).astype(np.float32)
+        if scale is None:
+            codes = twin.pack(values, _packable(fmt))
+        else:
+            one = np.asarray(1, np.float32)
+            codes = twin.pack_scaled(twin.Scaled(values, _array(scale), one), _blocks(fmt))
+        return torch.from_numpy(codes).to(x.device)
 
-    def unpack(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
-        values = twin.unpack(codes.cpu().numpy(), _packable(fmt), tuple(shape))
-        return torch.from_numpy(values).to(codes.device)
+    def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
+        if isinstance(codes, Tensor):
+            device, values = (
+                codes.device,
+                twin.unpack(codes.cpu().numpy(), _packable(fmt), tuple(shape)),
+            )
+        else:
+            device = codes[0].device
+            scaled = twin.Scaled(*(np.asarray(_array(part)) for part in codes))
+            values = twin.dequantize(scaled, _blocks(fmt))
+        return torch.from_numpy(values).to(device)
 
-    def update(
-        self,
-        tensors: UpdateTensors,
-        seed: Tensor | None,
-        found: Tensor | None,
-        scale: Tensor | None,
-        positions: Sequence[int],
-        origins: Sequence[int],
-        rounding: Ints,
-        numbers: tuple[float, ...],
-        begins: bool,
-    ) -> None:
-        if found is not None and bool(found):
+    def update(self, update: Update) -> None:
+        if update.skips is not None and bool(update.skips):
             return
-        how, step = update_rounding_from_ints(rounding), step_from_numbers(numbers)
-        factor = None if scale is None else float(scale)
-        start = 0 if seed is None else int(seed)
+        tensors, step = update.tensors, step_from_numbers(update.numbers)
+        rounding = update_rounding_from_ints(update.rounding)
+        scale = None if update.scale is None else float(update.scale)
+        seed = 0 if update.seed is None else int(update.seed)
         masters = tensors.masters or tensors.weights
-        states = (
-            list(zip(tensors.first, tensors.second, strict=True))
-            if step.states > 1
-            else [(x,) for x in tensors.first]
-        )
         for i, weight in enumerate(tensors.weights):
             shape = tuple(weight.shape)
-            kept = states[i] if states else ()
-            made = int(tensors.steps[i]) if isinstance(step, Adam) else 0
-            held = tuple(
-                _values(x, keyed, shape) for x, keyed in zip(kept, how.states, strict=False)
-            )
+            states = [kind[i] for kind in (tensors.first, tensors.second)[: step.states]]
+            stored = list(zip(states, rounding.states, strict=False))
+            steps = int(tensors.steps[i]) if isinstance(step, Adam) else 0
             result = updates.update(
                 step,
-                how,
+                rounding,
                 _array(tensors.gradients[i]).astype(np.float32),
-                _values(masters[i], how.master, shape),
-                None if begins else held,
-                number=made + 1,
-                scale=factor,
-                seed=derive_seed(start, positions[i] + 1),
-                origin=origins[i],
+                _values(masters[i], rounding.master, shape),
+                None if update.begins else tuple(_values(x, keyed, shape) for x, keyed in stored),
+                number=steps + 1,
+                scale=scale,
+                seed=derive_seed(seed, update.positions[i] + 1),
+                origin=update.origins[i],
             )
             weight.detach().copy_(_typed(result.working, weight.dtype))
             if tensors.masters:
-                _keep(masters[i], result.master, how.master)
-            for x, values, keyed in zip(kept, result.states, how.states, strict=False):
+                _keep(masters[i], result.master, rounding.master)
+            for (x, keyed), values in zip(stored, result.states, strict=True):
                 _keep(x, values, keyed)
-            counted = [result.asked, result.unchanged]
-            tensors.counts[i].add_(torch.tensor(counted, dtype=torch.int64, device=weight.device))
+            counts = [result.asked, result.unchanged]
+            tensors.counts[i].add_(torch.tensor(counts, dtype=torch.int64, device=weight.device))
             if isinstance(step, Adam):
                 tensors.steps[i].add_(1)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends import How, matmul_of
+from lpkernels.backends import How, Rounding, matmul_of
 from lpkernels.formats import FloatFormat
 
 if TYPE_CHECKING:
-    from lpkernels.backends import Backend, How, matmul_of
+    from lpkernels.backends import Backend
 
 _FP16 = FloatFormat(5, 10)
 _E5M2 = FloatFormat(5, 2)
@@ -49,12 +49,12 @@ def run(backend: Backend, device: torch.device) -> str:
         x = torch.full((_COPIES,), value, dtype=torch.float32, device=device)
         out = torch.empty_like(x)
         seed = torch.zeros((), dtype=torch.int64, device="cpu") if mode == "stochastic" else None
-        backend.quantize(x, Quantizer(fmt, mode).to_ints(), seed, 0, 4, out)
+        backend.quantize(Rounding(x, Quantizer(fmt, mode).to_ints(), seed, out=out))
         for got in set(map(_printed, out.tolist())) - {_printed(expected)}:
             return _report(f"{value!r} to {fmt} {mode}", got, expected)
     wide = torch.full((_COPIES,), 1 + 2**-11 + 2**-40, dtype=torch.float64, device=device)
     out = torch.empty(_COPIES, dtype=torch.float32, device=device)
-    backend.quantize(wide, Quantizer(_FP16).to_ints(), None, 0, 4, out)
+    backend.quantize(Rounding(wide, Quantizer(_FP16).to_ints(), out=out))
     for got in set(map(_printed, out.tolist())) - {_printed(1 + 2**-10)}:
         return _report(f"float64 {1 + 2**-11 + 2**-40!r} to {_FP16}", got, 1 + 2**-10)
     return "" if backend.unsupported("matmul", device) else _matmul(backend, device)

@@ -7,37 +7,58 @@ where they lie and copies others once.
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
+from types import ModuleType
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
-from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends import KINDS, Convolution, How, Product, UpdateTensors
+from lpkernels import _build
+from lpkernels.arithmetic.integers import InAccumulator, InQuantizer, group_of
+from lpkernels.backends import (
+    COUNTS,
+    KINDS,
+    Convolution,
+    DrawKey,
+    How,
+    Parts,
+    Product,
+    Rounding,
+    Scales,
+    Update,
+    new_parts,
+)
 from lpkernels.backends._conv_geometry import geometry_of
-from lpkernels.backends._conveniences import Conveniences
-from lpkernels.backends._cpu_counting import CountingKernels, by_position
-from lpkernels.backends._cpu_events import EventKernels
-from lpkernels.backends._cpu_module import DTYPES, FLOAT32, seed_int
-from lpkernels.backends._cpu_scaled import ScaledKernels
 from lpkernels.backends._layout import (
     CODES,
     NO_OFFSET,
+    batch_offsets,
     by_batch,
-    dense,
     kernel_sizes,
+    laid_out,
     strides,
     update_dtypes,
     update_parameters,
 )
-from lpkernels.formats.integers import BLOCK, KIND, TABLE, InBlock, without_zero
+from lpkernels.formats import known_tables
+from lpkernels.formats.integers import BLOCK, KIND, TABLE, InBlock, Ints, without_zero
 
 Shape = torch.Size | tuple[int, ...]
 _NO_OFFSET = NO_OFFSET.data_ptr()
 _ELEMENT_KIND = InBlock.ELEMENT.start
+# The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 # How the values of an update lie.
 _UPDATED = {**DTYPES, torch.uint8: CODES}
+# Kernels write through pointers, whatever torch's default dtype and device are.
+_FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
+_BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
+# The tables of this process, which grow.
+_TABLES = known_tables()
 
 
 @lru_cache(maxsize=4096)
@@ -46,12 +67,48 @@ def _conv_sizes(x: Shape, w: Shape, y: Shape, conv: Convolution) -> Sequence[int
     return geometry_of(x, w, y, conv).ints()
 
 
-class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
+def _pointer(x: Tensor | None) -> int:
+    """The address of x, which is contiguous; 0 of no tensor."""
+    return 0 if x is None else x.data_ptr()
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _seed(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
+
+
+class CpuBackend:
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
     fuses = fuses_tables = packs_rounding = True
     sums_native = False
+    #: Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
+    stream_bytes = 16 << 20
+
+    def __init__(self) -> None:
+        self._module: ModuleType | None = None
+        self._tables: set[int] = set()
+
+    def _c(self) -> ModuleType:
+        """lpkernels._C, which knows every table that this process has made."""
+        if self._module is None:
+            self._module = _build.load_extension()
+            _warn_of_scalar(self._module)
+        if len(self._tables) < len(_TABLES):
+            self._add_tables(self._module)
+        return self._module
+
+    def _add_tables(self, module: ModuleType) -> None:
+        from lpkernels.backends import ladders
+
+        for handle, table in list(_TABLES.items()):
+            if handle not in self._tables:
+                ladders.add_to(module, table)
+                self._tables.add(handle)
 
     def available(self) -> bool:
         return not self.why_not()
@@ -89,49 +146,52 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             return "trees and blocks of codes by scale draw no random bits here"
         return ""
 
-    def quantize(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor,
-    ) -> None:
-        if x.numel() == 0:
-            return
-        if (
-            quantizer[KIND] == BLOCK
-            and quantizer[_ELEMENT_KIND] == TABLE
-            and without_zero(quantizer)
-        ):
-            # The kernel of values takes 1 for the scale of a block of zeros, whose codes are none.
-            parts = self.scaled(x, quantizer, seed, role, site, None)
-            out.copy_(self.dequantize(*parts, quantizer[InQuantizer.FORMAT]))
-            return
-        in_order = x.is_contiguous()
-        if not in_order and (by_position(quantizer) or x.stride() != out.stride() or not dense(x)):
-            x = x.contiguous()
-        target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
-        self._c().quantize(
-            x.data_ptr(),
-            target.data_ptr(),
-            DTYPES[x.dtype],
-            DTYPES[target.dtype],
+    def quantize(self, rounding: Rounding) -> None:
+        x, out, dense = rounding.x, rounding.out, rounding
+        # Asked here too, because a call takes as long as the rounding of a few values.
+        if out is None or not x.is_contiguous() or x.stride() != out.stride():
+            dense = laid_out(rounding)
+        x, quantizer, seed, role, site, out, counts, limits, parts = dense
+        values_alone = out is not None and counts is None and limits is None
+        if values_alone and quantizer[KIND] == BLOCK and _needs_parts(quantizer):
+            return self._quantize_by_parts(rounding)
+        call = (
             kernel_sizes(x.shape, quantizer),
             quantizer,
             0 if seed is None else int(seed),
             role,
             site,
-            torch.get_num_threads(),
+            get_num_threads(),
             self.stream_bytes,
         )
-        if target is not out:
-            out.copy_(target)
+        dtype = DTYPES[x.dtype]
+        if parts is not None:
+            outputs = [part.data_ptr() for part in parts]
+            self._c().scaled(x.data_ptr(), dtype, outputs, *call, _pointer(limits))
+            return
+        out_dtype = 0 if out is None else DTYPES[out.dtype]
+        ends = (x.data_ptr(), 0 if out is None else out.data_ptr(), dtype, out_dtype)
+        if values_alone:
+            self._c().quantize(*ends, *call)
+        else:
+            bins = 0 if counts is None else counts.numel() - COUNTS
+            more = (_pointer(counts), bins, _pointer(limits))
+            self._c().quantize_counting(*ends, *call, *more)
+        if out is not None and rounding.out is not None and out is not rounding.out:
+            rounding.out.copy_(out)
 
-    def hadamard(self, x: Tensor, size: int, signs: tuple[int, ...], axis: int) -> Tensor:
+    def _quantize_by_parts(self, rounding: Rounding) -> None:
+        """Rounds to a block format whose elements have no zero: the kernel of values takes 1 for
+        the scale of a block of zeros, which then has no code."""
+        x, quantizer, out = rounding.x, rounding.quantizer, rounding.out
+        assert out is not None
+        parts = new_parts(x, quantizer)
+        self.quantize(rounding._replace(out=None, parts=parts))
+        out.copy_(self.unpack(parts, quantizer[InQuantizer.FORMAT], x.shape))
+
+    def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:
         x = x.contiguous()
-        out = torch.empty(x.shape, **FLOAT32)
+        out = torch.empty(x.shape, **_FLOAT32)
         sizes = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
         self._c().hadamard(
             x.data_ptr(),
@@ -139,12 +199,15 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             DTYPES[x.dtype],
             sizes,
             bytes(sign < 0 for sign in signs),
-            torch.get_num_threads(),
+            get_num_threads(),
             self.stream_bytes,
         )
         return out
 
-    def multiply(self, product: Product, how: How) -> Tensor:
+    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
+        if scales is not None:
+            multiply = self._multiply_grouped if group_of(how.acc) else self._multiply_scaled
+            return multiply(product, how, scales)
         kind, left, right, shape, conv, bias, initial = product
         acc, seed, role, fused = how
         out = left.new_empty(shape)
@@ -182,71 +245,160 @@ class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
             *fused,
             0 if seed is None else int(seed),
             role,
-            torch.get_num_threads(),
+            get_num_threads(),
         )
         return out
 
-    def accumulate(
-        self,
-        total: Tensor,
-        addend: Tensor,
-        rows_cols: tuple[int, int],
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        k: int,
-    ) -> None:
+    def _multiply_scaled(self, product: Product, how: How, scales: Scales) -> Tensor:
+        out = product.left.new_empty(product.shape)
+        if out.numel() == 0:
+            return out
+        left, entries, offsets = by_batch(product.left, product.right, out.shape)
+        of_rows, of_cols, places = scales.left, scales.right.contiguous(), (NO_OFFSET, NO_OFFSET)
+        if entries == 1:
+            # One product may be a batch as more rows.
+            of_rows = of_rows.expand(*out.shape[:-1], of_rows.shape[-1]).contiguous()
+        else:
+            of_rows = of_rows.contiguous()
+            places = (
+                batch_offsets(of_rows, out.shape[:-2]),
+                batch_offsets(of_cols, out.shape[:-2]),
+            )
+        initial = _contiguous(product.initial)
+        order = -how.acc[InAccumulator.CHUNK] if scales.float32 else 0
+        pointers = [x.data_ptr() for x in (of_rows, of_cols, *places)]
+        self._c().multiply_scaled(
+            left.data_ptr(),
+            product.right.data_ptr(),
+            _pointer(initial),
+            out.data_ptr(),
+            (entries, left.shape[-2], product.right.shape[-1], left.shape[-1]),
+            left.stride()[-2:],
+            product.right.stride()[-2:],
+            offsets[0].data_ptr(),
+            offsets[1].data_ptr(),
+            [*pointers, scales.left_size, scales.right_size, order],
+            how.acc,
+            _seed(how.seed),
+            how.role,
+            get_num_threads(),
+        )
+        return out
+
+    def _multiply_grouped(self, product: Product, how: How, scales: Scales) -> Tensor:
+        left, right, shape = product.left, product.right, tuple(product.shape)
+        lead, (rows, cols), length = shape[:-2], shape[-2:], left.shape[-1]
+        out = torch.empty(shape, **_FLOAT32)
+        if out.numel() == 0:
+            return out
+        # With one right operand for the batch, the batch is more rows.
+        shared = right.dim() == 2 and scales.right.dim() == 2
+        batch = 1 if shared else math.prod(lead)
+
+        def laid_out(x: Tensor, *, once: bool = False) -> Tensor:
+            return (x if once else x.expand(*lead, *x.shape[-2:])).contiguous()
+
+        tensors = [
+            laid_out(left),
+            laid_out(right, once=shared),
+            laid_out(scales.left),
+            laid_out(scales.right, once=shared),
+            _contiguous(product.initial),
+            out,
+        ]
+        tall = rows * math.prod(lead) // batch
+        sizes = [batch, tall, cols, length, scales.left_size, scales.right_size]
+        sizes += [group_of(how.acc), scales.least]
+        pointers = [_pointer(x) for x in tensors]
+        self._c().multiply_grouped(pointers, sizes, how.acc, get_num_threads())
+        return out
+
+    def accumulate(self, total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
         if total.numel() == 0:
             return
         addend = addend.expand_as(total).contiguous()
-        self._c().accumulate(
-            total.data_ptr(),
-            addend.data_ptr(),
-            *total.shape,
-            acc,
-            seed_int(seed),
-            role,
-            [*rows_cols, site, k],
-            torch.get_num_threads(),
-        )
+        pointers = (total.data_ptr(), addend.data_ptr())
+        draws = (_seed(how.seed), how.role, list(key), get_num_threads())
+        self._c().accumulate(*pointers, *total.shape, how.acc, *draws)
 
-    def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
-        out = torch.empty(shape, **FLOAT32)
+    def matmul_events(
+        self, product: Product, how: How, rows: Tensor
+    ) -> tuple[Tensor, tuple[int, ...]]:
+        a, b = product.left, product.right
+        sums = torch.empty(product.shape, **_FLOAT32)
+        pointers, sizes = [x.data_ptr() for x in (a, b, sums)], [*sums.shape, a.shape[1]]
+        call = (rows.data_ptr(), how.acc, _seed(how.seed), how.role, get_num_threads())
+        counts = self._c().matmul_events(*pointers, sizes, [*a.stride(), *b.stride()], *call)
+        return sums, tuple(counts)
+
+    def pack(
+        self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
+    ) -> Tensor:
+        x, module = x.contiguous(), self._c()
+        sizes = kernel_sizes(x.shape, fmt)
+        codes = torch.empty(module.packed_bytes(sizes, fmt), **_BYTES)
+        if x.numel() == 0:
+            return codes
+        source, target, threads = x.data_ptr(), codes.data_ptr(), get_num_threads()
+        if scale is None:
+            place = module.pack(source, target, sizes, fmt, quantizer, threads)
+        else:
+            scale = scale.contiguous()
+            place = module.pack_scaled(source, scale.data_ptr(), target, sizes, fmt, threads)
+        if place >= 0:
+            raise ValueError(
+                f"pack: element {place} (in row-major order) is {x.view(-1)[place].item()}, for "
+                "which the format has no code; quantize to the format first"
+            )
+        return codes
+
+    def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
+        out = torch.empty(shape, **_FLOAT32)
         if out.numel() == 0:
             return out
-        codes = codes.contiguous()
-        self._c().unpack(
-            codes.data_ptr(),
-            out.data_ptr(),
-            kernel_sizes(out.shape, fmt),
-            fmt,
-            torch.get_num_threads(),
-        )
+        sizes, threads = kernel_sizes(out.shape, fmt), get_num_threads()
+        if isinstance(codes, Tensor):
+            codes = codes.contiguous()
+            self._c().unpack(codes.data_ptr(), out.data_ptr(), sizes, fmt, threads)
+        else:
+            parts = [part.contiguous() for part in codes]
+            pointers = [part.data_ptr() for part in (*parts, out)]
+            self._c().dequantize(*pointers, sizes, threads)
         return out
 
-    def update(
-        self,
-        tensors: UpdateTensors,
-        seed: Tensor | None,
-        found: Tensor | None,
-        scale: Tensor | None,
-        positions: Sequence[int],
-        origins: Sequence[int],
-        rounding: tuple[int, ...],
-        numbers: tuple[float, ...],
-        begins: bool,
-    ) -> None:
+    def update(self, update: Update) -> None:
+        shared = (update.seed, update.skips, update.scale)
         self._c().update(
-            update_parameters(tensors, positions, origins),
-            [_UPDATED[dtype] for dtype in update_dtypes(tensors)],
-            not tensors.masters,
-            begins,
-            rounding,
-            numbers,
-            [0 if x is None else x.data_ptr() for x in (seed, found, scale)],
-            torch.get_num_threads(),
+            update_parameters(update),
+            [_UPDATED[dtype] for dtype in update_dtypes(update.tensors)],
+            not update.tensors.masters,
+            update.begins,
+            update.rounding,
+            update.numbers,
+            [_pointer(x) for x in shared],
+            get_num_threads(),
             self.stream_bytes,
+        )
+
+
+def _needs_parts(quantizer: Ints) -> bool:
+    """Whether values follow from codes and scales alone, since no code is zero."""
+    return (
+        quantizer[KIND] == BLOCK and quantizer[_ELEMENT_KIND] == TABLE and without_zero(quantizer)
+    )
+
+
+def _warn_of_scalar(module: ModuleType) -> None:
+    """Only the processor of another machine has none of the sets that an install compiles."""
+    better = _build.better_set(module)
+    if better and module.isa() == "scalar" and not os.environ.get("LPKERNELS_ISA"):
+        compiled = ", ".join(module.compiled_sets())
+        warnings.warn(
+            f"lpkernels was compiled for {compiled}, and this processor has {better}: its "
+            "products take the scalar kernels, tens of times slower. Install lpkernels again on "
+            "this machine, or with LPKERNELS_ISAS=all",
+            RuntimeWarning,
+            stacklevel=4,
         )
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import Backend, How, Product
+from lpkernels.backends import Backend, DrawKey, How, Product
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
 __all__ = ["multiply"]
@@ -40,13 +40,6 @@ class _Adder(NamedTuple):
         if chunk is None:
             raise ValueError("native sums without chunks are torch's own function, no operator")
         return chunk
-
-    def add(
-        self, total: Tensor, addend: Tensor, rows_cols: tuple[int, int], site: int, k: int
-    ) -> None:
-        """`Backend.accumulate` of addend to total, in place."""
-        call = (self.how.acc, self.how.seed, self.how.role, site, k)
-        self.backend.accumulate(total, addend, rows_cols, *call)
 
 
 def multiply(backend: Backend, product: Product, how: How) -> Tensor:
@@ -136,11 +129,11 @@ def _add_chunks(
     with torch.no_grad(), torch.autocast(total.device.type, enabled=False):
         for index, start in enumerate(range(0, a.shape[-1], chunk)):
             part = torch.matmul(a[..., start : start + chunk], b[..., start : start + chunk, :])
-            addend = part.reshape(total.shape)
-            adder.add(total, addend, rows_cols, SITE_OUTER, index)
+            key = DrawKey(*rows_cols, SITE_OUTER, index)
+            adder.backend.accumulate(total, part.reshape(total.shape), adder.how, key)
         if bias is not None:
-            addend = bias.expand(total.shape)
-            adder.add(total, addend, rows_cols, SITE_BIAS, 0)
+            key = DrawKey(*rows_cols, SITE_BIAS, 0)
+            adder.backend.accumulate(total, bias.expand(total.shape), adder.how, key)
 
 
 def _windows(

@@ -87,7 +87,7 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     does not wait for a device to compare them, so they are shared in the memory of the CPU alone.
     """
     # A tensor that is a leaf may be copied and stored, with all its attributes.
-    if torch.compiler.is_compiling() or source.grad_fn is None or not ops.is_plain(codes):
+    if torch.compiler.is_compiling() or source.grad_fn is None or not ops.is_in_cpu_memory(codes):
         return codes
     earlier_codes = getattr(source, "_lpkernels_codes", None)
     if earlier_codes is not None and torch.equal(earlier_codes, codes):

@@ -19,7 +19,7 @@ from lpkernels.formats.elsewhere import of_another_kind, unless_dtype
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, amax_of, limits_of
-from lpkernels.functional.recording import apply, is_recorded
+from lpkernels.functional.recording import is_recorded
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
@@ -119,72 +119,29 @@ def quantize(
     elif amax is not None:
         limits = amax_of("quantize", x, quantizer, amax)
     seed = seed_for(True, generator) if stochastic else None
-    if counts is not None or limits is not None:
-        call = (quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
-        if out is None:
-            return apply(_CountingStraightThrough, (x,), *call)
-        ops.quantize_counting_out(x, out, *call)
-        return out
+    call = (quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     if out is not None:
-        ops.quantize_out(x, out, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
-        return out
-    if direct and seed is None and not is_recorded(x):
-        return ops.DIRECT.quantize(x, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
-    return straight_through(x, quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+        return ops.quantize(x, *call, limits, counts, out)
+    if counts is None and direct and seed is None and not is_recorded(x):
+        return ops.DIRECT.quantize(x, *call, limits)
+    return straight_through(x, *call, limits, counts)
 
 
-def straight_through(
-    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, backend: str
-) -> Tensor:
-    """`ops.quantize` with the identity as its gradient."""
-    if is_recorded(x):
-        return _StraightThrough.apply(x, quantizer, seed, role, site, backend)
-    return ops.quantize(x, quantizer, seed, role, site, backend)
-
-
-def straight_through_in(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    limits: Tensor,
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    backend: str,
-) -> Tensor:
-    """`straight_through` in the range of limits, (2, slices) as `limits_of` makes them."""
-    call = (quantizer, None, limits, seed, role, site, backend)
-    return apply(_CountingStraightThrough, (x,), *call)
-
-
-class _CountingStraightThrough(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *call: Any) -> Tensor:
-        ctx.dtype = x.dtype
-        ctx.rest = len(call)
-        return ops.quantize_counting(x, *call)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (grad.to(ctx.dtype), *[None] * ctx.rest)
+def straight_through(x: Tensor, *call: Any) -> Tensor:
+    """`ops.quantize` of these arguments, with the identity as its gradient."""
+    return _StraightThrough.apply(x, *call) if is_recorded(x) else ops.quantize(x, *call)
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        backend: str,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, *call: Any) -> Tensor:
         ctx.dtype = x.dtype
-        return ops.quantize(x, quantizer, seed, role, site, backend)
+        ctx.rest = len(call)
+        return ops.quantize(x, *call)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return grad.to(ctx.dtype), None, None, None, None, None
+        return (grad.to(ctx.dtype), *[None] * ctx.rest)
 
 
 def lowered(

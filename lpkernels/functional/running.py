@@ -14,7 +14,7 @@ from lpkernels.formats import AffineFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import checked_on_device
 from lpkernels.functional.layer import widened
-from lpkernels.functional.quantize import straight_through_in
+from lpkernels.functional.quantize import straight_through
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
@@ -51,8 +51,8 @@ def rounded_input(
         limits = checked_on_device(ends.reshape(2, 1))
     if not isinstance(quantizer.fmt, AffineFormat):
         return widened(x)
-    call = (limits, seed, Role.INPUT, SITE_QUANTIZE, "auto")
-    return straight_through_in(widened(x), quantizer.to_ints(), *call)
+    call = (seed, Role.INPUT, SITE_QUANTIZE, "auto", limits)
+    return straight_through(widened(x), quantizer.to_ints(), *call)
 
 
 class Delayed(NamedTuple):

@@ -22,10 +22,5 @@ def rounded(
     counts: int64, 4 elements on x's device, to which the call adds; out may be x.
     """
     seed = seed_for(stochastic, None)
-    call = (seed, Role.DIRECT, SITE_QUANTIZE, "auto")
-    if out is not None:
-        ops.quantize_counting_out(x, out, quantizer, counts, None, *call)
-        return out
-    if counts is None:
-        return ops.quantize(x, quantizer, *call)
-    return ops.quantize_counting(x, quantizer, counts, None, *call)
+    call = (seed, Role.DIRECT, SITE_QUANTIZE, "auto", None, counts, out)
+    return ops.quantize(x, quantizer, *call)

@@ -16,6 +16,7 @@ from lpkernels.backends import (
     Convolution,
     Fused,
     How,
+    Parts,
     Product,
     Scales,
     UpdateTensors,
@@ -24,14 +25,14 @@ from lpkernels.backends import (
     matmul_of,
 )
 from lpkernels.ops._checks import Codes, Rounds, Sums, has_every_code, rounds, sums
-from lpkernels.ops._counting import (
-    Counting,
-    count,
-    quantize_counting,
-    quantize_counting_out,
-)
 from lpkernels.ops._hadamard import hadamard
-from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_direct, is_plain
+from lpkernels.ops._operator import (
+    Packable,
+    assume_constant_result,
+    draw_seed,
+    is_direct,
+    is_in_cpu_memory,
+)
 from lpkernels.ops._packing import (
     encode,
     pack,
@@ -42,11 +43,11 @@ from lpkernels.ops._packing import (
     unpack_powers,
 )
 from lpkernels.ops._products import add_bias, multiply, records
-from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
+from lpkernels.ops._quantize import Counting, count, quantize, result_dtype
 from lpkernels.ops._ranges import delayed, finite_range, largest, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._running import DIRECT, DISPATCHED, Operators, operators_for
-from lpkernels.ops._scaled import Parts, dequantize, multiply_scaled, scaled
+from lpkernels.ops._scaled import dequantize, multiply_scaled, scaled
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
@@ -88,7 +89,7 @@ __all__ = [
     "hadamard",
     "has_every_code",
     "is_direct",
-    "is_plain",
+    "is_in_cpu_memory",
     "largest",
     "matmul_of",
     "multiply",
@@ -99,9 +100,6 @@ __all__ = [
     "packed_bytes",
     "packs_at_once",
     "quantize",
-    "quantize_counting",
-    "quantize_counting_out",
-    "quantize_out",
     "records",
     "result_dtype",
     "rounds",

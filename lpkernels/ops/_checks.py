@@ -26,8 +26,6 @@ from lpkernels.arithmetic.integers import (
 )
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
-    BINS,
-    COUNTS,
     KINDS,
     How,
     Product,
@@ -99,8 +97,8 @@ class Codes(NamedTuple):
 class Rounds(NamedTuple):
     """A quantizer as the operators need it.
 
-    op: what `Backend.unsupported` calls rounding. fuses: whether a product may apply it itself.
-    codes: its format, None of an affine one.
+    op, counting_op: what `Backend.unsupported` calls rounding, and rounding with counts or limits.
+    fuses: whether a product may apply it itself. codes: its format, None of an affine one.
     """
 
     ints: Ints
@@ -108,6 +106,7 @@ class Rounds(NamedTuple):
     draws: bool
     fuses: bool
     op: str
+    counting_op: str
     codes: Codes | None
 
 
@@ -163,11 +162,10 @@ def rounds(ints: Ints) -> Rounds:
     made = described("Quantizer", quantizer_from_ints, ints)
     require(made.hadamard is None, "quantize", "a quantizer without a Hadamard transform", ints)
     codes = None if ints[KIND] == AFFINE else packs(ints[InQuantizer.FORMAT])
-    op = for_table(_ROUNDING_OPS.get(ints[KIND], "quantize"), ints)
-    return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses, op, codes)
-
-
-_ROUNDING_OPS = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}
+    by_slices = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}.get(ints[KIND])
+    op, counting_op = by_slices or "quantize", by_slices or "quantize_counting"
+    names = (for_table(op, ints), for_table(counting_op, ints))
+    return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses, *names, codes)
 
 
 @_by_identity
@@ -366,23 +364,16 @@ def add_bias(
     require(right, op, "a bias that broadcasts to the total", got)
 
 
-def written(x: Tensor, out: Tensor, dtype: torch.dtype) -> None:
-    """The tensor into which x is rounded."""
-    right = out.shape == x.shape and out.device == x.device and out.dtype in (dtype, torch.float32)
-    got = f"{tuple(out.shape)} in {out.dtype} on {out.device}"
-    require(right, "quantize_out", f"out {tuple(x.shape)} in {dtype} on {x.device}", got)
-
-
-def counting(x: Tensor, ints: Ints, counts: Tensor | None, limits: Tensor | None) -> None:
-    if counts is not None:
-        _dense("counts", counts, x, torch.int64, [(COUNTS,), (COUNTS + BINS,)])
-    if limits is not None:
-        axis = axis_of(ints)
-        slices = 1 if axis is None or not x.dim() else x.shape[axis]
-        right = ints[KIND] == AFFINE or takes_amax(ints)
-        require(right, "quantize", "limits for a format that takes them", ints)
-        shape = (2, slices) if ints[KIND] == AFFINE else (1,)
-        _dense("limits", limits, x, torch.float64, [shape])
+def limits(x: Tensor, ints: Ints, limits: Tensor | None) -> None:
+    """The limits between which x is rounded."""
+    if limits is None:
+        return
+    axis = axis_of(ints)
+    slices = 1 if axis is None or not x.dim() else x.shape[axis]
+    right = ints[KIND] == AFFINE or takes_amax(ints)
+    require(right, "quantize", "limits for a format that takes them", ints)
+    shape = (2, slices) if ints[KIND] == AFFINE else (1,)
+    _dense("limits", limits, x, torch.float64, [shape])
 
 
 def scaled_to(ints: Sequence[int], x: Tensor, amax: Tensor | None) -> None:

@@ -14,6 +14,7 @@ from torch._C import (
     DispatchKeySet,
     _dispatch_keys,
     _dispatch_tls_local_include_set,
+    _functorch,
     _get_tracing_state,
     _is_torch_function_mode_enabled,
 )
@@ -63,6 +64,17 @@ def _refuse_vmap(*args: Any) -> Any:
         "out= and a running range in training; call it outside of vmap, on the whole batch or in a "
         "loop over its samples"
     )
+
+
+def refuse_mapped(*tensors: Tensor | None) -> None:
+    """Raises NotImplementedError: torch.vmap maps one of these tensors, and the call writes."""
+    if torch.compiler.is_compiling() or _functorch.maybe_current_level() is None:
+        return
+    for x in tensors:
+        while x is not None and _functorch.is_functorch_wrapped_tensor(x):
+            if _functorch.is_batchedtensor(x):
+                _refuse_vmap()
+            x = _functorch.get_unwrapped(x)
 
 
 def define(
@@ -127,17 +139,18 @@ def _bits(*keys: DispatchKey) -> int:
     return keyset.raw_repr()
 
 
-# The dispatch keys of plain tensors on the CPU, made inside torch.inference_mode or outside: no
-# views with a negative or conjugate bit, no wrappers of vmap or grad, not sparse and not fake.
-_TENSOR_KEYS = {
-    _bits(DispatchKey.CPU, DispatchKey.AutocastCPU),
-    _bits(
-        DispatchKey.CPU,
-        DispatchKey.AutocastCPU,
-        DispatchKey.AutogradCPU,
-        DispatchKey.ADInplaceOrView,
-    ),
-}
+def _tensor_keys(*keys: DispatchKey) -> set[int]:
+    """The dispatch keys of tensors made inside torch.inference_mode or outside: no views with a
+    negative or conjugate bit, no wrappers of vmap or grad, not sparse and not fake."""
+    backend, autocast, autograd = keys
+    return {
+        _bits(backend, autocast),
+        _bits(backend, autocast, autograd, DispatchKey.ADInplaceOrView),
+    }
+
+
+_CPU_KEYS = _tensor_keys(DispatchKey.CPU, DispatchKey.AutocastCPU, DispatchKey.AutogradCPU)
+_CUDA_KEYS = _tensor_keys(DispatchKey.CUDA, DispatchKey.AutocastCUDA, DispatchKey.AutogradCUDA)
 # The dispatch state of a plain call: inference mode or not, but no dispatch mode, no functorch, no
 # tracing.
 _MODE_KEYS = {
@@ -148,8 +161,8 @@ _TYPES = (Tensor, torch.nn.Parameter)
 
 
 def is_direct(*tensors: Tensor | list[Tensor] | None) -> bool:
-    """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
-    no compiler, no mode or subclass that takes the call, no profiler.
+    """Whether the dispatcher would go straight to the kernel for tensors on the CPU or on one CUDA
+    device, and nobody looks on: no compiler, no mode or subclass that takes the call, no profiler.
 
     Tensors that an operator makes of such tensors are such tensors too, so a layer asks once.
     """
@@ -161,22 +174,27 @@ def is_direct(*tensors: Tensor | list[Tensor] | None) -> bool:
         return False
     if _get_tracing_state() is not None:
         return False
+    device = None
     for x in tensors:
         if x is None:
             continue
         if type(x) is list:
             if not is_direct(*x):
                 return False
-        elif not isinstance(x, Tensor) or type(x) not in _TYPES:
+            continue
+        if not isinstance(x, Tensor) or type(x) not in _TYPES:
             return False
-        elif _dispatch_keys(x).raw_repr() not in _TENSOR_KEYS:
-            return False
+        keys = _dispatch_keys(x).raw_repr()
+        if keys not in _CPU_KEYS:
+            if keys not in _CUDA_KEYS or (device is not None and x.device != device):
+                return False
+            device = x.device
     return True
 
 
-def is_plain(tensor: Tensor) -> bool:
+def is_in_cpu_memory(tensor: Tensor) -> bool:
     """Whether it is a tensor in the memory of the CPU, and nothing else."""
-    return type(tensor) in _TYPES and _dispatch_keys(tensor).raw_repr() in _TENSOR_KEYS
+    return type(tensor) in _TYPES and _dispatch_keys(tensor).raw_repr() in _CPU_KEYS
 
 
 def _seed(label: int, *, device: torch.device) -> Tensor:
@@ -253,7 +271,7 @@ def _new_label() -> int:
 def draw_seed() -> Tensor:
     """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
     compiling = torch.compiler.is_compiling()
-    if not compiling and torch._C._functorch.maybe_current_level() is not None:
+    if not compiling and _functorch.maybe_current_level() is not None:
         # torch.vmap decides by its `randomness` whether calls of random functions may differ.
         return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
     label = _new_label() if compiling else 0

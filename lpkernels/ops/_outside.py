@@ -16,7 +16,7 @@ from lpkernels.arithmetic import Quantizer, accumulator_from_ints
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import How, Product
 from lpkernels.formats import FloatFormat
-from lpkernels.ops._quantize import rounded
+from lpkernels.ops._quantize import quantize_directly
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 # Bounds the set of shapes, and the time that a program with ever new shapes spends on searches.
@@ -51,7 +51,7 @@ def look_once(product: Product, how: How) -> None:
     ):
         if fmt in _warned:
             continue
-        value = _lacking(rounded(x, ints, *_CALL) if ints else x, fmt)
+        value = _lacking(quantize_directly(x, ints, *_CALL) if ints else x, fmt)
         if value is not None:
             _warned.add(fmt)
             _warn(op, side, fmt, value)
@@ -59,7 +59,8 @@ def look_once(product: Product, how: How) -> None:
 
 def _lacking(x: Tensor, fmt: FloatFormat) -> float | None:
     """A value of x that fmt lacks; no format lacks NaN here."""
-    lacking = (rounded(x, Quantizer(fmt, "toward_zero").to_ints(), *_CALL) != x) & (x == x)
+    values = quantize_directly(x, Quantizer(fmt, "toward_zero").to_ints(), *_CALL)
+    lacking = (values != x) & (x == x)
     return x[lacking][0].item() if bool(lacking.any()) else None
 
 

@@ -29,7 +29,7 @@ from lpkernels.formats.integers import (
 )
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
-from lpkernels.ops._quantize import quantize, rounded
+from lpkernels.ops._quantize import quantize, quantize_directly
 from lpkernels.ops._rows import Ints, Row, row_ints
 from lpkernels.ops._scaled import multiplied, scaled
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -92,7 +92,7 @@ def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tens
     known = _checks.packs(fmt)
     chosen = backends.select("auto", known.pack, x.device)
     if quantizer and not chosen.packs_rounding:
-        x = rounded(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend)
+        x = quantize_directly(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend)
         quantizer = ()
     if x.requires_grad:
         x = x.detach()
@@ -167,7 +167,7 @@ def _pack_scaled_impl(
     if not values.dim():
         values, scale = values.view(1), scale.view(1)
     chosen = backends.select("auto", "pack_scaled", values.device)
-    return chosen.pack_scaled(values, scale.contiguous(), fmt)
+    return chosen.pack(values, fmt, scale=scale)
 
 
 def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:

@@ -11,12 +11,12 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends import NOT_FUSED, Convolution, Fused, How, Product, native
+from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, native
 from lpkernels.formats.integers import has_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
-from lpkernels.ops._quantize import rounded
+from lpkernels.ops._quantize import quantize_directly
 from lpkernels.ops._rows import Ints, described
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
@@ -43,12 +43,12 @@ def multiply_directly(product: Product, how: How, backend: str) -> Tensor:
     call = (None, Role.DIRECT, SITE_QUANTIZE, backend)
     left, right, result = how.fused
     alone = product._replace(
-        left=rounded(product.left, left, *call) if left else product.left,
-        right=rounded(product.right, right, *call) if right else product.right,
+        left=quantize_directly(product.left, left, *call) if left else product.left,
+        right=quantize_directly(product.right, right, *call) if right else product.right,
     )
     how = how._replace(fused=NOT_FUSED)
     y = native.multiply(chosen, alone, how) if native_order else chosen.multiply(alone, how)
-    return rounded(y, result, *call) if result else y
+    return quantize_directly(y, result, *call) if result else y
 
 
 def _convolution(numbers: Sequence[int]) -> Convolution | None:
@@ -147,10 +147,11 @@ def add_bias_directly(
     if addend.dim() != 1 or addend.shape != moved.shape[-1:]:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
-    plain = made.acc[: InAccumulator.PLAIN]
-    chosen.accumulate(rows, addend, (0, 0), plain, seed, role, SITE_BIAS, 0)
+    how = How(made.acc[: InAccumulator.PLAIN], seed, role)
+    chosen.accumulate(rows, addend, how, DrawKey(0, 0, SITE_BIAS, 0))
     out.copy_(sums.movedim(-1, channels))
-    return rounded(out, tuple(result), None, role, SITE_QUANTIZE, backend) if result else out
+    call = (None, role, SITE_QUANTIZE, backend)
+    return quantize_directly(out, tuple(result), *call) if result else out
 
 
 _add_bias = define(

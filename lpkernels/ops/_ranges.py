@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import quantizer_from_ints
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends import Parts
 from lpkernels.formats import BlockFormat, FixedFormat, TableFormat
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
@@ -20,7 +21,6 @@ from lpkernels.ops._checks import has_every_code
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._quantize import round_into
 from lpkernels.ops._rows import Ints
-from lpkernels.ops._scaled import Parts
 
 _INFINITY = float("inf")
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from lpkernels.backends import Parts
 from lpkernels.ops import _packing, _products, _quantize, _scaled
 from lpkernels.ops._operator import is_direct
-from lpkernels.ops._scaled import Parts
 
 
 class Operators(NamedTuple):
@@ -44,7 +44,7 @@ DIRECT = Operators(
     _products.multiply_directly,
     _scaled.multiply_scaled_directly,
     _products.add_bias_directly,
-    _quantize.rounded,
+    _quantize.quantize_directly,
     _scaled.scaled_directly,
     _scaled.multiplied,
     _packing.pack_directly,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,27 +16,17 @@ from lpkernels.arithmetic.integers import (
     group_of,
     has_running_sum,
 )
-from lpkernels.backends import How, Product, Scales, matmul_of
+from lpkernels.backends import How, Parts, Product, Rounding, Scales, matmul_of, new_parts
 from lpkernels.formats import table_of_handle
-from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import InTable, element, for_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._rows import Ints
 from lpkernels.rounding import STOCHASTIC
 
-#: Codes, the scales of blocks, and the scale of the tensor.
-Parts: TypeAlias = tuple[Tensor, Tensor, Tensor]
-
-
-def _empty(x: Tensor, fmt: Ints) -> Parts:
-    """The parts of a tensor of x's shape, not yet written but for the scale of the tensor."""
-    scale = x.new_empty(grid_shape(x.shape, fmt), dtype=torch.float32)
-    return x.new_empty(x.shape, dtype=torch.float32), scale, x.new_ones((), dtype=torch.float32)
-
 
 def _scaled_fake(x: Tensor, quantizer: Sequence[int], *call: object) -> Parts:
-    return _empty(x, tuple(quantizer))
+    return new_parts(x, tuple(quantizer))
 
 
 def scaled_directly(
@@ -53,12 +43,14 @@ def scaled_directly(
     op = "scaled_table" if known.op.endswith("_table") else "scaled"
     chosen = backends.select(backend, op, x.device)
     if x.numel() == 0:
-        return _empty(x, known.ints)
+        return new_parts(x, known.ints)
     if x.requires_grad:
         x = x.detach()
     # A scalar is a vector of one element, which has an axis.
     vector = x if x.dim() else x.view(1)
-    values, scale, tensor_scale = chosen.scaled(vector, known.ints, seed, role, site, amax)
+    parts = new_parts(vector, known.ints)
+    chosen.quantize(Rounding(vector, known.ints, seed, role, site, None, None, amax, parts))
+    values, scale, tensor_scale = parts
     if known.codes is not None and known.codes.without_zero:
         # The codes of a block that is NaN are 0, or the least value where 0 is none.
         values.clamp_(min=table_of_handle(element(known.ints)[InTable.HANDLE]).min)
@@ -85,8 +77,8 @@ def multiplied(
     shape = values.shape
     if not len(shape):
         values, scale = values.view(1), scale.view(1)
-    parts = (values.contiguous(), scale.contiguous(), tensor_scale)
-    return chosen.dequantize(*parts, tuple(fmt)).view(shape)
+    parts = (values, scale, tensor_scale)
+    return chosen.unpack(parts, tuple(fmt), values.shape).view(shape)
 
 
 _scaled = define(
@@ -155,7 +147,7 @@ def multiply_scaled_directly(product: Product, scales: Scales, how: How, backend
     acc, order = tuple(how.acc), InAccumulator.ORDER
     if group_of(acc):
         chosen = backends.select(backend, "matmul_grouped", product.left.device)
-        return chosen.multiply_grouped(product, scales, how._replace(acc=acc))
+        return chosen.multiply(product, how._replace(acc=acc), scales)
     rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
     op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
     op += "" if has_running_sum(acc) else "_ordered"
@@ -165,7 +157,7 @@ def multiply_scaled_directly(product: Product, scales: Scales, how: How, backend
     if acc[order] == NATIVE:
         # In any order: also in that of k.
         acc = (*acc[:order], SEQUENTIAL, *acc[order + 1 :])
-    return chosen.multiply_scaled(product, scales, how._replace(acc=acc))
+    return chosen.multiply(product, how._replace(acc=acc), scales)
 
 
 def _guard_matmul(left: Tensor, right: Tensor, *args: Any) -> None:

@@ -18,7 +18,7 @@ from lpkernels.arithmetic import (
     update_rounding_from_ints,
 )
 from lpkernels.arithmetic.updates import ROUNDING_INTS
-from lpkernels.backends import UpdateTensors
+from lpkernels.backends import Update, UpdateTensors
 from lpkernels.formats.integers import code_bits, for_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define
@@ -37,7 +37,7 @@ def _update_impl(
     steps: Sequence[Tensor],
     counts: Sequence[Tensor],
     seed: Tensor | None,
-    found: Tensor | None,
+    skips: Tensor | None,
     scale: Tensor | None,
     positions: Sequence[int],
     origins: Sequence[int],
@@ -54,7 +54,7 @@ def _update_impl(
     formats = [rounding[i + 2 :] for i in range(0, len(rounding), ROUNDING_INTS)]
     chosen = backends.select(backend, for_table("update", *formats), weights[0].device)
     call = (positions, origins, rounding, tuple(numbers), begins)
-    chosen.update(tensors, seed, found, scale, *call)
+    chosen.update(Update(tensors, *call, seed, skips, scale))
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(weights)
 
@@ -66,7 +66,7 @@ def _check(
     rounding: Sequence[int],
     numbers: Sequence[float],
 ) -> UpdateRounding:
-    """The roundings of an update; its tensors are as `UpdateTensors` says. shared: its seed, found
+    """The roundings of an update; its tensors are as `UpdateTensors` says. shared: its seed, skips
     and scale."""
     made = _update_rounding(tuple(rounding))
     _checks.require(len(numbers) == _NUMBERS, "update", f"{_NUMBERS} numbers of a step", numbers)
@@ -126,16 +126,16 @@ def _kept(name: str, x: Tensor, one: Tensor, weight: Tensor, made: UpdateRoundin
 
 
 def _guard(*args: Any) -> None:
-    *kinds, seed, found, scale, positions, origins, rounding, numbers, _, _ = args
+    *kinds, seed, skips, scale, positions, origins, rounding, numbers, _, _ = args
     tensors = UpdateTensors(*kinds)
     if tensors.weights:
-        shared = (seed, found, scale)
+        shared = (seed, skips, scale)
         _check(tensors, shared, (positions, origins), rounding, numbers)
 
 
 _update = define(
     "_update(Tensor[] gradients, Tensor(a!)[] weights, Tensor(b!)[] masters, Tensor(c!)[] first,"
-    " Tensor(d!)[] second, Tensor(e!)[] steps, Tensor(f!)[] counts, Tensor? seed, Tensor? found,"
+    " Tensor(d!)[] second, Tensor(e!)[] steps, Tensor(f!)[] counts, Tensor? seed, Tensor? skips,"
     " Tensor? scale, int[] positions, int[] origins, int[] rounding, float[] numbers,"
     " bool begins, str backend) -> ()",
     lambda *args: None,
@@ -153,11 +153,11 @@ def update(
     *,
     begins: bool,
     seed: Tensor | None = None,
-    found: Tensor | None = None,
+    skips: Tensor | None = None,
     scale: Tensor | None = None,
     backend: str = "auto",
 ) -> None:
     """An optimizer's step of every parameter, in place; `lpkernels.backends.Backend.update`."""
     keys = (list(positions), list(origins))
     call: tuple[Any, ...] = (*keys, rounding.to_ints(), step.to_numbers(), begins)
-    _update(*map(list, tensors), seed, found, scale, *call, backend)
+    _update(*map(list, tensors), seed, skips, scale, *call, backend)

@@ -10,6 +10,7 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import cpu, get
+from tests.backends import by_hand
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support.operands import operand
@@ -48,9 +49,9 @@ def assert_same(ways: Iterable[str], op: str, *args: Any, name: object = "", **r
     Returns: the result.
     """
     plain = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-    want = getattr(REFERENCE, op)(*plain, **rest)
+    want = by_hand.call(REFERENCE, op, *plain, **rest)
     for way in ways:
-        assert_bit_equal(getattr(cpu.BACKEND, op)(*args, **rest), want, f"{way} {op} {name}")
+        assert_bit_equal(by_hand.call(cpu.BACKEND, op, *args, **rest), want, f"{way} {op} {name}")
     return want
 
 
@@ -96,6 +97,6 @@ def assert_convolution(
 def tier_of(a: Tensor, b: Tensor, acc: Accumulator) -> str:
     """The tier that accumulates a matrix product, all of it."""
     cpu.BACKEND.take_tiers()
-    cpu.BACKEND.matmul(a, b, None, acc.to_ints(), SEED, ROLE)
+    by_hand.matmul(cpu.BACKEND, a, b, None, acc.to_ints(), SEED, ROLE)
     (tier,) = [name for name, share in cpu.BACKEND.take_tiers().items() if share]
     return tier

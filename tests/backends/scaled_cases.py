@@ -118,4 +118,4 @@ def product(backend: Any, of: Case, text: str) -> Tensor:
     """The product of a case in an accumulator."""
     left, right, given, start = of
     how = How(as_accumulator(text).to_ints(), SEED, ROLE)
-    return backend.multiply_scaled(matmul_of(left, right, initial=start), given, how)
+    return backend.multiply(matmul_of(left, right, initial=start), how, given)

@@ -11,6 +11,7 @@ import lpkernels as lp
 from lpkernels import backends, ops
 from lpkernels.backends import _selftest, cuda
 from lpkernels.backends._reference import ReferenceBackend
+from tests.backends import by_hand
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -30,12 +31,12 @@ class Fake(ReferenceBackend):
     def unsupported(self, op: str, device: torch.device) -> str:
         return f"no kernel for {op}" if op == self.lacks else ""
 
-    def quantize(self, x, quantizer, seed, role, site, out) -> None:
+    def quantize(self, rounding) -> None:
         self.calls += 1
-        super().quantize(x, quantizer, seed, role, site, out)
+        super().quantize(rounding)
         if self.wrong:
             # Contraction turns the fast primitives into the identity.
-            out.copy_(x)
+            rounding.out.copy_(rounding.x)
 
 
 @pytest.fixture
@@ -193,16 +194,16 @@ def test_a_failed_self_test_names_the_cause_and_shows_in_status(registry):
 
 def test_the_self_test_sees_each_way_of_going_wrong():
     class Flushing(Fake):
-        def quantize(self, x, quantizer, seed, role, site, out):
-            super().quantize(x, quantizer, seed, role, site, out)
-            out[out.abs() < 2**-14] = 0.0
+        def quantize(self, rounding):
+            super().quantize(rounding)
+            rounding.out[rounding.out.abs() < 2**-14] = 0.0
 
     class ByFloat32(Fake):
-        def quantize(self, x, quantizer, seed, role, site, out):
-            super().quantize(x.float(), quantizer, seed, role, site, out)
+        def quantize(self, rounding):
+            super().quantize(rounding._replace(x=rounding.x.float()))
 
     class UnroundedSums(Fake):
-        def multiply(self, product, how):
+        def multiply(self, product, how, scales=None):
             return product.left @ product.right
 
     assert "3.0517578125e-05" in _selftest.run(Flushing(), CPU)
@@ -228,7 +229,7 @@ def test_a_first_use_while_torch_traces_leaves_no_fake_tensor_behind(monkeypatch
         backend = backends.select("auto", "matmul", CPU)
     assert backend.name == "cpu"
     acc = lp.Accumulator("fp16").to_ints()
-    out = backend.matmul(torch.ones(2, 3), torch.ones(3, 2), None, acc, None, 0)
+    out = by_hand.matmul(backend, torch.ones(2, 3), torch.ones(3, 2), None, acc, None, 0)
     assert out.tolist() == [[3.0, 3.0], [3.0, 3.0]]
 
 

@@ -24,6 +24,7 @@ from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
+from tests.backends import by_hand
 from tests.cases import accumulators_named
 from tests.support.products import in_sequence
 
@@ -120,19 +121,21 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
     for fused in FUSED:
         for left, right in MATMULS:
             a, b, bias = there(left), there(right), there(right[-1:])
-            backend.matmul(a, b, bias, ints, seed, role, fused)
-            backend.matmul(a.mT.contiguous().mT, b, None, ints, seed, role, fused)
+            by_hand.matmul(backend, a, b, bias, ints, seed, role, fused)
+            by_hand.matmul(backend, a.mT.contiguous().mT, b, None, ints, seed, role, fused)
         start = there((9, 20))
-        backend.matmul(there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start)
+        by_hand.matmul(
+            backend, there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start
+        )
         for size, weight, *geometry in CONVOLUTIONS:
             out = output_size(size[2:], weight[2:], *geometry[:3])
             x, w, dy = there(size), there(weight), there((size[0], weight[0], *out))
             call = (*map(list, geometry[:3]), geometry[3], ints, seed, role, fused)
-            backend.conv_fprop(x, w, there(weight[:1]), *call)
-            backend.conv_dgrad(dy, w, list(size), *call)
-            backend.conv_wgrad(x, dy, list(weight), *call)
+            by_hand.conv_fprop(backend, x, w, there(weight[:1]), *call)
+            by_hand.conv_dgrad(backend, dy, w, list(size), *call)
+            by_hand.conv_wgrad(backend, x, dy, list(weight), *call)
     if acc.order == "native":
-        backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
+        by_hand.accumulate(backend, there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 
 
 @pytest.mark.parametrize("acc", [*filter(in_sequence, ACCUMULATORS)], ids=str)

@@ -99,7 +99,7 @@ def test_a_tensor_without_memory_takes_the_operator() -> None:
     x, counts = torch.ones(3, device="meta"), torch.zeros(260, dtype=torch.int64, device="meta")
     with Operators() as operators:
         counting(x, counts)
-    assert operators.names == ["lpkernels::_count"]
+    assert operators.names[0] == "lpkernels::_count"
 
 
 def near_values(*shape: int) -> torch.Tensor:

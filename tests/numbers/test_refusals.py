@@ -33,6 +33,7 @@ from tests.support.refusals import refused
 
 FP16, ONES, ROWS = formats.FP16, np.ones(2), torch.ones(4, 128)
 LINEAR4, TRANSFORMED = "block128_linear4_sfp32", lp.Quantizer("e2m1", hadamard=16)
+OP = torch.ops.lpkernels
 CPT = lp.recipe("cpt_fu2021")
 lp.TableFormat([-1, 0, 2.5, 4], "refusals_own")
 
@@ -259,8 +260,7 @@ test_wrong_calls_are_refused = refused(
         (lambda: as_quantizer(TRANSFORMED), "hadamard|rht16"),
         (lambda: lp.quantize(ROWS, TRANSFORMED), "rht16"),
         (lambda: lp.matmul(ROWS, ROWS.t(), "fp32", output=TRANSFORMED), "rht16"),
-        (lambda: torch.ops.lpkernels._quantize(ROWS, TRANSFORMED.to_ints(), None, 0, 4, "cpu"),
-         "transform"),
+        (lambda: OP._quantize(ROWS, TRANSFORMED.to_ints(), None, None, 0, 4, "cpu"), "transform"),
         (lambda: scalar(rounding="nearest"), "nearest_even"),
         (lambda: scalar(rounding="up"), "toward_positive"),
         (lambda: scalar(draw=4, random_bits=2), "draw"),

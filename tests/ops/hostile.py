@@ -70,7 +70,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
         " dgrad": (Product("conv_dgrad", grad, kernel, [2, 4, 5, 5], conv), how),
         " wgrad": (Product("conv_wgrad", image, grad, [6, 2, 3, 3], conv), how),
     }
-    counts, limits = torch.zeros(260, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.float64)
+    limits = torch.zeros(2, 3, dtype=torch.float64)
     affine, mx = Quantizer("affine4_axis1").to_ints(), Quantizer("block4_e2m1").to_ints()
     fmt = parse_format("e4m2").to_ints()
     by_scale = Accumulator("e6m9", chunk="scale").to_ints()
@@ -85,15 +85,11 @@ def calls() -> dict[str, tuple[Any, ...]]:
     return {
         **{f"_multiply{name}": crossing(*each, "cpu") for name, each in products.items()},
         "_add_bias": (grad, bias, 1, acc, None, 0, "cpu", rounds),
-        "_quantize": (x, rounds, seed, 0, 4, "cpu"),
-        "_quantize affine": (x, affine, None, 0, 4, "cpu"),
-        "_quantize block": (x, mx, None, 0, 4, "cpu"),
-        "_quantize_out": (x, torch.empty(4, 3), rounds, None, 0, 4, "cpu"),
-        "_quantize_counting": (x, affine, counts, limits, None, 0, 4, "cpu"),
-        "_quantize_counting_out": (x, torch.empty(4, 3), rounds, counts, None, None, 0, 4, "cpu"),
-        "_quantize_ranged": (x, affine, limits, None, 0, 4, "cpu"),
-        "_quantize_ranged_out": (x, torch.empty(4, 3), affine, limits, None, 0, 4, "cpu"),
-        "_count": (x, rounds, counts, None, None, 0, 4, "cpu"),
+        "_quantize": (x, rounds, None, seed, 0, 4, "cpu"),
+        "_quantize affine": (x, affine, limits, None, 0, 4, "cpu"),
+        "_quantize block": (x, mx, None, None, 0, 4, "cpu"),
+        "_count": (x, rounds, None, None, 0, 4, "cpu", 260),
+        "_count affine": (x, affine, limits, None, 0, 4, "cpu", 4),
         "_hadamard": (torch.randn(3, 32), 16, 1, "cpu"),
         "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),

@@ -1,5 +1,6 @@
 """The private operators: torch.library.opcheck, shapes, and the promises to torch."""
 
+import contextlib
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from lpkernels.ops._products import crossing
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.autograd import Operators
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
@@ -49,45 +51,48 @@ def check(op, *args, graph=True) -> None:
 def test_opcheck_quantize(dtype, fmt, backend):
     graph = backend == TRACED and dtype == torch.float32
     dense = torch.randn(4, 6, dtype=dtype)
-    check(OP._quantize, dense, quantizer(fmt), SEED, 0, 4, backend, graph=backend == TRACED)
+    call = (quantizer(fmt), None, SEED, 0, 4, backend)
+    check(OP._quantize, dense, *call, graph=backend == TRACED)
     for x in (dense.t(), dense[:, ::2], dense[0, 0], dense[:0], dense[:1].expand(4, 6)):
         if x.dim() or "axis" not in fmt:
-            drawn = fmt == "e5m2:stochastic"
-            check(OP._quantize, x, quantizer(fmt), SEED, 0, 4, backend, graph=graph and drawn)
-
-
-@each("fmt", ["e5m2:stochastic", "affine4", "block4_e2m1"])
-def test_opcheck_quantize_out(fmt, backend):
-    x, call = torch.randn(4, 6), (quantizer(fmt), SEED, 0, 4, backend)
-    for out in (torch.empty(4, 6), torch.empty(6, 4).t(), torch.empty(4, 12)[:, ::2]):
-        check(OP._quantize_out, x, out, *call, graph=backend == TRACED)
+            check(OP._quantize, x, *call, graph=graph and fmt == "e5m2:stochastic")
 
 
 @each("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
-def test_opcheck_counting(fmt, backend):
-    x, counts, call = torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), (SEED, 0, 4, backend)
+def test_opcheck_counting_and_limits(fmt, backend):
+    x, call = torch.randn(4, 6), (SEED, 0, 4, backend)
     limits = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(2, 4).contiguous()
     limits = limits if fmt == "affine4_axis0" else None
     graph, rule = backend == TRACED and fmt != "block4_e2m1", quantizer(fmt)
     for counted in (x, x.t()[:, :2] if limits is None else x[:, ::2], x[:, :0]):
-        check(OP._quantize_counting, counted, rule, counts, limits, *call, graph=graph)
-        check(OP._quantize_ranged, counted, rule, limits, *call, graph=graph)
-        check(OP._count, counted, rule, counts, limits, *call, graph=graph)
-    for out in (torch.empty(4, 6), torch.empty(6, 4).t()):
-        check(OP._quantize_counting_out, x, out, rule, counts, limits, *call, graph=graph)
-        check(OP._quantize_ranged_out, x, out, rule, limits, *call, graph=graph)
+        check(OP._quantize, counted, rule, limits, *call, graph=graph)
+        for length in (4, 260):
+            check(OP._count, counted, rule, limits, *call, length, graph=graph)
 
 
 @each("fmt", ["e5m2", "fixed8_f4"])
 def test_counting_reads_its_quantizer_from_a_table(fmt):
     ints = quantizer(fmt)
-    table = table_of((), ints)
-    x, call = torch.randn(9) * 100, (None, None, 0, 4, "auto")
-    counts, want = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
-    OP._count(x, (1,), counts, *call, table=table)
-    got = OP._quantize_counting(x, (1,), counts, *call, table=table)
-    assert_bit_equal(got, ops.quantize_counting(x, ints, want, *call))
-    assert_bit_equal(counts, 2 * want)
+    x, counts = torch.randn(9) * 100, torch.zeros(4, dtype=torch.int64)
+    ops.count(x, ints, counts, None, None, 0)
+    got = OP._count(x, (1,), None, None, 0, 4, "auto", 4, table=table_of((), ints))
+    assert_bit_equal(got, counts)
+
+
+@each("fmt", ["e5m2:stochastic", "affine4_axis1", "block4_e2m1"])
+@each("length", [0, 4, 260])
+def test_traced_calls_write_and_count_what_direct_ones_do(fmt, length, backend):
+    x, call = 1e4 * torch.randn(4, 6).half(), (quantizer(fmt), SEED, 0, 4, backend, None)
+    x[0, 0], results = 0, []
+    for seen in (contextlib.nullcontext(), Operators()):
+        counts = torch.full((length,), 3, dtype=torch.int64) if length else None
+        out = torch.empty(6, 4).t()
+        with seen:
+            assert ops.quantize(x, *call, counts, out) is out
+        results.append((out, *([] if counts is None else [counts])))
+        assert length == 0 or counts.sum() > 3 * length
+    for direct, traced in zip(*results, strict=True):
+        assert_bit_equal(direct, traced)
 
 
 @each("fused, kind", FUSED.values(), ACCUMULATORS)
@@ -227,10 +232,9 @@ def test_opcheck_products_read_a_table(kind, backend):
 
 def test_opcheck_rounding_reads_a_table(backend):
     x, ints = torch.randn(4, 6), quantizer("e5m2:stochastic")
-    table, call = table_of(ints), (SEED, 0, 4, backend)
+    table, call = table_of(ints), (None, SEED, 0, 4, backend)
     check(OP._quantize, x, [0], *call, table, graph=backend == TRACED)
     assert_bit_equal(OP._quantize(x, [0], *call, table), OP._quantize(x, ints, *call))
-    check(OP._quantize_out, x, torch.empty(4, 6), [0], *call, table, graph=backend == TRACED)
 
 
 @each("fmt, bits", [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
@@ -278,8 +282,7 @@ def test_every_operator_is_checked_here():
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
     products = {"_multiply", "_add_bias"}
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_pack_scaled"}
-    rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
-    rounding |= {f"{name}_out" for name in rounding - {"_count"}} | {"_scaled", "_dequantize"}
+    rounding = {"_quantize", "_count", "_scaled", "_dequantize"}
     ranges = {"_finite_range", "_update_range", "_delayed"}
     in_their_files = {"_hadamard", "_matmul_scaled", "_seed", "_update"}
     assert found == products | codes | rounding | ranges | in_their_files

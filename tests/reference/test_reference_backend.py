@@ -7,6 +7,7 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends._reference import BACKEND
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
+from tests.backends import by_hand
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.processor import flushed
@@ -21,7 +22,7 @@ def test_quantize_takes_and_gives_every_dtype(dtype: torch.dtype, result: torch.
     x[0, :5] = torch.tensor([torch.nan, torch.inf, -0.0, 1e-7, -3e4]).to(dtype)
     quantizer = Quantizer("e5m2", "stochastic", random_bits=7)
     out = torch.empty(5, 6, dtype=result)
-    BACKEND.quantize(x, quantizer.to_ints(), SEED, Role.INPUT, SITE_QUANTIZE, out)
+    by_hand.quantize(BACKEND, x, quantizer.to_ints(), SEED, Role.INPUT, SITE_QUANTIZE, out)
     seed = derive_seed(-12345, Role.INPUT)
     want = torch.from_numpy(twin.quantize(x.double().numpy(), quantizer, seed=seed))
     # Widening is exact, and every dtype's NaN is its own 0x7fc00000.
@@ -35,7 +36,9 @@ def test_quantize_keeps_float32_and_bfloat16_subnormals_when_flushing() -> None:
     with flushed():
         for source in (x, narrow):
             out = torch.empty_like(source)
-            BACKEND.quantize(source, Quantizer("fp32").to_ints(), None, 0, SITE_QUANTIZE, out)
+            by_hand.quantize(
+                BACKEND, source, Quantizer("fp32").to_ints(), None, 0, SITE_QUANTIZE, out
+            )
             assert_bit_equal(out, source)
 
 
@@ -46,15 +49,29 @@ def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) ->
     ints, inner = Accumulator("fp32", rounding, chunk=1, outer="e5m3").to_ints(), Accumulator()
     total, b = torch.zeros(4, 3), b.float()
     for k in range(6):
-        addend = BACKEND.matmul(a[:, k : k + 1], b[k : k + 1], None, inner.to_ints(), SEED, 0)
-        BACKEND.accumulate(total, addend, (0, 0), ints, SEED, 0, SITE_OUTER, k)
-    BACKEND.accumulate(total, bias, (0, 0), ints, SEED, 0, SITE_BIAS, 0)
-    assert_bit_equal(total, BACKEND.matmul(a, b, bias, ints, SEED, 0))
+        addend = by_hand.matmul(
+            BACKEND, a[:, k : k + 1], b[k : k + 1], None, inner.to_ints(), SEED, 0
+        )
+        by_hand.accumulate(BACKEND, total, addend, (0, 0), ints, SEED, 0, SITE_OUTER, k)
+    by_hand.accumulate(BACKEND, total, bias, (0, 0), ints, SEED, 0, SITE_BIAS, 0)
+    assert_bit_equal(total, by_hand.matmul(BACKEND, a, b, bias, ints, SEED, 0))
+
+
+def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
+    total, addend = torch.randn(6, 5), torch.randn(6, 5)
+    ints = Accumulator("fp32", "stochastic", chunk=1, outer="e5m1").to_ints()
+    total = by_hand.matmul(
+        BACKEND, torch.eye(6), total, None, Accumulator("e5m1").to_ints(), None, 0
+    )
+    whole, part = total.clone(), total[2:, 3:].contiguous()
+    by_hand.accumulate(BACKEND, whole, addend, (0, 0), ints, SEED, 3, SITE_OUTER, 9)
+    by_hand.accumulate(BACKEND, part, addend[2:, 3:], (2, 3), ints, SEED, 3, SITE_OUTER, 9)
+    assert_bit_equal(part, whole[2:, 3:])
 
 
 def test_backend_leaves_numpy_error_state_alone() -> None:
     with np.errstate(all="raise"):
         x = torch.tensor([[torch.inf, torch.nan, 3e38, 1e-45]])
-        BACKEND.matmul(x, -x.t(), None, Accumulator("e4m3fn").to_ints(), None, 0)
-        BACKEND.quantize(x, Quantizer("e4m3fn").to_ints(), None, 0, 0, torch.empty_like(x))
+        by_hand.matmul(BACKEND, x, -x.t(), None, Accumulator("e4m3fn").to_ints(), None, 0)
+        by_hand.quantize(BACKEND, x, Quantizer("e4m3fn").to_ints(), None, 0, 0, torch.empty_like(x))
         assert set(np.geterr().values()) == {"raise"}

@@ -16,6 +16,7 @@ from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.backends import get as backend_of
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, TableFormat
 from lpkernels.rounding import round_array
+from tests.backends import by_hand
 from tests.cases import DETERMINISTIC, formats_named, hard_values
 from tests.compare import assert_bit_equal
 
@@ -70,7 +71,7 @@ def quantizers(fmt: Format) -> Iterator[Quantizer]:
 def cpu_quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
     """x on the cpu backend, written into ``out`` or a float32 tensor."""
     out = torch.empty_like(x, dtype=torch.float32) if out is None else out
-    cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    by_hand.quantize(cpu.BACKEND, x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
     return out
 
 
@@ -138,7 +139,7 @@ def quantized(
 ) -> Tensor:  # fmt: skip
     out = torch.empty(x.shape, dtype=dtype, device=device)
     call = (quantizer.to_ints(), torch.tensor(seed), role, SITE, out)
-    backend.quantize(x.to(device), *call)
+    by_hand.quantize(backend, x.to(device), *call)
     return out
 
 
@@ -162,12 +163,12 @@ def assert_counted(
     name = f"{name} {quantizer} {quantizer.random_bits} {tuple(x.shape)} {x.dtype}"
     call = (quantizer.to_ints(), torch.tensor(seed), role, SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
+    by_hand.quantize(REFERENCE, x, *call, want, want_counts, limits)
     x, limits = x.to(device), None if limits is None else limits.to(device)
     for where, (length, written) in ((where, way) for where in on for way in ways):
         out = torch.empty(x.shape, device=device) if written else None
         counts = torch.full((length,), 5, dtype=torch.int64, device=device)
-        backend.quantize_counting(x, *call, out, counts, limits)
+        by_hand.quantize(backend, x, *call, out, counts, limits)
         assert (counts - 5).tolist() == want_counts[:length].tolist(), f"{where} {name}"
         if out is not None:
             assert_bit_equal(out, want, f"{where} {name}")

@@ -71,10 +71,10 @@ def assert_product(
 ) -> None:  # fmt: skip
     """The backend's product of a and b on a device has the bits of the product that another backend
     makes on the CPU, with the accumulator `like` if there is one."""
-    how = ops.How((like or acc).to_ints(), seed, role, fused)
-    want = ops.multiply(ops.matmul_of(a, b, bias, initial), how, by)
-    a, b, *more = (None if x is None else x.to(device) for x in (a, b, bias, initial, seed))
-    got = backend.matmul(a, b, more[0], acc.to_ints(), more[2], role, fused, initial=more[1])
+    product, how = ops.matmul_of(a, b, bias, initial), ops.How(acc.to_ints(), seed, role, fused)
+    want = ops.multiply(product, how._replace(acc=(like or acc).to_ints()), by)
+    *tensors, seed = (None if x is None else x.to(device) for x in (a, b, bias, initial, seed))
+    got = backend.multiply(ops.matmul_of(*tensors), how._replace(seed=seed))
     assert got.device.type == device
     assert_bit_equal(got, want, f"{name} {tuple(a.shape)} @ {tuple(b.shape)} {acc} {fused}")
 

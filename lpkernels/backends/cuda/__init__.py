@@ -8,6 +8,7 @@ elementwise work on a GPU (counts, codes, block and affine formats, updates).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.arithmetic.integers import SEQUENTIAL, InAccumulator
-from lpkernels.backends import How, Product
+from lpkernels.backends import How, Product, Rounding, Scales
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _products, _quantize
 from lpkernels.formats.integers import AFFINE, KIND, takes_scales
@@ -37,11 +38,8 @@ def _left_to_triton(op: str) -> NotImplementedError:
     return NotImplementedError(f"on a GPU, {op} is an operation of the triton backend alone")
 
 
-def _refusing(op: str) -> Any:
-    def refuse(*arguments: Any) -> Any:
-        raise _left_to_triton(op)
-
-    return staticmethod(refuse)
+def _refuse(op: str, *arguments: Any) -> Any:
+    raise _left_to_triton(op)
 
 
 class CudaBackend(GpuBackend):
@@ -68,38 +66,28 @@ class CudaBackend(GpuBackend):
             return _NO_OTHER_SUMS
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
-    def quantize(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor,
-    ) -> None:
-        """`Backend.quantize`, of float and fixed formats."""
-        if takes_scales(quantizer):
-            affine = quantizer[KIND] == AFFINE
+    def quantize(self, rounding: Rounding) -> None:
+        """`Backend.quantize`, to float and fixed formats without counts."""
+        if takes_scales(rounding.quantizer):
+            affine = rounding.quantizer[KIND] == AFFINE
             raise _left_to_triton("quantize_affine" if affine else "quantize_block")
-        _quantize.quantize(x, quantizer, seed, role, site, out)
+        if rounding.counts is not None:
+            raise _left_to_triton("quantize_counting")
+        _quantize.quantize(rounding)
 
-    def multiply(self, product: Product, how: How) -> Tensor:
+    def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         """`Backend.multiply`, of sums in sequence and in chunks."""
         if how.acc[InAccumulator.ORDER] != SEQUENTIAL or how.acc[InAccumulator.BLOCK]:
             raise NotImplementedError(_NO_OTHER_SUMS)
-        return super().multiply(product, how)
+        return super().multiply(product, how, scales)
 
     multiply_matrices = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
-    quantize_counting = _refusing("quantize_counting")
-    hadamard = _refusing("hadamard")
-    scaled = _refusing("scaled")
-    dequantize = _refusing("dequantize")
-    pack = _refusing("pack")
-    pack_scaled = _refusing("pack_scaled")
-    unpack = _refusing("unpack")
-    update = _refusing("update")
+    hadamard = staticmethod(partial(_refuse, "hadamard"))
+    pack = staticmethod(partial(_refuse, "pack"))
+    unpack = staticmethod(partial(_refuse, "unpack"))
+    update = staticmethod(partial(_refuse, "update"))
 
 
 BACKEND = CudaBackend()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import How, Product
+from lpkernels.backends import DrawKey, How, Product, Scales
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 #: Lanes of a packed operand are padded to a multiple of a tile's side.
@@ -142,8 +142,9 @@ def multiply(
     )
 
 
-def matmul(product: Product, how: How) -> Tensor:
-    """`GpuBackend.multiply_matrices`."""
+def matmul(product: Product, how: How, scales: Scales | None = None) -> Tensor:
+    """`GpuBackend.multiply_matrices`, without scales."""
+    assert scales is None
     a, b = product.left, product.right
     out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
     if out.numel() == 0:
@@ -190,29 +191,20 @@ def broadcast(step: int, shape: torch.Size, batch: torch.Size, device: torch.dev
     return Line(table.view(shape).expand(batch).contiguous().view(-1), 0)
 
 
-def accumulate(
-    total: Tensor,
-    addend: Tensor,
-    rows_cols: tuple[int, int],
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    k: int,
-) -> None:
+def accumulate(total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
     """total (rows, cols) = round(total + addend) in the outer format, in place."""
     addend = addend.expand_as(total)
     with on_device(total):
-        draws = Seed(seed, total.device)
+        draws = Seed(how.seed, total.device)
         module().cuda_accumulate(
             total=total.data_ptr(),
             addend=addend.data_ptr(),
             sizes=list(total.shape),
             strides=list(addend.stride()),
-            accumulator=list(acc),
+            accumulator=list(how.acc),
             seed=draws.value,
             device_seed=draws.pointer,
-            role=role,
-            key=[*rows_cols, site, k],
+            role=how.role,
+            key=list(key),
             stream=stream(total),
         )

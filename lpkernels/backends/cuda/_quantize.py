@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lpkernels.backends import Rounding
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 # The order of lpk::cuda::ElementType in csrc/cuda/elementwise/quantize.h.
@@ -12,20 +13,18 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 
 MAX_DIMS = 8
 
 
-def quantize(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor,
-) -> None:
+def quantize(rounding: Rounding) -> None:
     """Round every value of x into out; a float or fixed format."""
+    x, quantizer, seed, role, site, out, *_ = rounding
+    assert out is not None
     sizes, x_strides, out_strides = collapsed(x, out)
     if len(sizes) > MAX_DIMS:
-        x = x.contiguous()
-        dense = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
-        quantize(x, quantizer, seed, role, site, dense)
+        dense = (
+            out
+            if out.is_contiguous()
+            else torch.empty(out.shape, dtype=out.dtype, device=out.device)
+        )
+        quantize(rounding._replace(x=x.contiguous(), out=dense))
         if dense is not out:
             out.copy_(dense)
         return

@@ -8,9 +8,10 @@ for tests.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
+from lpkernels.backends import Rounding
 from lpkernels.backends._gpu import GpuBackend
+from lpkernels.backends._layout import laid_out
 from lpkernels.backends.triton import _launch
 from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND, TABLE
 
@@ -25,13 +26,13 @@ from lpkernels.backends.triton.elementwise import update as _update  # noqa: E40
 
 __all__ = ["BACKEND", "TritonBackend"]
 
-# By the first integer of a format.
+# By the first integer of a format: kernels that round, and kernels that count or take limits too.
 _QUANTIZE = {
-    FLOAT: _quantize.quantize,
-    FIXED: _quantize.quantize,
-    AFFINE: affine.quantize,
-    BLOCK: block.quantize,
-    TABLE: _quantize.quantize,
+    FLOAT: (_quantize.quantize, counting.count_elements),
+    FIXED: (_quantize.quantize, counting.count_elements),
+    TABLE: (_quantize.quantize, counting.count_elements),
+    AFFINE: (affine.quantize, counting.count_lines),
+    BLOCK: (block.quantize, block.quantize),
 }
 
 
@@ -64,27 +65,20 @@ class TritonBackend(GpuBackend):
         """Products by scale are this backend's alone on a GPU."""
         return op.startswith("matmul_scaled") or super().has(op)
 
-    def quantize(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor,
-    ) -> None:
-        _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
+    def quantize(self, rounding: Rounding) -> None:
+        dense = laid_out(rounding)
+        counts = rounding.counts is not None or rounding.limits is not None
+        with _launch.on_device(rounding.x):
+            _QUANTIZE[rounding.quantizer[KIND]][counts](dense)
+        if rounding.out is not None and dense.out is not rounding.out:
+            assert dense.out is not None
+            rounding.out.copy_(dense.out)
 
-    quantize_counting = staticmethod(counting.quantize_counting)
     multiply_matrices = staticmethod(_matmul.matmul)
-    multiply_scaled = staticmethod(_matmul.multiply_scaled)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
     hadamard = staticmethod(_hadamard.hadamard)
-    scaled = staticmethod(block.scaled)
-    dequantize = staticmethod(block.dequantize)
     pack = staticmethod(packing.pack)
-    pack_scaled = staticmethod(packing.pack_scaled)
     unpack = staticmethod(packing.unpack)
     update = staticmethod(_update.update)
 

@@ -28,18 +28,15 @@ from lpkernels.backends.triton.operands.matrices import pack_operand
 from lpkernels.reference.matmul import segments
 
 
-def matmul(product: Product, how: How) -> Tensor:
-    """`GpuBackend.multiply_matrices`. Draws are keyed (batch * M + m, n, k)."""
-    return _multiplied(product, how, None)
-
-
-def multiply_scaled(product: Product, scales: Scales, how: How) -> Tensor:
-    """`Backend.multiply_scaled`: the chunks of the sums are segments."""
+def matmul(product: Product, how: How, scales: Scales | None = None) -> Tensor:
+    """`GpuBackend.multiply_matrices`. Draws are keyed (batch * M + m, n, k). With scales the chunks
+    of the sums are segments."""
+    if scales is None:
+        return _multiplied(product, how, None)
     longest = max((end - start for start, end in _cuts(product, scales)), default=1)
     acc, at = how.acc, InAccumulator.CHUNK
-    return _multiplied(
-        product, how._replace(acc=(*acc[:at], longest, *acc[at + 1 :])), scales, acc[at]
-    )
+    segments_how = how._replace(acc=(*acc[:at], longest, *acc[at + 1 :]))
+    return _multiplied(product, segments_how, scales, acc[at])
 
 
 def _cuts(product: Product, scales: Scales) -> Sequence[tuple[int, int]]:

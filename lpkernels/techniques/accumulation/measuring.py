@@ -16,7 +16,6 @@ from lpkernels.formats import Format
 from lpkernels.formats.integers import for_table
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.seeds import seed_for
-from lpkernels.rng import Role
 from lpkernels.techniques import checks
 from lpkernels.techniques.accumulation.tables import measurement_text
 
@@ -158,7 +157,8 @@ def _events(
     op = for_table("matmul_events", ints[at.FORMAT], ints[at.PRODUCT], ints[at.OUTER])
     kernels = backends.select(backend, op, a.device)
     left = a if rows == len(a) else a[row.to(a.device)]
-    return kernels.matmul_events(left, b, ints, seed, Role.DIRECT, row)
+    product, how = backends.matmul_of(left, b), backends.How(ints, seed)
+    return kernels.matmul_events(product, how, row)
 
 
 def _check(a: Any, b: Any) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.rng import Role
+from lpkernels.backends import How, matmul_of
 from tests.compare import assert_bit_equal
 from tests.support.processor import Isas, Threads
 
@@ -31,9 +31,8 @@ def operands(m: int, k: int, n: int):
 def events(backend: str, a, b, name: str, *, row=None):
     acc, seed = lp.accumulator(name), torch.tensor(-5)
     row = torch.arange(len(a)) if row is None else row
-    return lp.backends.select(backend, "matmul_events", a.device).matmul_events(
-        a, b, acc.to_ints(), seed, Role.DIRECT, row
-    )
+    chosen = lp.backends.select(backend, "matmul_events", a.device)
+    return chosen.matmul_events(matmul_of(a, b), How(acc.to_ints(), seed), row)
 
 
 def assert_same(got, want, name: str = "sums") -> None:

@@ -60,11 +60,11 @@ def test_shapes(name: str, shapes: tuple[Any, Any, int], isas: Isas) -> None:
     for acc in (as_accumulator(name), replace(as_accumulator(name), **NARROW_SUM)):
         how = How(acc.to_ints())
         for product in (plain, plain._replace(initial=start)):
-            want = REFERENCE.multiply_grouped(product, scales, how)
+            want = REFERENCE.multiply(product, how, scales)
             for isa in isas:
-                assert_bit_equal(BACKEND.multiply_grouped(product, scales, how), want, isa)
+                assert_bit_equal(BACKEND.multiply(product, how, scales), want, isa)
                 with flushed():
-                    got = BACKEND.multiply_grouped(product, scales, how)
+                    got = BACKEND.multiply(product, how, scales)
                 assert_bit_equal(got, want, f"{isa}, flushed")
 
 
@@ -76,7 +76,7 @@ def test_strides_segments_and_threads(threads: Threads) -> None:
     for right_size, segments in ((0, 1), (12, 5), (20, 3)):
         cols = 2.0 ** torch.randint(-9, 9, (40, segments), generator=generator)
         product, scales = matmul_of(a, b), Scales(rows, cols, 8, right_size, False)
-        want = REFERENCE.multiply_grouped(product, scales, How(acc.to_ints()))
+        want = REFERENCE.multiply(product, How(acc.to_ints()), scales)
         for count in threads:
-            got = BACKEND.multiply_grouped(product, scales, How(acc.to_ints()))
+            got = BACKEND.multiply(product, How(acc.to_ints()), scales)
             assert_bit_equal(got, want, f"{right_size} {count}")

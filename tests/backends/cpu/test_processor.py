@@ -10,7 +10,7 @@ import pytest
 
 from lpkernels import _build, backends
 from lpkernels.backends import cpu
-from lpkernels.backends._cpu_module import CpuModule
+from lpkernels.backends.cpu import CpuBackend
 from lpkernels.report import doctor
 from tests.support import processor
 from tests.support.processor import FAMILIES, ISAS, NEEDS_KERNELS, runs
@@ -52,18 +52,18 @@ class Compiled:
 def test_a_processor_whose_sets_are_not_compiled_warns_once(monkeypatch: pytest.MonkeyPatch):
     moved = Compiled("scalar avx512", "scalar avx2")
     monkeypatch.setattr(_build, "load_extension", lambda: moved)
-    monkeypatch.setattr(CpuModule, "_add_tables", lambda self, module: None)
-    module = CpuModule()
+    monkeypatch.setattr(CpuBackend, "_add_tables", lambda self, module: None)
+    module = CpuBackend()
     with pytest.warns(RuntimeWarning, match="for scalar, avx512, and this processor has avx2"):
         module._c()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         module._c()
         monkeypatch.setenv("LPKERNELS_ISA", "scalar")
-        CpuModule()._c()
+        CpuBackend()._c()
         monkeypatch.delenv("LPKERNELS_ISA")
         moved = Compiled("scalar avx2", "scalar avx2 avx512")
-        CpuModule()._c()
+        CpuBackend()._c()
 
 
 @pytest.mark.parametrize(

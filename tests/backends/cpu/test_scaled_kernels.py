@@ -18,6 +18,7 @@ from lpkernels.formats import BlockFormat, FloatFormat, parse_format
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import block_by_block
 from lpkernels.ops import packed_bytes
+from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, assert_same
 from tests.backends.scaled_cases import BLOCK_FORMATS
 from tests.cases import DETERMINISTIC, formats_named
@@ -81,19 +82,19 @@ def assert_quantized(
     ints = quantizer.to_ints()
     call = (x, ints, SEED, 0, elements.SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(260, dtype=torch.int64)
-    REFERENCE.quantize_counting(*call, want, want_counts, amax)
-    want_parts = REFERENCE.scaled(*call, amax)
+    by_hand.quantize(REFERENCE, *call, want, want_counts, amax)
+    want_parts = by_hand.scaled(REFERENCE, *call, amax)
     for way in ways:
         label = f"{way} {quantizer} {name} amax {amax}"
         got, counts = torch.empty(x.shape), torch.zeros_like(want_counts)
-        cpu.BACKEND.quantize_counting(*call, got, None, amax)
+        by_hand.quantize(cpu.BACKEND, *call, got, None, amax)
         assert_bit_equal(got, want, label)
-        cpu.BACKEND.quantize_counting(*call, got, counts, amax)
+        by_hand.quantize(cpu.BACKEND, *call, got, counts, amax)
         assert_bit_equal(got, want, f"{label} counting")
         assert_bit_equal(counts, want_counts, f"{label}: counts")
-        parts = cpu.BACKEND.scaled(*call, amax)
+        parts = by_hand.scaled(cpu.BACKEND, *call, amax)
         assert_parts(parts, want_parts, label)
-        values = cpu.BACKEND.dequantize(*want_parts, quantizer.fmt.to_ints())
+        values = by_hand.dequantize(cpu.BACKEND, *want_parts, quantizer.fmt.to_ints())
         assert_bit_equal(values, want, f"{label}: dequantized")
 
 
@@ -138,7 +139,7 @@ def assert_call(isas: Isas, call: ScaledCall) -> None:
     with np.errstate(all="ignore"):
         assert_quantized(ways, x, quantizer, amax, name)
     ints, way = quantizer.fmt.to_ints(), (quantizer.to_ints(), SEED, 0, elements.SITE)
-    q = Scaled(*REFERENCE.scaled(x.contiguous(), *way, amax), quantizer.fmt)
+    q = Scaled(*by_hand.scaled(REFERENCE, x.contiguous(), *way, amax), quantizer.fmt)
     if any(part.isnan().any() for part in (q.values, q.scale)):
         return  # Some formats have no code of NaN.
     stream = pack(q)
@@ -172,10 +173,10 @@ def test_codes_with_scales_match_reference(
     ints = fmt.to_ints()
     assert block_by_block(ints)
     x = values(shape, "special")
-    codes, scale, one = REFERENCE.scaled(x, Quantizer(fmt).to_ints(), None, 0, 4, None)
+    codes, scale, one = by_hand.scaled(REFERENCE, x, Quantizer(fmt).to_ints(), None, 0, 4, None)
     stream = assert_same(isas, "pack_scaled", codes, scale, ints, name=fmt)
     back = assert_same(isas, "unpack", stream, ints, list(shape), name=fmt)
-    assert_bit_equal(back, REFERENCE.dequantize(codes, scale, one, ints), str(fmt))
+    assert_bit_equal(back, by_hand.dequantize(REFERENCE, codes, scale, one, ints), str(fmt))
     if fmt.rule == "floor":
         assert_same(isas, "pack", back, ints, name=fmt)
 
@@ -196,7 +197,7 @@ def test_large_packs(name: str, threads: Threads) -> None:
     fmt = parse_format(name)
     ints, shape = fmt.to_ints(), (300, 461)
     x = torch.empty(shape)
-    REFERENCE.quantize(values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
+    by_hand.quantize(REFERENCE, values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
     stream = assert_same(threads, "pack", x, ints)
     assert_bit_equal(assert_same(threads, "unpack", stream, ints, list(shape)), x)
     x.view(-1)[[70001, 120000]] = 1e-30
@@ -211,7 +212,9 @@ def test_refuses_what_the_reference_refuses(name: str, isas: Isas) -> None:
     with NaN among numbers are refused."""
     fmt = parse_format(name)
     ints, good = fmt.to_ints(), torch.empty(14, 64)
-    REFERENCE.quantize(values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good)
+    by_hand.quantize(
+        REFERENCE, values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good
+    )
     good *= 2.0**100
     for value in (2.0**100 * (1 + 2**-20), float("nan"), float("-inf"), 1e-45, 2.0**60):
         x = good.clone()

@@ -6,9 +6,10 @@ import torch
 
 import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import Fused, cpu
+from lpkernels.backends import Fused, How, cpu, matmul_of
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, ROLE, SEED, assert_same
 from tests.backends.table_cases import accumulators, tables, values_of
 from tests.cases import DETERMINISTIC
@@ -76,10 +77,10 @@ def test_a_table_of_operands_alone_takes_the_usual_tiers(isas: Isas) -> None:
     fused = Fused(*[Quantizer("posit8es1").to_ints()] * 2)
     acc = lp.accumulator("ibm_e6m9_chunk64").to_ints()
     left, right = (quantized(x, Quantizer("posit8es1")) for x in (a, b))
-    want = REFERENCE.matmul(left, right, None, acc, SEED, ROLE)
+    want = by_hand.matmul(REFERENCE, left, right, None, acc, SEED, ROLE)
     for isa in isas:
         cpu.BACKEND.take_tiers()
-        assert_bit_equal(cpu.BACKEND.matmul(a, b, None, acc, SEED, ROLE, fused), want, isa)
+        assert_bit_equal(by_hand.matmul(cpu.BACKEND, a, b, None, acc, SEED, ROLE, fused), want, isa)
         assert isa == "scalar" or cpu.BACKEND.take_tiers()["double"] == 0, isa
 
 
@@ -87,7 +88,7 @@ def test_events(isas: Isas) -> None:
     in_sequence = [acc for acc in accumulators(40, seed=2) if acc.in_sequence]
     for number, acc in enumerate(in_sequence):
         a, b = torch.randn(5, 19) * 3, torch.randn(19, 18)
-        call = (a, b, acc.to_ints(), SEED, ROLE, torch.arange(5))
+        call = (matmul_of(a, b), How(acc.to_ints(), SEED, ROLE), torch.arange(5))
         sums, counts = REFERENCE.matmul_events(*call)
         for isa in isas:
             got = cpu.BACKEND.matmul_events(*call)

@@ -1,12 +1,16 @@
 """Rounding on the cuda adapter: its reasons and its strides are tested anywhere, its bits where a
 device is."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.arithmetic import as_quantizer
+from lpkernels.backends import Rounding
 from lpkernels.backends.cuda import BACKEND, TRITON_ALONE
 from lpkernels.backends.cuda._quantize import collapsed
 from lpkernels.rounding import ROUNDINGS
@@ -58,17 +62,17 @@ def test_unsupported_names_what_is_missing_and_who_has_it():
     assert "on a CUDA device" in BACKEND.unsupported("quantize", torch.device("cpu"))
 
 
-def rounding(fmt: str) -> tuple:
-    return torch.ones(3), as_quantizer(fmt).to_ints(), None, 0, 4, torch.empty(3)
+def rounding(fmt: str, **more: Tensor) -> Rounding:
+    return Rounding(torch.ones(3), as_quantizer(fmt).to_ints(), out=torch.empty(3), **more)
 
 
 @pytest.mark.parametrize(
     "method, arguments",
-    [("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
-    ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
-    ("pack_scaled", ()), ("unpack", ()), ("update", ())],
+    [("quantize", [rounding("affine8")]), ("quantize", [rounding("block32_e4m3")]),
+    ("quantize", [rounding("e4m3", counts=torch.zeros(4, dtype=torch.int64))]),
+    ("pack", ()), ("unpack", ()), ("update", ()), ("hadamard", ())],
 )  # fmt: skip
-def test_what_triton_alone_has_is_refused(method: str, arguments: tuple):
+def test_what_triton_alone_has_is_refused(method: str, arguments: Any):
     with pytest.raises(NotImplementedError, match="is an operation of the triton backend alone"):
         getattr(BACKEND, method)(*arguments)
 

@@ -12,6 +12,7 @@ import lpkernels as lp
 from lpkernels import rng as draws
 from lpkernels.backends.cuda import BACKEND
 from tests import cases
+from tests.backends import by_hand
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.support import products
@@ -41,7 +42,7 @@ def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device:
     call = ((7, 2), acc, torch.tensor(5), 4, draws.SITE_OUTER, 3)
     got = total.to(device, copy=True)
     lp.backends.get("reference").accumulate(total, addend.expand_as(total), *call)
-    BACKEND.accumulate(got, addend.to(device), *call)
+    by_hand.accumulate(BACKEND, got, addend.to(device), *call)
     assert_bit_equal(got, total)
 
 
@@ -77,8 +78,8 @@ def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, de
 def test_other_sums_are_refused_by_name(acc: str):
     x, ints = torch.ones(1, 1, 2, 2), lp.accumulator(acc).to_ints()
     for make in (
-        lambda: BACKEND.matmul(x, x, None, ints, None, 0),
-        lambda: BACKEND.conv_fprop(x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
+        lambda: by_hand.matmul(BACKEND, x, x, None, ints, None, 0),
+        lambda: by_hand.conv_fprop(BACKEND, x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
     ):
         with pytest.raises(NotImplementedError, match="backend='triton' has these"):
             make()
@@ -120,7 +121,7 @@ def operands(op: str, make: products.Make) -> list[Tensor]:
 
 def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: Tensor) -> Tensor:
     if op == "matmul":
-        return backend.matmul(*tensors, acc.to_ints(), seed, products.ROLE)
+        return by_hand.matmul(backend, *tensors, acc.to_ints(), seed, products.ROLE)
     return products.convolve(backend, op, CONVOLUTION, tuple(tensors), acc, seed=seed)
 
 

@@ -14,6 +14,7 @@ from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._parts import AHEAD
 from lpkernels.backends.triton.certified.tiles import certified_kernel
 from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
+from tests.backends import by_hand
 from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase, products_of
 from tests.backends.triton.launches import COUNTED, compiled_launch, recorded
 from tests.backends.triton.machine_code import counts, innermost, machine_code, main_loop
@@ -88,7 +89,7 @@ def test_contraction_would_undo_the_rounding() -> None:
 def test_both_loops_of_blocks_with_operands(unit: str, single: bool, most: float) -> None:
     ints = UNITS[unit].accumulator.to_ints()
     with recorded() as made:
-        BACKEND.matmul(torch.zeros(512, 512), torch.zeros(512, 512), None, ints, None, 0)
+        by_hand.matmul(BACKEND, torch.zeros(512, 512), torch.zeros(512, 512), None, ints, None, 0)
     (launch,) = (x for x in made if x.constant("SINGLE") is single)
     function, _, _ = machine_code(compiled_launch(launch, "sm_90"))
     loops = [counts(loop) for loop in innermost(function)]

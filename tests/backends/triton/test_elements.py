@@ -26,6 +26,7 @@ from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.triton.launches import EVERY as EVERY_TARGET
 from tests.backends.triton.launches import compiled
 from tests.cases import DETERMINISTIC, EVERY_ACCUMULATOR, EVERY_FORMAT, hard_values
@@ -264,8 +265,8 @@ def test_additions_match_reference(acc: Accumulator, device: str) -> None:
     ):
         want, got = total.clone(), total.to(device, copy=True)
         rest = ((5, 2**33 + 7), acc.to_ints(), SEED, 4, site, k)
-        _reference.BACKEND.accumulate(want, x.expand_as(total), *rest)
-        BACKEND.accumulate(got, x.to(device), *rest)
+        by_hand.accumulate(_reference.BACKEND, want, x.expand_as(total), *rest)
+        by_hand.accumulate(BACKEND, got, x.to(device), *rest)
         assert_bit_equal(got, want, f"site {site}")
 
 
@@ -274,12 +275,12 @@ def test_strides_and_tiles_leave_no_trace_in_additions(device: str, monkeypatch)
     total, addend = operands_of(acc)
     want = total.clone()
     rest = ((0, 0), acc.to_ints(), SEED, 4, SITE_OUTER, 3)
-    _reference.BACKEND.accumulate(want, addend, *rest)
+    by_hand.accumulate(_reference.BACKEND, want, addend, *rest)
     for values, columns in ((8, 4), (64, 16)):
         monkeypatch.setattr(accumulate, "_ELEMENTS", values)
         monkeypatch.setattr(accumulate, "_COLUMNS", columns)
         got = total.to(device, copy=True)
-        BACKEND.accumulate(got, addend.t().contiguous().t().to(device), *rest)
+        by_hand.accumulate(BACKEND, got, addend.t().contiguous().t().to(device), *rest)
         assert_bit_equal(got, want)
     empty = torch.empty(0, 3, device=device)
-    BACKEND.accumulate(empty, empty, *rest)
+    by_hand.accumulate(BACKEND, empty, empty, *rest)

@@ -17,6 +17,7 @@ from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
+from tests.backends import by_hand
 from tests.backends.planned import planned
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
@@ -48,7 +49,7 @@ def multiply(
 ) -> None:
     m, k, n = shape
     a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
-    BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
+    by_hand.matmul(BACKEND, a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
 
 
 def called(launches: list[Launch], name: str) -> list[Launch]:
@@ -154,7 +155,7 @@ def quantize(fmt: str, rounding: str) -> None:
     """The bits of an affine format are arguments of the kernels, not constants."""
     x = torch.randn(3, 40, 70)
     quantizer = Quantizer(fmt, rounding).to_ints()
-    BACKEND.quantize(x, quantizer, torch.tensor(5), 0, 4, torch.empty_like(x))
+    by_hand.quantize(BACKEND, x, quantizer, torch.tensor(5), 0, 4, torch.empty_like(x))
 
 
 @pytest.mark.parametrize("kind", ["", "_sym", "_axis0", "_axis-1"])

@@ -14,6 +14,7 @@ from lpkernels.backends.triton.elementwise import tiles
 from lpkernels.formats import BlockFormat, parse_format
 from lpkernels.formats.integers import block_by_block
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.scaled_cases import BLOCK_FORMATS
 from tests.compare import assert_bit_equal
 from tests.support.elements import (
@@ -45,16 +46,16 @@ def assert_scaled(
     name = f"{name} {quantizer} {tuple(x.shape)} {x.dtype} {amax}"
     given = None if amax is None else torch.tensor([amax], dtype=torch.float64)
     call = (quantizer.to_ints(), torch.tensor(SEED), 3, SITE)
-    want = REFERENCE.scaled(x, *call, given)
-    got = BACKEND.scaled(x.to(device), *call, None if given is None else given.to(device))
+    want = by_hand.scaled(REFERENCE, x, *call, given)
+    got = by_hand.scaled(BACKEND, x.to(device), *call, None if given is None else given.to(device))
     for part, one, other in zip(("codes", "scales", "t"), got, want, strict=True):
         assert_bit_equal(one, other, f"{part} {name}")
     ints, there = quantizer.fmt.to_ints(), [part.to(device) for part in want]
-    product = REFERENCE.dequantize(*want, ints)
-    assert_bit_equal(BACKEND.dequantize(*there, ints), product, f"values {name}")
+    product = by_hand.dequantize(REFERENCE, *want, ints)
+    assert_bit_equal(by_hand.dequantize(BACKEND, *there, ints), product, f"values {name}")
     if block_by_block(ints) and not any(part.isnan().any() for part in want):
-        stream = BACKEND.pack_scaled(*there[:2], ints)
-        assert_bit_equal(stream, REFERENCE.pack_scaled(*want[:2], ints), f"stream {name}")
+        stream = by_hand.pack_scaled(BACKEND, *there[:2], ints)
+        assert_bit_equal(stream, by_hand.pack_scaled(REFERENCE, *want[:2], ints), f"stream {name}")
         assert_bit_equal(BACKEND.unpack(stream, ints, list(x.shape)), product, f"stream {name}")
 
 
@@ -153,8 +154,8 @@ def test_pack_names_the_code_that_there_is_not(device: str) -> None:
     codes, scale = torch.zeros(2, 4, device=device), torch.ones(2, 1, device=device)
     codes[1, 2] = -8.0
     ints = fmt.to_ints()
-    want = REFERENCE.pack_scaled(codes.cpu(), scale.cpu(), ints)
-    assert_bit_equal(BACKEND.pack_scaled(codes, scale, ints), want)
+    want = by_hand.pack_scaled(REFERENCE, codes.cpu(), scale.cpu(), ints)
+    assert_bit_equal(by_hand.pack_scaled(BACKEND, codes, scale, ints), want)
     codes[0, 3] = 1.5
     with pytest.raises(ValueError, match=r"element 3 \(in row-major order\) is 1.5"):
-        BACKEND.pack_scaled(codes, scale, ints)
+        by_hand.pack_scaled(BACKEND, codes, scale, ints)

@@ -9,6 +9,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends.triton import BACKEND
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
+from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, ROLE, SEED
 from tests.backends.table_cases import operands, tables, values_of
 from tests.backends.triton.launches import compiled_launch, recorded
@@ -32,7 +33,7 @@ def test_rounding_counts_and_codes_are_the_references(table: TableFormat, device
 
 def _reference_rounded(x: Tensor, table: TableFormat) -> Tensor:
     out = torch.empty_like(x)
-    REFERENCE.quantize(x, Quantizer(table).to_ints(), None, 0, 0, out)
+    by_hand.quantize(REFERENCE, x, Quantizer(table).to_ints(), None, 0, 0, out)
     return out
 
 
@@ -40,8 +41,10 @@ def test_operands_and_blocks_of_tables_are_the_references(device: str) -> None:
     a, b = operands(3)
     acc, fused = Accumulator("e6m9").to_ints(), Fused(*[Quantizer(POSIT).to_ints()] * 3)
     left, right = (_reference_rounded(x, tables()[0]) for x in (a, b))
-    want = _reference_rounded(REFERENCE.matmul(left, right, None, acc, SEED, ROLE), tables()[0])
-    got = BACKEND.matmul(a.to(device), b.to(device), None, acc, SEED, ROLE, fused)
+    want = _reference_rounded(
+        by_hand.matmul(REFERENCE, left, right, None, acc, SEED, ROLE), tables()[0]
+    )
+    got = by_hand.matmul(BACKEND, a.to(device), b.to(device), None, acc, SEED, ROLE, fused)
     assert_bit_equal(got, want, "fused")
     x = torch.randn(3, 70) * 5
     x[0, :40], x[1, 3] = 0.0, float("nan")
@@ -59,9 +62,9 @@ def test_kernels_of_tables_compile(target: str) -> None:
     acc = Accumulator(POSIT, product=POSIT, chunk=2, outer=POSIT, rounding="stochastic")
     counts = torch.zeros(260, dtype=torch.int64)
     with recorded() as launches:
-        BACKEND.quantize(x, drawn, SEED, 0, 0, torch.empty_like(x))
-        BACKEND.quantize_counting(x, drawn, SEED, 0, 0, torch.empty_like(x), counts, None)
-        BACKEND.matmul(x, x, None, acc.to_ints(), SEED, ROLE, Fused(drawn, drawn, ()))
+        by_hand.quantize(BACKEND, x, drawn, SEED, 0, 0, torch.empty_like(x))
+        by_hand.quantize(BACKEND, x, drawn, SEED, 0, 0, torch.empty_like(x), counts, None)
+        by_hand.matmul(BACKEND, x, x, None, acc.to_ints(), SEED, ROLE, Fused(drawn, drawn, ()))
         BACKEND.pack(x, table.to_ints())
         BACKEND.unpack(torch.zeros(16, dtype=torch.uint8), table.to_ints(), [16])
     names = {launch.name for launch in launches}

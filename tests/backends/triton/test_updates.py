@@ -8,6 +8,7 @@ import torch
 from lpkernels.arithmetic import Step
 from lpkernels.backends.triton import BACKEND
 from lpkernels.ops import UpdateTensors
+from tests.backends import by_hand
 from tests.support import updates
 
 SHAPES = ((7, 5), (1,), (0,), (1030,))
@@ -19,7 +20,8 @@ def updated(
     device: str, tensors: UpdateTensors, step: Step, formats: updates.Formats, **options: Any
 ) -> UpdateTensors:
     own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
-    BACKEND.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
+    call = updates.call_of(step, formats, len(own.weights), device=device, **options)
+    by_hand.update(BACKEND, own, *call)
     return UpdateTensors(*([x.cpu() for x in kind] for kind in own))
 
 

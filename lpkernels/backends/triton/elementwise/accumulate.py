@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.backends import DrawKey, How
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.quantize import seed_for
 from lpkernels.backends.triton.rounding.bits import double, narrow
@@ -81,26 +82,13 @@ def accumulate_kernel(
     tl.store(place, narrow(add_rounded(total, addend, lift, N, R)), mask=inside)
 
 
-def accumulate(
-    total: Tensor,
-    addend: Tensor,
-    rows_cols: tuple[int, int],
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    k: int,
-) -> None:
+def accumulate(total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
     """As `lpkernels.backends.Backend.accumulate`."""
     if total.numel() == 0:
         return
-    rule, numbers = rule_of(
-        acc[InAccumulator.OUTER],
-        acc[InAccumulator.OUTER_ROUNDING],
-        acc[InAccumulator.RANDOM_BITS],
-        acc[InAccumulator.RNG],
-        device=total.device,
-    )
+    acc, at, device = how.acc, InAccumulator, total.device
+    draws = (acc[at.RANDOM_BITS], acc[at.RNG])
+    rule, numbers = rule_of(acc[at.OUTER], acc[at.OUTER_ROUNDING], *draws, device=device)
     rows, cols = total.shape
     addend = addend.expand(rows, cols)
     columns = min(triton.next_power_of_2(cols), _COLUMNS)
@@ -108,7 +96,7 @@ def accumulate(
     column_tiles = triton.cdiv(cols, columns)
     with on_device(total):
         accumulate_kernel[(triton.cdiv(rows, height) * column_tiles,)](
-            total, addend, rows, cols, *addend.stride(), column_tiles, *rows_cols, k, numbers,
-            seed_for(rule, seed, total.device), role, site,
-            R=rule, ROWS=height, COLUMNS=columns, **EXACT,
+            total, addend, rows, cols, *addend.stride(), column_tiles, key.row, key.col, key.k,
+            numbers, seed_for(rule, how.seed, device), how.role, key.site, R=rule, ROWS=height,
+            COLUMNS=columns, **EXACT,
         )  # fmt: skip

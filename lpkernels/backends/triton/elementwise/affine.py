@@ -16,8 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends import Rounding
 from lpkernels.backends._layout import axis_sizes
-from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, registers
 from lpkernels.backends.triton.elementwise.quantize import (
     element_lifts,
     load_double,
@@ -238,24 +239,16 @@ def ends_of(x: Tensor, quantizer: tuple[int, ...]) -> Tensor:
     return torch.stack([ends[0], -ends[1]])
 
 
-def quantize(
-    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
-) -> None:
+def quantize(rounding: Rounding) -> None:
     """Every value of x, coded on its slice's line, into out, for an affine format."""
-    if x.numel() == 0:
-        return
+    x, quantizer, seed, role, site, out, *_ = rounding
     sizes = axis_sizes(x.shape, quantizer)
     rule, numbers = rule_of(_INTEGERS, *quantizer[InQuantizer.RULE])
-    x = x.contiguous()
-    target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
-    with on_device(x):
-        ends = _keys(x, sizes)
-        matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
-        line_kernel[(programs,)](
-            x, target, ends, top_code(quantizer), matrices, *counts, numbers,
-            seed_for(rule, seed, x.device), role, site, R=rule,
-            SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
-            **registers(ALL_REGISTERS),
-        )  # fmt: skip
-    if target is not out:
-        out.copy_(target)
+    ends = _keys(x, sizes)
+    matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
+    line_kernel[(programs,)](
+        x, out, ends, top_code(quantizer), matrices, *counts, numbers,
+        seed_for(rule, seed, x.device), role, site, R=rule,
+        SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
+        **registers(ALL_REGISTERS),
+    )  # fmt: skip

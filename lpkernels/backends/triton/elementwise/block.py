@@ -13,13 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends import Parts, Rounding
 from lpkernels.backends.triton._launch import EXACT as OPTIONS
 from lpkernels.backends.triton._launch import on_device
 from lpkernels.backends.triton.elementwise.counts import (
-    Wanted,
     add_counts,
     beyond_ends,
     unbounded,
+    wanted_of,
 )
 from lpkernels.backends.triton.elementwise.programs import POWER, WITH_TENSOR
 from lpkernels.backends.triton.elementwise.quantize import (
@@ -55,10 +56,7 @@ from lpkernels.backends.triton.rounding.bits import (
 from lpkernels.backends.triton.rounding.odd import odd_product
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
 from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import STEPS, TENSOR, TENSOR_SCALE, InBlock
-
-_VALUES = Wanted(True, False, False)
 
 
 @triton.jit
@@ -241,26 +239,13 @@ def dequantize_kernel(
     store_rounded(out_ptr + offset, single(r), inside)
 
 
-def rounded(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    amax: Tensor | None,
-    out: Tensor | None,
-    *,
-    counts: Tensor | None = None,
-    wanted: Wanted = _VALUES,
-    parts: tuple[Tensor, Tensor] | None = None,
-) -> None:
-    """Rounds x, which is contiguous, into out, which is contiguous.
-
-    amax: as in `Backend.scaled`. counts and wanted: as `add_counts` takes them. parts: out receives
-    codes, and these two tensors the scales and the tensor's scale.
-    """
-    if x.numel() == 0:
-        return
+def quantize(rounding: Rounding) -> None:
+    """Rounds x with the scales of its blocks, into out or in parts, for a block format."""
+    x, quantizer, seed, role, site, out, counts, amax, parts = rounding
+    scale, tensor_scale = None, None
+    if parts is not None:
+        out, scale, tensor_scale = parts
+        tensor_scale.fill_(1)
     element, steps = element_ints(quantizer[InQuantizer.FORMAT]), quantizer[InBlock.STEPS]
     rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE], device=x.device)
     endless_rule, endless = unbounded(rule, numbers)
@@ -274,57 +259,27 @@ def rounded(
     given = amax is not None and (of_tensor or quantizer[InBlock.LINES] == TENSOR)
     here, search = layout.parts == 1, of_tensor and not given
     largest = None
-    with on_device(x):
-        if search or not here:
-            wide = x.dtype == torch.float64 and not narrow_first
-            bits = torch.int64 if wide else torch.int32
-            largest = torch.zeros(layout.total + 1, dtype=bits, device=x.device)
-            largest_kernel[(layout.groups * layout.parts,)](
-                x, largest, layout.lengths, *layout.counts, layout.parts, layout.total,
-                NARROW=narrow_first, EACH=not here, ALL=search, **layout.constants, **OPTIONS,
-            )  # fmt: skip
-            amax = amax if given else largest[-1:]
-        scale, tensor_scale = parts or (None, None)
-        quantize_blocks_kernel[(layout.groups * layout.parts,)](
-            x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
-            layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
-            role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted,
-            CODES=parts is not None, GIVEN=given, HERE=here, FAR=x.numel() >= 2**32,
-            **layout.constants, **OPTIONS,
+    if search or not here:
+        wide = x.dtype == torch.float64 and not narrow_first
+        bits = torch.int64 if wide else torch.int32
+        largest = torch.zeros(layout.total + 1, dtype=bits, device=x.device)
+        largest_kernel[(layout.groups * layout.parts,)](
+            x, largest, layout.lengths, *layout.counts, layout.parts, layout.total,
+            NARROW=narrow_first, EACH=not here, ALL=search, **layout.constants, **OPTIONS,
         )  # fmt: skip
+        amax = amax if given else largest[-1:]
+    quantize_blocks_kernel[(layout.groups * layout.parts,)](
+        x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
+        layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
+        role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted_of(rounding),
+        CODES=parts is not None, GIVEN=given, HERE=here, FAR=x.numel() >= 2**32,
+        **layout.constants, **OPTIONS,
+    )  # fmt: skip
 
 
-def quantize(
-    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
-) -> None:
-    """Every value of x, rounded with its block's scale, into out, for a block format."""
-    x = x.contiguous()
-    target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
-    rounded(x, quantizer, seed, role, site, None, target)
-    if target is not out:
-        out.copy_(target)
-
-
-def scaled(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    amax: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `Backend.scaled`."""
-    x = x.contiguous()
-    codes = torch.empty_like(x, dtype=torch.float32)
-    scale = codes.new_empty(grid_shape(x.shape, quantizer))
-    tensor_scale = codes.new_ones(())
-    rounded(x, quantizer, seed, role, site, amax, codes, parts=(scale, tensor_scale))
-    return codes, scale, tensor_scale
-
-
-def dequantize(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
-    """As `Backend.dequantize`."""
-    values, scale = values.contiguous(), scale.contiguous()
+def dequantize(parts: Parts, fmt: tuple[int, ...]) -> Tensor:
+    """`Backend.unpack` of parts."""
+    values, scale, tensor_scale = parts[0].contiguous(), parts[1].contiguous(), parts[2]
     out = torch.empty_like(values)
     if values.numel() > 0:
         layout = tiles_of(values.shape, fmt)

@@ -7,24 +7,21 @@ with the rounding itself.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends import COUNTS
-from lpkernels.backends._layout import axis_sizes, dense
-from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
-from lpkernels.backends.triton.elementwise import affine, block
+from lpkernels.backends import Rounding
+from lpkernels.backends._layout import axis_sizes
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, registers
+from lpkernels.backends.triton.elementwise import affine
 from lpkernels.backends.triton.elementwise.affine import tile_places, value_on_line
 from lpkernels.backends.triton.elementwise.counts import (
-    Wanted,
     add_counts,
     beyond_ends,
     unbounded,
+    wanted_of,
 )
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_EVEN_FLOAT32,
@@ -42,11 +39,8 @@ from lpkernels.backends.triton.rounding.bits import (
     widened,
 )
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
-from lpkernels.backends.triton.rounding.rule import (
-    STOCHASTIC,
-    rule_of,
-)
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InAffine, takes_scales
+from lpkernels.backends.triton.rounding.rule import rule_of
+from lpkernels.formats.integers import InAffine
 
 _BLOCK = 1024
 
@@ -141,78 +135,30 @@ def count_lines_kernel(
     add_counts(counts_ptr, x, (x < low) | (x > high), r == 0.0, inside, W)
 
 
-class _Call(NamedTuple):
-    """The request to every kernel that counts: the arguments of `Backend.quantize_counting`, with x
-    and out as the kernel takes them."""
-
-    x: Tensor
-    quantizer: tuple[int, ...]
-    seed: Tensor | None
-    role: int
-    site: int
-    out: Tensor | None
-    counts: Tensor | None
-    wanted: Wanted
-
-
-def quantize_counting(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor | None,
-    counts: Tensor | None,
-    limits: Tensor | None,
-) -> None:
-    """As `Backend.quantize_counting`."""
-    wanted = Wanted(
-        out is not None, counts is not None, counts is not None and counts.numel() > COUNTS
-    )
-    scaled = takes_scales(quantizer)
-    stochastic = quantizer[InQuantizer.ROUNDING] == STOCHASTIC.value
-    other_order = out is not None and x.stride() != out.stride()
-    if scaled or stochastic or other_order or not dense(x):
-        x = x.contiguous()
-    target = out
-    if out is not None and out.stride() != x.stride():
-        target = torch.empty_like(x, dtype=out.dtype)
-    call = _Call(x, quantizer, seed, role, site, target, counts, wanted)
-    with on_device(x):
-        if quantizer[KIND] == AFFINE:
-            _count_lines(call, affine.ends_of(x, quantizer) if limits is None else limits)
-        elif quantizer[KIND] == BLOCK:
-            block.rounded(
-                x, quantizer, seed, role, site, limits, target, counts=counts, wanted=wanted
-            )
-        else:
-            _count_elements(call)
-    if out is not None and target is not None and target is not out:
-        out.copy_(target)
-
-
-def _count_elements(call: _Call) -> None:
-    x, quantizer, seed, role, site, out, counts, wanted = call
-    rule, numbers = rule_of(
-        quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=x.device
-    )
+def count_elements(rounding: Rounding) -> None:
+    """`quantize.quantize`, counting."""
+    x, quantizer, seed, role, site, out, counts, *_ = rounding
+    fmt = quantizer[InQuantizer.FORMAT]
+    rule, numbers = rule_of(fmt, *quantizer[InQuantizer.RULE], device=x.device)
     endless_rule, endless = unbounded(rule, numbers)
-    how = way(quantizer[InQuantizer.FORMAT], x.dtype, torch.float32 if out is None else out.dtype)
+    how = way(fmt, x.dtype, torch.float32 if out is None else out.dtype)
     count_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
         x, out, counts, x.numel(), numbers, endless, seed_for(rule, seed, x.device), role, site,
-        R=rule, RU=endless_rule, BY=how, W=wanted, BLOCK=_BLOCK, **EXACT,
+        R=rule, RU=endless_rule, BY=how, W=wanted_of(rounding), BLOCK=_BLOCK, **EXACT,
         **registers(ALL_REGISTERS),
     )  # fmt: skip
 
 
-def _count_lines(call: _Call, limits: Tensor) -> None:
-    x, quantizer, seed, role, site, out, counts, wanted = call
+def count_lines(rounding: Rounding) -> None:
+    """`affine.quantize`, counting or between limits."""
+    x, quantizer, seed, role, site, out, counts, limits, _ = rounding
     rule, numbers = rule_of(affine._INTEGERS, *quantizer[InQuantizer.RULE])
     sizes = axis_sizes(x.shape, quantizer)
+    limits = affine.ends_of(x, quantizer) if limits is None else limits
     matrices, places, programs, constants = affine.tiles(sizes, affine._LINE_TILE)
     count_lines_kernel[(programs,)](
         x, out, counts, limits, sizes[1], affine.top_code(quantizer), matrices, *places, numbers,
-        seed_for(rule, seed, x.device), role, site, R=rule, W=wanted,
+        seed_for(rule, seed, x.device), role, site, R=rule, W=wanted_of(rounding),
         SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
         **registers(ALL_REGISTERS),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from lpkernels.backends import COUNTS, Rounding
 from lpkernels.backends.triton.rounding.bits import EXPONENT, MAGNITUDE, bits_of
 from lpkernels.backends.triton.rounding.rule import INFINITY, SATURATE, Numbers, Rule
 from lpkernels.backends.triton.rounding.table import TableNumbers
@@ -26,6 +27,13 @@ class Wanted(NamedTuple):
     values: bool
     counts: bool
     histogram: bool
+
+
+def wanted_of(rounding: Rounding) -> Wanted:
+    """The outputs of a rounding."""
+    counts = rounding.counts
+    values = rounding.out is not None or rounding.parts is not None
+    return Wanted(values, counts is not None, counts is not None and counts.numel() > COUNTS)
 
 
 def unbounded(rule: Rule, numbers: Numbers | TableNumbers) -> tuple[Rule, Numbers | TableNumbers]:

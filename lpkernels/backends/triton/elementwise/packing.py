@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lpkernels.backends import Parts
 from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton.elementwise.block import magnitude_bits
+from lpkernels.backends.triton.elementwise.block import dequantize, magnitude_bits
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode, table_codes
 from lpkernels.backends.triton.elementwise.scales import (
     block_format,
@@ -218,21 +219,17 @@ def unpack_blocks_kernel(
         tl.store(out_ptr + first[:, None] + place[None, :], narrow(value), mask=inside)
 
 
-def pack(x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-    """As `lpkernels.backends.Backend.pack`; the ValueError names the first element without one."""
-    return _packed(x.contiguous(), fmt, None)
-
-
-def pack_scaled(values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
-    """As `lpkernels.backends.Backend.pack_scaled`."""
-    return _packed(values.contiguous(), fmt, scale.contiguous())
-
-
-def _packed(x: Tensor, fmt: tuple[int, ...], scale: Tensor | None) -> Tensor:
+def pack(
+    x: Tensor, fmt: tuple[int, ...], quantizer: tuple[int, ...] = (), scale: Tensor | None = None
+) -> Tensor:
+    """`Backend.pack` of values that are rounded; the ValueError names the first element without a
+    code."""
+    assert not quantizer
+    x = x.contiguous()
     missing = torch.full((1,), _NO_INDEX.value, dtype=torch.int64, device=x.device)
     with on_device(x):
         if fmt[KIND] == BLOCK:
-            codes = _pack_blocks(x, fmt, missing, scale)
+            codes = _pack_blocks(x, fmt, missing, None if scale is None else scale.contiguous())
         else:
             codes = _pack(x, fmt, missing)
     index = int(missing)
@@ -269,8 +266,10 @@ def _pack_blocks(x: Tensor, fmt: tuple[int, ...], missing: Tensor, scale: Tensor
     return words.view(torch.uint8)[: triton.cdiv(bits, 8)]
 
 
-def unpack(codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
+def unpack(codes: Tensor | Parts, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
     """As `lpkernels.backends.Backend.unpack`."""
+    if not isinstance(codes, Tensor):
+        return dequantize(codes, fmt)
     out = torch.empty(tuple(shape), dtype=torch.float32, device=codes.device)
     count = math.prod(shape)
     if count == 0:

@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends._layout import dense
-from lpkernels.backends.triton._launch import EXACT, on_device, seed_on
+from lpkernels.backends import Rounding
+from lpkernels.backends.triton._launch import EXACT, seed_on
 from lpkernels.backends.triton.rounding.bits import bits_of, double, moderated, narrow, widened
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
@@ -129,25 +129,16 @@ def quantize_kernel(
     store_rounded(out_ptr + index, r, inside)
 
 
-def quantize(
-    x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
-) -> None:
+def quantize(rounding: Rounding) -> None:
     """Every value of x, rounded into out, for a float, fixed or table format."""
-    rule, numbers = rule_of(
-        quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=x.device
-    )
-    if rule.mode == STOCHASTIC.value or x.stride() != out.stride() or not dense(x):
-        x = x.contiguous()
-    target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)
-    if x.numel() > 0:
-        how = way(quantizer[InQuantizer.FORMAT], x.dtype, out.dtype)
-        with on_device(x):
-            quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
-                x, target, x.numel(), numbers, seed_for(rule, seed, x.device), role, site,
-                R=rule, BY=how, BLOCK=_BLOCK, **EXACT,
-            )  # fmt: skip
-    if target is not out:
-        out.copy_(target)
+    x, quantizer, seed, role, site, out, *_ = rounding
+    assert out is not None
+    fmt = quantizer[InQuantizer.FORMAT]
+    rule, numbers = rule_of(fmt, *quantizer[InQuantizer.RULE], device=x.device)
+    quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
+        x, out, x.numel(), numbers, seed_for(rule, seed, x.device), role, site,
+        R=rule, BY=way(fmt, x.dtype, out.dtype), BLOCK=_BLOCK, **EXACT,
+    )  # fmt: skip
 
 
 def way(fmt: tuple[int, ...], source: torch.dtype, target: torch.dtype) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Sgd, Step, step_from_numbers
 from lpkernels.arithmetic.updates import ROUNDING_INTS
-from lpkernels.backends import UpdateTensors
+from lpkernels.backends import Update
 from lpkernels.backends._layout import add_steps
 from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
@@ -254,18 +254,9 @@ def update_kernel(
     tl.atomic_add(counts_ptr + 1, tl.sum(unchanged.to(tl.int64), axis=0), sem="relaxed")
 
 
-def update(
-    tensors: UpdateTensors,
-    seed: Tensor | None,
-    found: Tensor | None,
-    scale: Tensor | None,
-    positions: Sequence[int],
-    origins: Sequence[int],
-    rounding: tuple[int, ...],
-    numbers: tuple[float, ...],
-    begins: bool,
-) -> None:
+def update(update: Update) -> None:
     """As `lpkernels.backends.Backend.update`, a launch for each parameter."""
+    tensors, positions, origins, rounding, numbers, begins, seed, skips, scale = update
     step = step_from_numbers(numbers)
     masters = tensors.masters or tensors.weights
     kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
@@ -286,11 +277,11 @@ def update(
         with on_device(weight):
             update_kernel[(triton.cdiv(origins[i] % _BLOCK + count, _BLOCK),)](
                 tensors.gradients[i], weight if tensors.masters else None, *kept,
-                tensors.steps[i] if tensors.steps else None, tensors.counts[i], seed, found, scale,
+                tensors.steps[i] if tensors.steps else None, tensors.counts[i], seed, skips, scale,
                 count, origins[i], positions[i], *doubles, *(part[0] for part in parts), *values,
                 constants, S=options, **named, BLOCK=_BLOCK, **EXACT,
             )  # fmt: skip
-    add_steps(tensors.steps, found)
+    add_steps(tensors.steps, skips)
 
 
 def _place(part: tuple[int, ...], kind: Sequence[Tensor]) -> tuple[Place, Numbers]:

@@ -199,7 +199,7 @@ class Batches:
                 batch.origins,
                 begins=batch.begins,
                 seed=derived_seed(seed, number + 1).to(device) if draws else None,
-                found=None if found is None else found.to(device),
+                skips=None if found is None else found.to(device),
                 scale=scale,
             )
         add_up(self._counts)

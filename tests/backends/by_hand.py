@@ -1,0 +1,82 @@
+"""The methods of a backend with the fields of their records as arguments."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.backends import Convolution, Fused, How, Parts, Product, Rounding, fprop_of
+
+Ints = tuple[int, ...]
+
+
+def quantize(backend: Any, *rounding: Any) -> None:
+    """rounding: the fields of a `Rounding`."""
+    backend.quantize(Rounding(*rounding))
+
+
+def scaled(
+    backend: Any, x: Tensor, quantizer: Ints, seed: Tensor | None, role: int, site: int,
+    amax: Tensor | None,
+) -> Parts:  # fmt: skip
+    """The codes and scales of x."""
+    parts = backends.new_parts(x, quantizer)
+    backend.quantize(Rounding(x, quantizer, seed, role, site, limits=amax, parts=parts))
+    return parts
+
+
+def dequantize(backend: Any, values: Tensor, scale: Tensor, one: Tensor, fmt: Ints) -> Tensor:
+    return backend.unpack((values, scale, one), fmt, values.shape)
+
+
+def pack_scaled(backend: Any, values: Tensor, scale: Tensor, fmt: Ints) -> Tensor:
+    return backend.pack(values, fmt, scale=scale)
+
+
+def matmul(
+    backend: Any, a: Tensor, b: Tensor, bias: Tensor | None, acc: Ints, seed: Tensor | None,
+    role: int, fused: Fused = backends.NOT_FUSED, initial: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    return backend.multiply(backends.matmul_of(a, b, bias, initial), How(acc, seed, role, fused))
+
+
+def conv_fprop(
+    backend: Any, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any, **how: Any
+) -> Tensor:
+    """rest: stride, padding, dilation, groups, and the fields of a `How`."""
+    product = fprop_of(x, w, bias, Convolution(*map(tuple, rest[:3]), rest[3]))
+    return backend.multiply(product, How(*rest[4:], **how))
+
+
+def _gradient(kind: str, backend: Any, left: Tensor, right: Tensor, shape: Sequence[int],
+              *rest: Any, **how: Any) -> Tensor:  # fmt: skip
+    product = Product(kind, left, right, shape, Convolution(*map(tuple, rest[:3]), rest[3]))
+    return backend.multiply(product, How(*rest[4:], **how))
+
+
+conv_dgrad, conv_wgrad = partial(_gradient, "conv_dgrad"), partial(_gradient, "conv_wgrad")
+
+
+def accumulate(
+    backend: Any, total: Tensor, addend: Tensor, rows_cols: tuple[int, int], acc: Ints,
+    seed: Tensor | None, role: int, site: int, k: int,
+) -> None:  # fmt: skip
+    backend.accumulate(total, addend, How(acc, seed, role), backends.DrawKey(*rows_cols, site, k))
+
+
+def update(
+    backend: Any, tensors: backends.UpdateTensors, seed: Tensor | None, skips: Tensor | None,
+    scale: Tensor | None, *rest: Any,
+) -> None:  # fmt: skip
+    """rest: positions, origins, rounding, numbers, begins."""
+    backend.update(backends.Update(tensors, *rest, seed, skips, scale))
+
+
+def call(backend: Any, method: str, *arguments: Any, **more: Any) -> Any:
+    """A method by its name here, or by its own."""
+    by_name = globals().get(method)
+    if by_name is None:
+        return getattr(backend, method)(*arguments, **more)
+    return by_name(backend, *arguments, **more)
