@@ -59,21 +59,6 @@ def test_blocks_are_those_of_fractions_in_every_backend(mode: str) -> None:
             assert_bit_equal(got.numpy(), want, f"{backend} {mode}")
 
 
-def test_a_block_of_zeros_is_zero_exactly_and_any_other_block_has_no_zero() -> None:
-    x = torch.zeros(2, 256)
-    x[1, 130] = 8.0
-    q = lp.scaled(x, FORMAT)
-    assert q.scale.tolist() == [[0.0, 0.0], [0.0, 8.0]]
-    assert_bit_equal(q.dequantize()[0], torch.zeros(256))
-    expected = torch.full((128,), 0.5)
-    expected[2] = 8.0
-    assert_bit_equal(lp.quantize(x, FORMAT)[1, 128:], expected)
-    # Negative values have no code: the least one stands for them.
-    assert lp.quantize(torch.tensor([-4.0, 1.0, 2.0]), FORMAT).tolist() == [0.25, 1.0, 2.0]
-    # Where a sixteenth is below float32, it is rounded as every product is.
-    assert lp.quantize(torch.tensor([2.0**-149, 0.0]), FORMAT).tolist() == [2.0**-149, 0.0]
-
-
 @rows("dtype", torch.float32, torch.float64)
 def test_values_are_packed_in_four_bits_and_come_back(dtype: torch.dtype) -> None:
     x = torch.from_numpy(np.abs(hard_values()))
