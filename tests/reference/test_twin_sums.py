@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference import exact, twin
 from lpkernels.reference.sums import tiles
-from tests.cases import EVERY_ACCUMULATOR, hard_values
+from tests.cases import EVERY_ACCUMULATOR, EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.numbers import constructed
@@ -21,8 +21,6 @@ SEED = 0x1234_5678_9ABC_DEF0
 SUMS = (constructed.accumulators | strategies.accumulators()).filter(
     lambda acc: acc.order != "native" and acc.chunk != "scale" and acc.group is None
 )
-
-
 F32 = NDArray[np.float32]
 FACTORS = np.float32([1, -1, 0.5, 1 + 2.0**-23, 1 - 2.0**-24])
 
@@ -37,13 +35,16 @@ def values(kind: str, shape: tuple[int, ...], acc: Accumulator, rng: np.random.G
 
 
 def assert_exact(shape: tuple[int, int, int], kind: str, acc: Accumulator, seed: int) -> None:
-    """Products of operands of a kind, with a bias; every second seed has a start, too."""
+    """Products of operands of a kind, of which half have a bias and half a start."""
     rows, length, cols = shape
     rng = np.random.default_rng(seed)
     a, bias = (values(kind, size, acc, rng) for size in ((rows, length), (cols,)))
     size = length, cols
     b = rng.choice(FACTORS, size) if kind == "format" else values(kind, size, acc, rng)
-    initial = values(kind, (rows, cols), acc, rng) if seed % 2 else None
+    # A tree has no start.
+    starts = seed % 2 and (acc.order != "pairwise" or acc.chunk is not None)
+    initial = values(kind, (rows, cols), acc, rng) if starts else None
+    bias = bias if seed % 4 < 2 else None
     want = exact.matmul(a, b, bias, acc, seed=seed, initial=initial)
     assert_bit_equal(twin.matmul(a, b, bias, acc, seed=seed, initial=initial), want)
 
@@ -53,12 +54,19 @@ def test_matmul_equals_exact(kind: str, acc: Accumulator) -> None:
     assert_exact((1, 23, 3), kind, acc, 0x1234_5678_9ABC_DEF0)
 
 
+@each("kind, rounding, fmt", ["cancelling", "format"], ROUNDINGS, EVERY_FORMAT)
+def test_additions_at_zero_and_at_the_ends_equal_exact_ones(kind: str, rounding: str, fmt) -> None:
+    """Without a bias; the second sum has a start."""
+    for seed in (2, 3):
+        assert_exact((2, 3, 2), kind, Accumulator(fmt, rounding), seed)
+
+
 @settings(
     max_examples=400, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
 )
 @given(
     st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 3)),
-    st.sampled_from([*KINDS, *["format"] * 3]),
+    st.sampled_from(KINDS),
     SUMS,
     st.integers(0, 2**40),
 )
