@@ -125,16 +125,13 @@ def _multiply(y: Tensor, *values: Any) -> Sizes:
     """Our own product; a dgrad that runs forward is a transposed convolution."""
     product = records(*values)[0]
     if product.conv is None:
-        return _our_matmul(y, product.left, product.right)
+        a, b = product.left, product.right
+        return Sizes("matmul", y.numel() * a.shape[-1], matmul_lengths(a.shape, b.shape, y.shape))
     stride, _, dilation, groups = product.conv
     _, w, small = product.images()
     weight = product.left.new_empty(1).expand(*w)
     transposed = product.kind == "conv_dgrad"
     return _conv_sizes(small, weight, stride, dilation, groups, transposed)
-
-
-def _our_matmul(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
-    return Sizes("matmul", y.numel() * a.shape[-1], matmul_lengths(a.shape, b.shape, y.shape))
 
 
 def _trilinear(y: Tensor, *values: Any) -> int:
@@ -278,7 +275,6 @@ _COUNTED = {
 }
 SIZES: dict[str, Callable[..., Sizes]] = {
     "lpkernels::_multiply": _multiply,
-    "lpkernels::_matmul_scaled": _our_matmul,
     **{f"aten::{name}": sizes for names, sizes in _COUNTED.items() for name in names.split()},
 }
 """By the name of the operator's schema: its sizes from its result and all its arguments."""

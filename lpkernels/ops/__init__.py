@@ -34,6 +34,7 @@ from lpkernels.ops._operator import (
     is_in_cpu_memory,
 )
 from lpkernels.ops._packing import (
+    dequantize,
     encode,
     pack,
     pack_scaled,
@@ -47,7 +48,7 @@ from lpkernels.ops._quantize import Counting, count, quantize, result_dtype
 from lpkernels.ops._ranges import delayed, finite_range, largest, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._running import DIRECT, DISPATCHED, Operators, operators_for
-from lpkernels.ops._scaled import dequantize, multiply_scaled, scaled
+from lpkernels.ops._scaled import scaled
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
@@ -93,7 +94,6 @@ __all__ = [
     "largest",
     "matmul_of",
     "multiply",
-    "multiply_scaled",
     "operators_for",
     "pack",
     "pack_scaled",

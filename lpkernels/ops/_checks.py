@@ -27,6 +27,7 @@ from lpkernels.arithmetic.integers import (
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
     KINDS,
+    NOT_FUSED,
     How,
     Product,
     Scales,
@@ -251,6 +252,8 @@ def multiply(product: Product, how: How) -> None:
 def multiply_scaled(product: Product, scales: Scales, how: How) -> None:
     """Refuses a product by scale that the kernels do not know."""
     op = "matmul_scaled"
+    alone = product.kind == "matmul" and product.bias is None and how.fused == NOT_FUSED
+    require(alone, op, "a matmul without a bias, with nothing fused", product.kind)
     operands(op, product.left, product.right, how.acc, how.seed, how.role)
     _matmul(product)
     require(how.acc[InAccumulator.CHUNK] < 0, op, "chunk='scale', or groups", how.acc)
@@ -384,12 +387,14 @@ def scaled_to(ints: Sequence[int], x: Tensor, amax: Tensor | None) -> None:
         _dense("amax", amax, x, torch.float64, [(1,)])
 
 
-def parts(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int]) -> None:
+def parts(parts: tuple[Tensor, Tensor, Tensor | None], fmt: Ints) -> None:
     """Codes and scales of a format."""
-    known = packable(fmt, values.dim())
-    require(known[KIND] == BLOCK, "scaled", "a block format", known)
-    shapes = (tuple(values.shape), grid_shape(values.shape, known), ())
-    for x, shape in zip((values, scale, tensor_scale), shapes, strict=True):
+    require(fmt[KIND] == BLOCK, "scaled", "a block format", fmt)
+    values = parts[0]
+    shapes = (tuple(values.shape), grid_shape(values.shape, fmt), ())
+    for x, shape in zip(parts, shapes, strict=True):
+        if x is None:
+            return require(False, "scaled", "the scale of the tensor", None)
         right = x.dtype is _FLOAT32 and x.device == values.device and tuple(x.shape) == shape
         got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
         require(right, "scaled", f"a part {shape} in float32 on {values.device}", got)

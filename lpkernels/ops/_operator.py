@@ -97,7 +97,7 @@ def define(
     overload = getattr(torch.ops.lpkernels, name).default
     arguments = [each for each in overload._schema.arguments if each.name != TABLE]
     count = len(arguments)
-    described = [i for i, each in enumerate(arguments) if each.name in DESCRIPTIONS]
+    described = {i: each.name for i, each in enumerate(arguments) if each.name in DESCRIPTIONS}
     places = [i for i, each in enumerate(arguments) if "Tensor" in str(each.type)]
     needed = [i for i in places if str(arguments[i].type) == "Tensor"]
     # Two places at least, so that the getter returns a tuple.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,14 +29,18 @@ from lpkernels.formats.integers import (
     scale_format,
 )
 from lpkernels.ops import _checks
-from lpkernels.ops._operator import Packable, as_ints, define
+from lpkernels.ops._operator import Packable, as_ints, define, without_grad
 from lpkernels.ops._quantize import quantize, quantize_directly
-from lpkernels.ops._rows import Ints, Row, row_ints
-from lpkernels.ops._scaled import multiplied, scaled
+from lpkernels.ops._rows import Ints, Row
+from lpkernels.ops._scaled import scaled
 from lpkernels.rng import SITE_QUANTIZE, Role
+
+Scale: TypeAlias = Tensor | None
 
 # What follows the format in the integers of a Quantizer that rounds to nearest even.
 _NEAREST = Quantizer("fp32").to_ints()[InQuantizer.MODE]
+# The bits, block size and axis of the codes for which `_pack` makes room; 0 bits: of the format.
+_NO_ROOM = (0, 0, 0)
 # The bits of a NaN and of 2^-127 in float32.
 _NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
 
@@ -83,8 +88,11 @@ def packs_at_once(device_type: str) -> bool:
     return all(backend.name != "reference" for backend in chosen)
 
 
-def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    return x.new_empty(packed_bytes(tuple(fmt), x.shape), dtype=torch.uint8)
+def _new_codes(
+    x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]
+) -> Tensor:
+    length = _bytes(x.shape, *room) if room[0] else packed_bytes(tuple(fmt), x.shape)
+    return x.new_empty(length, dtype=torch.uint8)
 
 
 def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tensor | None:
@@ -116,9 +124,9 @@ def pack_directly(x: Tensor, fmt: Sequence[int]) -> Tensor:
         return backends.select("auto", known.pack, x.device).pack(values, fmt)
     # The scale of a block is its largest value, and values of the format are rounded to themselves.
     parts = scaled(values, fmt + _NEAREST, None, None, 0, SITE_QUANTIZE)
-    kept = multiplied(*parts, fmt, "auto")
+    kept = dequantize_directly(*parts, fmt, "auto")
     _refuse(fmt, x, (kept != values) & ~(kept.isnan() & values.isnan()))
-    return _pack_scaled_impl(*parts, fmt)
+    return _pack_scaled(*parts, fmt)
 
 
 def _refuse(fmt: Ints, x: Tensor, lost: Tensor) -> None:
@@ -128,23 +136,53 @@ def _refuse(fmt: Ints, x: Tensor, lost: Tensor) -> None:
         raise ValueError(f"pack: {name} has no code for {value!r}; round x with lp.quantize first")
 
 
+def _pack(x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]) -> Tensor:
+    if scale is None or tensor_scale is None:
+        codes = pack_directly(x, fmt)
+    else:
+        codes = _pack_scaled(x, scale, tensor_scale, fmt)
+    if not room[0]:
+        return codes
+    padded = codes.new_zeros(_bytes(x.shape, *room))
+    padded[: codes.numel()] = codes
+    return padded
+
+
 @lru_cache(maxsize=1024)
 def _unpack_operation(fmt: Ints) -> str:
     return for_table("unpack", fmt)
 
 
-def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt = tuple(fmt)
+def unpack_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    """The work of `unpack`, of a tensor of any shape."""
+    if not shape:
+        return unpack_directly(codes, fmt, (1,)).view(())
     chosen = backends.select("auto", _unpack_operation(fmt), codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, shape)
 
 
-def _pack_scaled_impl(
-    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int]
+def dequantize_directly(
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints, backend: str = "auto"
 ) -> Tensor:
-    fmt, behind = tuple(fmt), scale_format(tuple(fmt))
+    """The work of `dequantize`: a new tensor."""
+    chosen = backends.select(backend, "dequantize", values.device)
+    if values.numel() == 0:
+        return torch.empty_like(values, memory_format=torch.contiguous_format)
+    return chosen.unpack((values, scale, tensor_scale), tuple(fmt), values.shape)
+
+
+def _unpack(
+    codes: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, shape: Sequence[int], backend: str
+) -> Tensor:
+    if scale is None or tensor_scale is None:
+        return unpack_directly(codes[: packed_bytes(fmt, shape)], fmt, shape)
+    return dequantize_directly(codes, scale, tensor_scale, fmt, backend)
+
+
+def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
+    behind = scale_format(fmt)
     bits = scale.contiguous().view(torch.int32)
     if ((bits < 0) & ~scale.isnan()).any():
         raise ValueError("pack: scale has a negative number or -0; a scale has no sign")
@@ -219,66 +257,50 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
     values = unpack_(elements.clone(), element(fmt), list(shape))
     t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())
-    return multiplied(values, scale.view(grid), t, fmt, "auto")
+    return dequantize_directly(values, scale.view(grid), t, fmt, "auto")
 
 
-def _guard_pack(x: Tensor, fmt: Sequence[int]) -> None:
-    known = _checks.packable(fmt, x.dim())
-    if known[KIND] == BLOCK:
-        _checks.require(follows_from_values(known), "pack", "a format of values", known)
+def _guard_pack(
+    x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]
+) -> None:
+    right = len(room) == 3 and all(0 <= number < 2**31 for number in room)
+    _checks.require(right, "pack", "bits, size and axis of the room for codes", room)
+    packable = _checks.packable(fmt, x.dim())
+    if scale is not None:
+        _checks.parts((x, scale, tensor_scale), packable)
+    else:
+        from_values = packable[KIND] != BLOCK or follows_from_values(packable)
+        _checks.require(from_values, "pack", "a format of values", packable)
+    if room[0]:
+        fits = room[2] < max(x.dim(), 1) and packed_bytes(fmt, x.shape) <= _bytes(x.shape, *room)
+        _checks.require(fits, "pack", "room for all codes", room)
 
 
-def _guard_unpack(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> None:
-    known = _checks.packable(fmt, len(shape))
-    _checks.codes(codes, packed_bytes(known, shape), shape)
+def _guard_unpack(
+    codes: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, shape: Sequence[int], backend: str
+) -> None:
+    packable = _checks.packable(fmt, len(shape))
+    if scale is not None:
+        _checks.parts((codes, scale, tensor_scale), packable)
+        right = tuple(shape) == tuple(codes.shape)
+        _checks.require(right, "unpack", f"the shape of the codes, {tuple(codes.shape)}", shape)
+    else:
+        _checks.codes(codes, packed_bytes(packable, shape), shape)
 
 
-def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
-    return x.new_empty(_bytes(x.shape, *room), dtype=torch.uint8)
-
-
-def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
-    """The codes in the quantizer's format, then zeros up to the length of the room."""
-    fmt = row_ints(rows, index)[InQuantizer.FORMAT]
-    _guard_pack(x, fmt)
-    codes = pack_directly(x, fmt)
-    kept = codes.new_zeros(_bytes(x.shape, *room))
-    kept[: codes.numel()] = codes
-    return kept
-
-
-def _unpack_row_impl(codes: Tensor, rows: Tensor, index: int, shape: Sequence[int]) -> Tensor:
-    fmt = row_ints(rows, index)[InQuantizer.FORMAT]
-    _guard_unpack(codes, fmt, shape)
-    return _unpack_impl(codes[: packed_bytes(fmt, shape)], fmt, shape)
-
-
-_pack_scaled = define(
-    "_pack_scaled(Tensor values, Tensor scale, Tensor tensor_scale, int[] format) -> Tensor",
-    lambda values, scale, tensor_scale, fmt: values.new_empty(
-        packed_bytes(tuple(fmt), values.shape), dtype=torch.uint8
-    ),
-    _pack_scaled_impl,
-    _checks.parts,
+# scale, tensor_scale: of the blocks and of the tensor, beside the codes of a block format; or none.
+_pack_operator = define(
+    "_pack(Tensor x, Tensor? scale, Tensor? tensor_scale, int[] format, int[] room) -> Tensor",
+    _new_codes,
+    _pack,
+    _guard_pack,
 )
-_pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, pack_directly, _guard_pack)
-_unpack = define(
-    "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
-    lambda codes, fmt, shape: codes.new_empty(shape, dtype=torch.float32),
-    _unpack_impl,
+_unpack_operator = define(
+    "_unpack(Tensor codes, Tensor? scale, Tensor? tensor_scale, int[] format, SymInt[] shape,"
+    " str backend) -> Tensor",
+    lambda codes, *rest: codes.new_empty(rest[-2], dtype=torch.float32),
+    _unpack,
     _guard_unpack,
-)
-
-
-_pack_row = define(
-    "_pack_row(Tensor x, Tensor rows, int index, int bits, int block_size, int axis) -> Tensor",
-    _pack_row_fake,
-    _pack_row_impl,
-)
-_unpack_row = define(
-    "_unpack_row(Tensor codes, Tensor rows, int index, SymInt[] shape) -> Tensor",
-    lambda codes, rows, index, shape: codes.new_empty(shape, dtype=torch.float32),
-    _unpack_row_impl,
 )
 
 
@@ -294,29 +316,32 @@ def encode(x: Tensor, quantizer: Ints, fmt: Ints | Row, backend: str) -> Tensor 
         return None
 
 
-def decode_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
-    """The work of the operator `unpack`, of a tensor of any shape."""
-    return _unpack_impl(codes, fmt, shape) if shape else _unpack_impl(codes, fmt, (1,)).view(())
-
-
 def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:
     """The codes of x, dense, as a 1-D uint8 tensor."""
     if isinstance(fmt, Row):
-        return _pack_row(x, *fmt[:2], *fmt[3:])
-    return _pack(x, as_ints(fmt))
+        return _pack_operator(x, None, None, fmt, (fmt.kept_bits, fmt.block_size, fmt.axis))
+    return _pack_operator(x, None, None, as_ints(fmt), _NO_ROOM)
 
 
 def pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
     """The codes of the three parts of `scaled`, as a 1-D uint8 tensor."""
-    return _pack_scaled(values.detach(), scale.detach(), tensor_scale.detach(), fmt)
+    return _pack_operator(*map(without_grad, (values, scale, tensor_scale)), fmt, _NO_ROOM)
 
 
 def unpack(codes: Tensor, fmt: Packable | Ints | Row, shape: Sequence[int]) -> Tensor:
     """The float32 values of codes."""
+    ints = fmt if isinstance(fmt, Row) else as_ints(fmt)
     # A list that crosses to an operator is never empty (`_rows.NOTHING`).
-    full = shape or (1,)
-    if isinstance(fmt, Row):
-        values = _unpack_row(codes, fmt.table, fmt.number, full)
-    else:
-        values = _unpack(codes, as_ints(fmt), full)
+    values = _unpack_operator(codes, None, None, ints, shape or (1,), "auto")
     return values if shape else values.view(())
+
+
+def dequantize(
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints, backend: str = "auto"
+) -> Tensor:
+    """The product of the three parts of `scaled`, rounded once to float32."""
+    if values.dim():
+        parts = map(without_grad, (values, scale, tensor_scale))
+        return _unpack_operator(*parts, fmt, values.shape, backend)
+    # A scalar is a vector of one element, which has an axis.
+    return dequantize(values.view(1), scale.view(1), tensor_scale, fmt, backend).view(())

@@ -10,23 +10,37 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, native
-from lpkernels.formats.integers import has_table
+from lpkernels.arithmetic.integers import (
+    NATIVE,
+    SEQUENTIAL,
+    InAccumulator,
+    group_of,
+    has_running_sum,
+)
+from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
+from lpkernels.formats.integers import for_table, has_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import quantize_directly
 from lpkernels.ops._rows import Ints, described
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
+from lpkernels.rounding import STOCHASTIC
 
+# The sizes of no scales: products that share a scale in both operands, whether a scale is float32,
+# and the least exponent (`backends.Scales`).
+_NO_SIZES = (0, 0, 0, 0)
 # A matmul is a convolution without spatial dimensions, and of one group.
 _NO_CONVOLUTION = (1,)
 
 
-def multiply_directly(product: Product, how: How, backend: str) -> Tensor:
+def multiply_directly(
+    product: Product, how: How, backend: str, scales: Scales | None = None
+) -> Tensor:
     """The work of the operator, on tensors of which no gradient is recorded: the result by the
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
+    if scales is not None:
+        return _multiply_scaled(product, how, backend, scales)
     known = _checks.sums(how.acc)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
@@ -51,6 +65,23 @@ def multiply_directly(product: Product, how: How, backend: str) -> Tensor:
     return quantize_directly(y, result, *call) if result else y
 
 
+def _multiply_scaled(product: Product, how: How, backend: str, scales: Scales) -> Tensor:
+    acc, order = tuple(how.acc), InAccumulator.ORDER
+    if group_of(acc):
+        chosen = backends.select(backend, "matmul_grouped", product.left.device)
+        return chosen.multiply(product, how._replace(acc=acc), scales)
+    rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
+    op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
+    op += "" if has_running_sum(acc) else "_ordered"
+    at = InAccumulator
+    op = for_table(op, acc[at.FORMAT], acc[at.PRODUCT], acc[at.OUTER])
+    chosen = backends.select(backend, op, product.left.device)
+    if acc[order] == NATIVE:
+        # In any order: also in that of k.
+        acc = (*acc[:order], SEQUENTIAL, *acc[order + 1 :])
+    return chosen.multiply(product, how._replace(acc=acc), scales)
+
+
 def _convolution(numbers: Sequence[int]) -> Convolution | None:
     """The convolution of 3 d + 1 numbers; None where d is 0."""
     *parts, groups = numbers
@@ -61,15 +92,20 @@ def _convolution(numbers: Sequence[int]) -> Convolution | None:
     return Convolution(stride, padding, dilation, groups)
 
 
-def crossing(product: Product, how: How, backend: str) -> tuple[Any, ...]:
+def crossing(
+    product: Product, how: How, backend: str, scales: Scales | None = None
+) -> tuple[Any, ...]:
     """The arguments of the operator."""
     kind, left, right, shape, conv, bias, initial = product
     numbers: tuple[int, ...] = _NO_CONVOLUTION
     if conv is not None:
         numbers = (*conv.stride, *conv.padding, *conv.dilation, conv.groups)
     acc, seed, role, fused = how
-    tensors = (left, right, bias, initial)
-    return (kind, *tensors, shape, numbers, acc, seed, int(role), backend, *fused)
+    call = (kind, left, right, bias, initial, shape, numbers, acc, seed, int(role), backend, *fused)
+    if scales is None:
+        return (*call, None, None, _NO_SIZES)
+    sizes = (scales.left_size, scales.right_size, int(scales.float32), scales.least)
+    return (*call, scales.left, scales.right, sizes)
 
 
 def records(
@@ -87,37 +123,63 @@ def records(
     left_quantizer: Ints,
     right_quantizer: Ints,
     result_quantizer: Ints,
+    left_scale: Tensor | None = None,
+    right_scale: Tensor | None = None,
+    sizes: Sequence[int] = _NO_SIZES,
     table: None = None,
-) -> tuple[Product, How, str]:
+) -> tuple[Product, How, str, Scales | None]:
     """The records of the operator's arguments, as the operator or a mode of torch gets them."""
     product = Product(kind, left, right, shape, _convolution(numbers), bias, initial)
     fused = Fused(*map(described, (left_quantizer, right_quantizer, result_quantizer)))
-    return product, How(tuple(acc), seed, role, fused), backend
+    how = How(tuple(acc), seed, role, fused)
+    if left_scale is None or right_scale is None:
+        return product, how, backend, None
+    left_size, right_size, float32, least = sizes
+    return (
+        product,
+        how,
+        backend,
+        Scales(left_scale, right_scale, left_size, right_size, bool(float32), least),
+    )
 
 
 def _guard(kind: str, *args: Any) -> None:
+    left_scale, right_scale, sizes = args[-3:]
     _checks.numbers(kind, args[5])
-    _checks.multiply(*records(kind, *args)[:2])
+    both = (left_scale is None) == (right_scale is None)
+    right = both and len(sizes) == 4 and -300 <= sizes[-1] <= 300
+    _checks.require(right, "multiply", "two scales or none, two sizes, a flag, an exponent", sizes)
+    product, how, _, of_codes = records(kind, *args)
+    if of_codes is None:
+        _checks.multiply(product, how)
+    else:
+        _checks.multiply_scaled(product, of_codes, how)
 
 
 _multiply = define(
     "_multiply(str kind, Tensor left, Tensor right, Tensor? bias, Tensor? initial, SymInt[] shape,"
     " int[] numbers, int[] acc, Tensor? seed, int role, str backend, int[] left_quantizer,"
-    " int[] right_quantizer, int[] result_quantizer) -> Tensor",
+    " int[] right_quantizer, int[] result_quantizer, Tensor? left_scale,"
+    " Tensor? right_scale, int[] sizes) -> Tensor",
     lambda kind, left, right, bias, initial, shape, *rest: left.new_empty(shape),
     lambda *args: multiply_directly(*records(*map(without_grad, args))),
     _guard,
 )
 
 
-def multiply(product: Product, how: How, backend: str = "auto") -> Tensor:
+def multiply(
+    product: Product, how: How, backend: str = "auto", scales: Scales | None = None
+) -> Tensor:
     """The result of product, float32, contiguous, summed and rounded as how says.
 
-    An `initial` goes with any order but "native", and with no tree without chunks.
+    An `initial` goes with any order but "native", and with no tree without chunks. scales: of a
+    matmul of codes in an accumulator that `takes_scales`.
     """
-    if is_direct(product.left, product.right, product.bias, product.initial, how.seed):
+    if scales is None and is_direct(
+        product.left, product.right, product.bias, product.initial, how.seed
+    ):
         return multiply_directly(Product(*map(without_grad, product)), how, backend)
-    return _multiply(*crossing(product, how, backend))
+    return _multiply(*crossing(product, how, backend, scales))
 
 
 def _like_total(total: Tensor, *_: Any) -> Tensor:

@@ -8,19 +8,21 @@ number of its row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from lpkernels.arithmetic.integers import exchanged
+from lpkernels.arithmetic.integers import InQuantizer, exchanged
 
 Ints: TypeAlias = tuple[int, ...]
 
 TABLE = "table"
-# The arguments of operators that describe arithmetic.
+# The arguments of operators that describe arithmetic. The row of a format is that of a quantizer to
+# it.
+FORMAT = "format"
 DESCRIPTIONS = (
-    "quantizer", "acc", "left_quantizer", "right_quantizer", "result_quantizer",
+    "quantizer", "acc", "left_quantizer", "right_quantizer", "result_quantizer", FORMAT,
 )  # fmt: skip
 # How an empty description crosses to an operator: AOTInductor would hand over an empty list as None
 # (pytorch issue 194324). A row is one number, and every description has at least eight.
@@ -69,19 +71,20 @@ def described(ints: Sequence[int]) -> Ints:
 
 
 def with_descriptions(
-    args: Sequence[Any], places: Sequence[int], table: Tensor | None
+    args: Sequence[Any], places: Mapping[int, str], table: Tensor | None
 ) -> list[Any]:
-    """args with integers for the descriptions at these places, read from the table if there is
-    one."""
+    """args with integers for the descriptions at these places, of these names, read from the table
+    if there is one."""
     full = list(args)
-    for i in places:
+    for i, name in places.items():
         full[i] = described(full[i])
         if table is not None and full[i]:
-            full[i] = row_ints(table, full[i][0])
+            ints = _row_ints(table, full[i][0])
+            full[i] = ints[InQuantizer.FORMAT] if name == FORMAT else ints
     return full
 
 
-def row_ints(table: Tensor, number: int) -> Ints:
+def _row_ints(table: Tensor, number: int) -> Ints:
     count, *ints = table[max(number, ~number)].tolist()
     description = tuple(ints[:count])
     return exchanged(description) if number < 0 else description

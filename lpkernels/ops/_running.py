@@ -16,7 +16,6 @@ class Operators(NamedTuple):
     """The operators of a layer's products, by name; their arguments are positional."""
 
     multiply: Callable[..., Tensor]
-    multiply_scaled: Callable[..., Tensor]
     add_bias: Callable[..., Tensor]
     quantize: Callable[..., Tensor]
     scaled: Callable[..., Parts]
@@ -30,11 +29,10 @@ class Operators(NamedTuple):
 #: By torch's dispatcher wherever it has something to do.
 DISPATCHED = Operators(
     _products.multiply,
-    _scaled.multiply_scaled,
     _products.add_bias,
     _quantize.quantize,
     _scaled.scaled,
-    _scaled.dequantize,
+    _packing.dequantize,
     _packing.pack,
     _packing.encode,
     _packing.unpack,
@@ -42,14 +40,13 @@ DISPATCHED = Operators(
 #: For tensors of which `is_direct` holds, and those that these operators make of them.
 DIRECT = Operators(
     _products.multiply_directly,
-    _scaled.multiply_scaled_directly,
     _products.add_bias_directly,
     _quantize.quantize_directly,
     _scaled.scaled_directly,
-    _scaled.multiplied,
+    _packing.dequantize_directly,
     _packing.pack_directly,
     _packing.encode_directly,
-    _packing.decode_directly,
+    _packing.unpack_directly,
     direct=True,
 )
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
-from lpkernels.backends import Convolution, Fused, How, Product, fprop_of, matmul_of
+from lpkernels.backends import Convolution, Fused, How, Product, Scales, fprop_of, matmul_of
 from lpkernels.formats import parse_format
 from lpkernels.ops._products import crossing
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
@@ -94,18 +94,23 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),
         "_delayed": (x, torch.tensor(2.0), whole, seed, 1, 4, True, "cpu"),
-        "_dequantize": (*parts, nvfp4[:-4], "auto"),
-        "_matmul_scaled": (torch.randn(4, 8), torch.randn(8, 3), torch.ones(4, 2), torch.ones(3, 1),
-                           [4, 0, -127], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),
-        "_matmul_scaled grouped": (torch.ones(4, 32), torch.ones(32, 3), torch.ones(4, 2),
-                                   torch.ones(3, 1), [16, 0, -6], False, torch.randn(4, 3),
-                                   grouped, None, 0, "cpu"),
-        "_pack_scaled": (*parts, mx[:-4]),
-        "_pack_scaled apart": (*parts, nvfp4[:-4]),
-        "_pack": (x.half().float(), parse_format("fp16").to_ints()),
-        "_unpack": (torch.zeros(11, dtype=torch.uint8), fmt, [4, 3]),
-        "_unpack apart": (torch.zeros(14, dtype=torch.uint8), nvfp4[:-4], [4, 3]),
-        "_unpack block": (torch.zeros(10, dtype=torch.uint8), mx[:-4], [4, 3]),
+        "_multiply scaled": crossing(
+            matmul_of(torch.randn(4, 8), torch.randn(8, 3), initial=torch.randn(4, 3)),
+            How(by_scale, seed), "cpu", Scales(torch.ones(4, 2), torch.ones(3, 1), 4, 0, True),
+        ),
+        "_multiply grouped": crossing(
+            matmul_of(torch.ones(4, 32), torch.ones(32, 3), initial=torch.randn(4, 3)),
+            How(grouped), "cpu", Scales(torch.ones(4, 2), torch.ones(3, 1), 16, 0, False, -6),
+        ),
+        "_pack": (x.half().float(), None, None, parse_format("fp16").to_ints(), (0, 0, 0)),
+        "_pack in room": (x.half().float(), None, None, parse_format("fp16").to_ints(), (20, 2, 0)),
+        "_pack scaled": (*parts, mx[:-4], (0, 0, 0)),
+        "_pack apart": (*parts, nvfp4[:-4], (0, 0, 0)),
+        "_unpack": (torch.zeros(11).byte(), None, None, fmt, [4, 3], "auto"),
+        "_unpack apart": (torch.zeros(14).byte(), None, None, nvfp4[:-4], [4, 3], "auto"),
+        "_unpack block": (torch.zeros(10).byte(), None, None, mx[:-4], [4, 3], "auto"),
+        "_unpack parts": (*parts, nvfp4[:-4], [4, 3], "auto"),
+        "_update_range": (x, torch.ones(2), torch.tensor(1.0), 0.5),
         "_update": (*map(list, kept), seed, torch.tensor(False), torch.tensor(2.0), *keys, *made,
                     "cpu"),
     }  # fmt: skip

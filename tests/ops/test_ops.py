@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lpkernels import ops
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, accumulator, as_quantizer
+from lpkernels.arithmetic import NATIVE, Accumulator, as_quantizer
 from lpkernels.backends import How, matmul_of, native
 from lpkernels.formats import parse_format
 from lpkernels.ops._products import crossing
@@ -18,6 +18,8 @@ from tests.support.autograd import Operators
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
+#: Of codes as their format has them.
+ROOM = (0, 0, 0)
 ACCUMULATORS = {
     "sequential": Accumulator("e6m9", "stochastic", chunk=4),
     "native": Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native"),
@@ -109,15 +111,6 @@ def test_opcheck_matmul(kind, fused, backend):
         check(OP._multiply, *crossing(matmul_of(a, b, c), how, backend), graph=graph)
 
 
-@each("fused, acc", FUSED.values(), ["e6m9", "h100_fp8_mma"])
-def test_opcheck_matmul_initial(acc, fused):
-    how = How(accumulator(acc).to_ints(), SEED, 4, fused)
-    for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
-        a, b = torch.randn(a), torch.randn(b)
-        product = matmul_of(a, b, initial=torch.randn((a @ b).shape))
-        check(OP._multiply, *crossing(product, how, "reference"), graph=acc == "e6m9")
-
-
 def test_rows_of_a_table_hold_operands_and_exchange_them():
     acc = Accumulator("fp16", block=4, aligned_bits=2, operands=("e5m2", "e4m3fn"))
     wgrad = passes("conv2d_groups")[2]
@@ -187,8 +180,9 @@ def passes(case):
 def test_opcheck_pack(fmt):
     ints, graph = parse_format(fmt).to_ints(), fmt in ("e5m2", "block4_e2m1")
     for x in (torch.ones(5, 6), torch.ones(6, 5).t(), torch.ones(3, 0)):
-        check(OP._pack, x, ints, graph=graph)
-        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape), graph=graph)
+        check(OP._pack, x, None, None, ints, ROOM, graph=graph)
+        codes = OP._pack(x, None, None, ints, ROOM)
+        check(OP._unpack, codes, None, None, ints, list(x.shape), "auto", graph=graph)
 
 
 @each("fmt", ["nvfp4", "fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"])
@@ -198,10 +192,11 @@ def test_opcheck_scaled(fmt):
     for x in (torch.randn(5, 33), torch.randn(6, 5).t(), torch.ones(3, 0)):
         check(OP._scaled, x, ints, amax, SEED, 0, 4, "auto", graph=graph)
         parts = OP._scaled(x, ints, amax, None, 0, 4, "auto")
-        check(OP._dequantize, *parts, ints[:-4], "auto", graph=graph)
-        check(OP._pack_scaled, *parts, ints[:-4], graph=graph)
-        values = OP._unpack(OP._pack_scaled(*parts, ints[:-4]), ints[:-4], list(x.shape))
-        assert_bit_equal(values, OP._dequantize(*parts, ints[:-4], "auto"))
+        rest = (ints[:-4], list(x.shape), "auto")
+        check(OP._unpack, *parts, *rest, graph=graph)
+        check(OP._pack, *parts, ints[:-4], ROOM, graph=graph)
+        values = OP._unpack(OP._pack(*parts, ints[:-4], ROOM), None, None, *rest)
+        assert_bit_equal(values, OP._unpack(*parts, *rest))
 
 
 def table_of(*descriptions):
@@ -241,27 +236,28 @@ def test_opcheck_rounding_reads_a_table(backend):
 def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
     table = table_of(quantizer(fmt))
     for x in (torch.ones(5, 7), torch.ones(7, 5).t(), torch.ones(3, 0)):
-        codes = OP._pack_row(x, table, 0, bits, 0, 0)
+        packing = (x, None, None, [0], (bits, 0, 0), table)
+        codes = OP._pack(*packing)
         assert codes.numel() == (x.numel() * bits + 7) // 8
-        assert_bit_equal(OP._unpack_row(codes, table, 0, list(x.shape)), x.contiguous())
-        check(OP._pack_row, x, table, 0, bits, 0, 0, graph=fmt == "e5m2")
-        check(OP._unpack_row, codes, table, 0, list(x.shape), graph=fmt == "e5m2")
+        unpacking = (codes, None, None, [0], list(x.shape), "auto", table)
+        assert_bit_equal(OP._unpack(*unpacking), x.contiguous())
+        check(OP._pack, *packing, graph=fmt == "e5m2")
+        check(OP._unpack, *unpacking, graph=fmt == "e5m2")
 
 
 def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
     ints = quantizer("block4_axis1_e2m1")
     x = ops.quantize(torch.randn(3, 10), ints, None, 0, 4, backend)
     # The codes have room for elements of 6 bits in blocks of 2.
-    codes = OP._pack_row(x, table_of(ints), 0, 6, 2, 1)
+    codes = OP._pack(*(packing := (x, None, None, [0], (6, 2, 1), table_of(ints))))
     assert codes.numel() == (30 * 6 + 3 * 5 * 8 + 7) // 8
-    assert_bit_equal(OP._unpack_row(codes, table_of(ints), 0, [3, 10]), x)
-    check(OP._pack_row, x, table_of(ints), 0, 6, 2, 1, graph=backend == TRACED)
+    assert_bit_equal(OP._unpack(codes, None, None, [0], [3, 10], "auto", table_of(ints)), x)
+    check(OP._pack, *packing, graph=backend == TRACED)
 
 
 def test_opcheck_ranges():
     x = torch.randn(4, 6)
     for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
-        check(OP._finite_range, view)
         check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
         for name in ("tensor_e4m3_te", "tensor_int8:stochastic"):
             rest = (as_quantizer(name).to_ints(), SEED, 1, 4, True, "auto")
@@ -280,12 +276,9 @@ def test_opcheck_update(name, backend):
 def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
-    products = {"_multiply", "_add_bias"}
-    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_pack_scaled"}
-    rounding = {"_quantize", "_count", "_scaled", "_dequantize"}
-    ranges = {"_finite_range", "_update_range", "_delayed"}
-    in_their_files = {"_hadamard", "_matmul_scaled", "_seed", "_update"}
-    assert found == products | codes | rounding | ranges | in_their_files
+    rounding = {"_quantize", "_count", "_scaled", "_delayed", "_update_range", "_hadamard"}
+    products, codes = {"_multiply", "_add_bias"}, {"_pack", "_unpack"}
+    assert found == rounding | products | codes | {"_seed", "_update"}
 
 
 def test_operators_alone_have_no_gradient():
@@ -326,9 +319,8 @@ def test_native_sums_ignore_autocast_and_record_nothing(backend):
 
 
 def test_native_without_chunks_has_no_operator():
-    product, how = matmul_of(torch.ones(2, 2), torch.ones(2, 2)), How(NATIVE.to_ints())
     with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
-        native.multiply(None, product, how)
+        native.multiply(None, matmul_of(torch.ones(2, 2), torch.ones(2, 2)), How(NATIVE.to_ints()))
 
 
 def test_sums_over_nothing_are_zero_plus_bias(backend):
@@ -336,11 +328,6 @@ def test_sums_over_nothing_are_zero_plus_bias(backend):
     product = matmul_of(torch.ones(3, 0), torch.ones(0, 2), bias)
     got = ops.multiply(product, How(Accumulator("e5m2").to_ints()), backend)
     assert_bit_equal(got, torch.tensor([[1.0, 0.0]]).expand(3, 2))
-
-
-def test_wrappers_take_objects_and_integers():
-    x, e5m2 = torch.rand(3, 3), Quantizer("e5m2")
-    assert_bit_equal(ops.quantize(x, e5m2, None, 0), ops.quantize(x, e5m2.to_ints(), None, 0))
 
 
 def test_a_kernel_longer_than_the_image_is_refused():

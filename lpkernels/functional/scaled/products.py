@@ -121,7 +121,7 @@ def multiply(
     if not by_scale:
         y = run.multiply(alone, sums, backend)
     elif product.conv is None:
-        y = run.multiply_scaled(alone, _scales(pair, product, group_of(sums.acc)), sums, backend)
+        y = run.multiply(alone, sums, backend, _scales(pair, product, group_of(sums.acc)))
     else:
         y = run.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
     y = _times(y, left.total, right.total, backend, run) if after else y
