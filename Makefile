@@ -74,6 +74,7 @@ check: $(VENV)/.has-lab,dev
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.steps --keep
 
 # This proves what holds for every value, writes it to proofs/results.jsonl, and runs the tests that
 # take minutes.

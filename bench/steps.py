@@ -80,16 +80,17 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="append a record")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    work, ratios = OtherWork(), {}
     for name, (ours, torchs) in cases().items():
-        if options.only in name:
-            times = interleave(
-                {"ours": ours, "torch": torchs}, options.seconds, clock=time.process_time
-            )
-            ratios[name] = round(times["ours"].best / times["torch"].best, 2)
-            print(f"{name:28} {ratios[name]:6.2f}  {times['ours'].best * 1e6:9.1f} us", flush=True)
-    if options.keep:
-        keep(RESULTS, {"type": "steps", "ratios": ratios, "busy_elsewhere": work.processors()})
+        if options.only not in name:
+            continue
+        work, runs = OtherWork(), {"ours": ours, "torch": torchs}
+        times = interleave(runs, options.seconds, clock=time.process_time)
+        microseconds = {name: times[name].best * 1e6 for name in runs}
+        ratio = round(microseconds["ours"] / microseconds["torch"], 2)
+        print(f"{name:28} {ratio:6.2f}  {microseconds['ours']:9.1f} us", flush=True)
+        if options.keep:
+            figures = {"ratio": ratio, "us": round(microseconds["ours"], 1)}
+            keep(RESULTS, {"type": "step", "case": name, **figures, "busy": work.processors()})
 
 
 if __name__ == "__main__":

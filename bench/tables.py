@@ -235,6 +235,9 @@ PAGES: dict[str, list[Table]] = {
             "processor's seconds": ("every", "{processor_seconds:.0f}"),
             "compiler's seconds": ("every", "{object_seconds:.0f}"), "MB": "{module_mb:.2f}",
         }, rows=("processor", "part", "nvcc")),
+        Table("Small layers and models, over torch's float32", "steps",
+              {"times": ("every", "{ratio:.2f}"), "us": ("every", "{us:.0f}")},
+              rows=("processor", "case")),
     ],
 }  # fmt: skip
 
@@ -247,7 +250,7 @@ def derived(record: Record) -> Record:
     if record.get("type") == "general path":
         own, gmacs = record["gmacs"]["one thread"], {"naive": None, **record["gmacs"]}
         return {f"over_{loop}": rate and own / rate for loop, rate in gmacs.items()}
-    if record.get("type") == "install":
+    if record.get("type") in ("install", "step"):
         return {"processor": record["environment"]["device"]}
     if record.get("type") == "update":
         return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9}

@@ -38,7 +38,7 @@ def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
 
 
 def recipes() -> list[str]:
-    """The names :func:`recipe` knows."""
+    """The names that :func:`recipe` knows, without those of tensor cores (`lpkernels units`)."""
     return list(_RECIPES)
 
 
