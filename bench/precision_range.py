@@ -31,7 +31,8 @@ from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.tables import signals
-from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler, precision_range_test
+from lpkernels.techniques.cpt import PrecisionScheduler, precision_range_test
+from lpkernels.techniques.cpt.range_test import PrecisionRange
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision-range.jsonl"
 TOP = 8

@@ -27,7 +27,7 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.elsewhere import KINDS, nearest
 
-__all__ = ["as_recipe", "describe", "recipe", "recipes"]
+__all__ = ["describe", "recipe", "recipes"]
 
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 

@@ -59,7 +59,7 @@ if not TYPE_CHECKING:
 
 
 # The interface of backends, imported above, is the package's own.
-__all__ = ["get", "gpu_orders", "names", "select", "status", "take_tiers"]
+__all__ = ["gpu_orders", "status", "take_tiers"]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",

@@ -12,7 +12,7 @@ from lpkernels.formats.elsewhere import nearest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Option", "Settings", "checked"]
+__all__ = ["Settings", "checked"]
 
 
 class Settings(BaseModel):

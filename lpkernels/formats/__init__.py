@@ -92,7 +92,6 @@ __all__ = [
     "FormatLike",
     "Number",
     "TableFormat",
-    "as_format",
     "parse_format",
 ]
 

@@ -263,7 +263,7 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
 def _guard_pack(
     x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]
 ) -> None:
-    right = len(room) == 3 and all(0 <= number < 2**31 for number in room)
+    right = len(room) == 3 and all(0 <= number < 2**31 for number in room[:2])
     _checks.require(right, "pack", "bits, size and axis of the room for codes", room)
     packable = _checks.packable(fmt, x.dim())
     if scale is not None:
@@ -272,7 +272,10 @@ def _guard_pack(
         from_values = packable[KIND] != BLOCK or follows_from_values(packable)
         _checks.require(from_values, "pack", "a format of values", packable)
     if room[0]:
-        fits = room[2] < max(x.dim(), 1) and packed_bytes(fmt, x.shape) <= _bytes(x.shape, *room)
+        dimensions = max(x.dim(), 1)
+        fits = -dimensions <= room[2] < dimensions and packed_bytes(fmt, x.shape) <= _bytes(
+            x.shape, *room
+        )
         _checks.require(fits, "pack", "room for all codes", room)
 
 

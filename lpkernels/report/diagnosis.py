@@ -16,7 +16,7 @@ from lpkernels.report.tables import make_table
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.rows import TensorRow
 
-__all__ = ["diagnosis_table", "plot_exponents"]
+__all__ = ["plot_exponents"]
 
 _CAPTION = (
     "count: elements; zeros: of all of them; < normal, < least: of those finite and not zero, "

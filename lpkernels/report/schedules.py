@@ -10,9 +10,12 @@ from rich.text import Text
 
 from lpkernels.report.figures import finish, new_figure, panels, save_figure, whole_numbers
 from lpkernels.report.tables import make_table
-from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler
+from lpkernels.techniques.cpt import PrecisionScheduler
+from lpkernels.techniques.cpt.range_test import PrecisionRange
 
-__all__ = ["plot_precision_range", "plot_schedules"]
+__all__ = [
+    "plot_precision_range",
+]
 
 # A shade says what share of the steps of a column is at a precision.
 _SHADES = " ░▒▓█"

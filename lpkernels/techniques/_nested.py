@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lpkernels.nn.observing import tensors
+from lpkernels.nn.observing.visiting import tensors
 
 
 def all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lpkernels.nn.observing import Call, Visitor, observe, tensors
+from lpkernels.nn.observing import Call, Visitor, observe
+from lpkernels.nn.observing.visiting import tensors
 from tests.support.autograd import Computes
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.nn.observing import Call, Visitor, trace
+from lpkernels.nn.observing import Call, Visitor
+from lpkernels.nn.observing.tracing import trace
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 

@@ -47,7 +47,7 @@ STATEMENTS = (
     "lpkernels.techniques.cpt",
     f"pickle.loads({pickle.dumps(cpt.Schedule((3, 8)))!r})",
     "from lpkernels.techniques import pareto, loss_scaling, accumulation",
-    "lpkernels.nn.observing.trace",
+    "lpkernels.nn.observing.observe",
     "lpkernels.reference.exact",
     "lpkernels.techniques.assignment.assign",
     "import rich",

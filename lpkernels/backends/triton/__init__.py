@@ -66,6 +66,8 @@ class TritonBackend(GpuBackend):
         return op.startswith("matmul_scaled") or super().has(op)
 
     def quantize(self, rounding: Rounding) -> None:
+        if rounding.x.numel() == 0:
+            return
         dense = laid_out(rounding)
         counts = rounding.counts is not None or rounding.limits is not None
         with _launch.on_device(rounding.x):

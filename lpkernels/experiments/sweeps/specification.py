@@ -20,7 +20,9 @@ from lpkernels.formats.elsewhere import nearest
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["SweepSpec", "read_spec"]
+__all__ = [
+    "SweepSpec",
+]
 
 # Fields that a specification says in its own way.
 _OWN = {

@@ -20,7 +20,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.models import Task, model_builder
+from lpkernels.experiments.workloads.models import Task
+from lpkernels.experiments.workloads.models.family import model_builder
 from lpkernels.experiments.workloads.registry import dataset
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.supervised import choose

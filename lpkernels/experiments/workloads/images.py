@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.fashion import CLASSES, load_fashion
-from lpkernels.experiments.workloads.models import Task, model_builder
+from lpkernels.experiments.workloads.models import Task
+from lpkernels.experiments.workloads.models.family import model_builder
 from lpkernels.experiments.workloads.registry import LABELLED, dataset
 from lpkernels.experiments.workloads.supervised import choose, class_workload
 from lpkernels.experiments.workloads.workload import (

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.models import Task, model_builder
+from lpkernels.experiments.workloads.models import Task
+from lpkernels.experiments.workloads.models.family import model_builder
 from lpkernels.experiments.workloads.registry import dataset
 from lpkernels.experiments.workloads.workload import (
     Batch,

@@ -10,8 +10,7 @@ with observe(model, Largest()):
 
 from lpkernels.nn.observing.functions import EVERYTHING, LAYERS, PRODUCTS, WITHOUT_PRODUCTS
 from lpkernels.nn.observing.observer import Depth, observe
-from lpkernels.nn.observing.tracing import trace
-from lpkernels.nn.observing.visiting import Call, Run, Visitor, tensors
+from lpkernels.nn.observing.visiting import Call, Run, Visitor
 
 __all__ = [
     "EVERYTHING",
@@ -23,6 +22,4 @@ __all__ = [
     "Run",
     "Visitor",
     "observe",
-    "tensors",
-    "trace",
 ]

@@ -4,13 +4,12 @@ Source of the theory: Sakr et al. 2019, "Accumulation bit-width scaling for ultr
 training of deep networks", arXiv 1901.06588.
 """
 
-from lpkernels.techniques.accumulation.measuring import Measurement, measure
+from lpkernels.techniques.accumulation.measuring import measure
 from lpkernels.techniques.accumulation.planning import AccumulatorPlan, accumulator_of, plan
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits, nmse, vrr
 
 __all__ = [
     "AccumulatorPlan",
-    "Measurement",
     "ModelWarning",
     "accumulator_of",
     "measure",

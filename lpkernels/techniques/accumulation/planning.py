@@ -17,10 +17,9 @@ from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
-from lpkernels.nn.observing import trace
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.reporting import Runs
-from lpkernels.nn.observing.tracing import arguments
+from lpkernels.nn.observing.tracing import arguments, trace
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
@@ -219,7 +218,7 @@ def plan(
     operand's format, and the exponents have `exp_bits`, or 8 where they are not given: the table
     then says "not measured".
 
-    The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
+    The model and torch's random state are left as found (`nn.observing.tracing.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
     `convert` computes by one recipe (attention, recurrent layers, calls in a forward) share the
     widest accumulators. The length of a strided dgrad is its longest sum.

@@ -5,7 +5,7 @@ Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic
 """
 
 from lpkernels.techniques.cpt.pfq import PFQ
-from lpkernels.techniques.cpt.range_test import PrecisionRange, precision_range_test
+from lpkernels.techniques.cpt.range_test import precision_range_test
 from lpkernels.techniques.cpt.recalibration import recalibrate
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bitops, bits_at
 from lpkernels.techniques.cpt.scheduler import TABLES, PrecisionScheduler
@@ -16,7 +16,6 @@ __all__ = [
     "PFQ",
     "PROFILES",
     "TABLES",
-    "PrecisionRange",
     "PrecisionScheduler",
     "Schedule",
     "bitops",

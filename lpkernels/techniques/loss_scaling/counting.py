@@ -19,7 +19,8 @@ from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
-from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
+from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor
+from lpkernels.nn.observing.visiting import tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.techniques.loss_scaling.rows import GRADIENTS, Counts, Histogram, TensorRow
 from lpkernels.techniques.loss_scaling.scaler import local_values

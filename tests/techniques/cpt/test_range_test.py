@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.cpt import PrecisionRange, precision_range_test
+from lpkernels.techniques.cpt import precision_range_test
+from lpkernels.techniques.cpt.range_test import PrecisionRange
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Quantized, small_model

@@ -15,7 +15,11 @@ from lpkernels.experiments.workloads.models.family import (
     Task,
     build_model,
     family,
-    model_builder,
 )
 
-__all__ = ["FAMILIES", "Task", "build_model", "family", "model_builder"]
+__all__ = [
+    "FAMILIES",
+    "Task",
+    "build_model",
+    "family",
+]
