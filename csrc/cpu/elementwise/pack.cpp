@@ -32,8 +32,8 @@ int64_t packed_bytes(const PackArgs& args) {
 
 namespace {
 
-// Codes of a span of values, rounded first where args say so. `codes` has room for the count rounded
-// up to kCodeLanes. The result is whether every value has a code.
+// Codes of a span of values, rounded first where args say so. `codes` has room for the count
+// rounded up to kCodeLanes. The result is whether every value has a code.
 bool encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel, const float* x,
                  int64_t count, uint32_t* codes) {
   const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
