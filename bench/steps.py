@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from bench.recording import keep
 from bench.timing import OtherWork, interleave
+from lpkernels import schemas
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.models.transformer import GPT
 
@@ -90,7 +91,8 @@ def main() -> None:
         print(f"{name:28} {ratio:6.2f}  {microseconds['ours']:9.1f} us", flush=True)
         if options.keep:
             figures = {"ratio": ratio, "us": round(microseconds["ours"], 1)}
-            keep(RESULTS, {"type": "step", "case": name, **figures, "busy": work.processors()})
+            record = {**schemas.line("step"), "case": name, **figures}
+            keep(RESULTS, {**record, "busy": work.processors()})
 
 
 if __name__ == "__main__":

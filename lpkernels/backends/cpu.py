@@ -48,7 +48,6 @@ from lpkernels.formats import known_tables
 from lpkernels.formats.integers import BLOCK, KIND, TABLE, InBlock, Ints, without_zero
 
 Shape = torch.Size | tuple[int, ...]
-_NO_OFFSET = NO_OFFSET.data_ptr()
 _ELEMENT_KIND = InBlock.ELEMENT.start
 # The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -213,7 +212,7 @@ class CpuBackend:
         out = left.new_empty(shape)
         if out.numel() == 0:
             return out
-        offsets = (_NO_OFFSET, _NO_OFFSET)
+        offsets = (NO_OFFSET.data_ptr(), NO_OFFSET.data_ptr())
         if conv is not None:
             sizes = _conv_sizes(*product.images(), conv)
             left_strides: Sequence[int] = strides(left)
