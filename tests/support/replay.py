@@ -72,6 +72,8 @@ class Recorder:
             self._known[address] = storage.data_ptr(), storage.nbytes(), storage
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        # Tables may be added between the addresses of a call and the call itself.
+        later = dict(self._known) if name == "add_table" else {}
         if name == "add_table":
             *addresses, (_, count, *_) = arguments
             sizes = (8 * count, 4 * count, 8 * len(DETERMINISTIC) * (count - 1))
@@ -81,7 +83,7 @@ class Recorder:
         before = [self._block(piece) for piece in pieces]
         result = function(*arguments)
         after = [self._block(piece) for piece in pieces]
-        self._known.clear()
+        self._known = later
         self._file.write(b"c" + _text(name.encode()) + _number(len(pieces)))
         for pair in zip(before, after, strict=True):
             self._file.write(b"".join(map(_number, pair)))
