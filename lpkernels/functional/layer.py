@@ -54,7 +54,7 @@ class Sum(NamedTuple):
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
     ``scales`` are for the two tensors in the order of the geometry's arguments. ``scales`` belong
     to tensors that are codes; only a product that is not native has them. ``emulated`` is False of
-    a native product of which the recipe rounds nothing. ``run`` calls the operators.
+    a native product whose tensors the recipe leaves as they are. ``run`` holds the operators.
     """
 
     acc: Accumulator

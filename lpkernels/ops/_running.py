@@ -37,7 +37,7 @@ DISPATCHED = Operators(
     _packing.encode,
     _packing.unpack,
 )
-#: For tensors of which `is_direct` holds, and those that these operators make of them.
+#: For tensors that `is_direct` accepts, and for the results of these operators.
 DIRECT = Operators(
     _products.multiply_directly,
     _products.add_bias_directly,

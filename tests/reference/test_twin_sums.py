@@ -35,7 +35,7 @@ def values(kind: str, shape: tuple[int, ...], acc: Accumulator, rng: np.random.G
 
 
 def assert_exact(shape: tuple[int, int, int], kind: str, acc: Accumulator, seed: int) -> None:
-    """Products of operands of a kind, of which half have a bias and half a start."""
+    """Products of one kind of operands: half have a bias, half a start."""
     rows, length, cols = shape
     rng = np.random.default_rng(seed)
     a, bias = (values(kind, size, acc, rng) for size in ((rows, length), (cols,)))

@@ -168,7 +168,7 @@ def _balanced(size: int, train: Tensor, labels: Tensor, classes: int) -> Tensor:
         )
     generator = torch.Generator().manual_seed(stream_seed(0, "train_size"))
     mixed = train[torch.randperm(len(train), generator=generator)]
-    # How many examples of its class come before each; those of the smallest rank are kept.
+    # An example's rank is the number of earlier examples of its class; the smallest ranks stay.
     rank = torch.empty_like(mixed)
     for label in range(classes):
         own = (labels[mixed] == label).nonzero().flatten()

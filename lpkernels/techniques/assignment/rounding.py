@@ -26,7 +26,7 @@ class Count(NamedTuple):
     overflow: elements whose magnitude is at least the overflow threshold of the format, infinities
         among them, and NaN. underflow: elements that are not zero and are rounded to zero.
     nonfinite: infinities and NaN alone.
-    numel: elements rounded; those of all batches of the step, where it has several.
+    numel: elements rounded, in all batches of the step together.
     """
 
     overflow: int

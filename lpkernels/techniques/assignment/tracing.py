@@ -382,7 +382,7 @@ class _Recorder(Visitor):
         self._makers: dict[StorageWeakRef, Maker | None] = {}
         # By the number of a call that runs: itself, its arguments, and the versions of its tensors.
         self._entered: dict[int, tuple[TracedCall, Mapping[str, Any], list[int]]] = {}
-        # Parameters may share one storage, of which each is a part.
+        # Several parameters may be parts of one storage.
         self._parameters: dict[int, TracedParameter] = {}
         for number, (name, p) in enumerate(model.named_parameters()):
             parameter = self._parameters[id(p)] = TracedParameter(name, p.numel(), number)
