@@ -15,10 +15,10 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from lpkernels.arithmetic import TORCH, Ranks
-from lpkernels.nn._emulated_functions import show_to_compiler
 from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import LAYERS, TransposedLinear
+from lpkernels.nn.torch_functions import show_to_compiler
 
 # The methods in which a layer computes.
 _FORWARDS = ("forward", "_conv_forward")

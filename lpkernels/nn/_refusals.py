@@ -15,7 +15,6 @@ from lpkernels.arithmetic import Recipe, check_axes
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
 from lpkernels.nn._product_sizes import SIZES
-from lpkernels.nn.calls import PRODUCTS
 from lpkernels.nn.policies import NO_ARITHMETIC
 from lpkernels.nn.selecting import (
     FUNCTIONS,
@@ -29,12 +28,14 @@ from lpkernels.nn.selecting import (
     show,
     show_layers,
 )
+from lpkernels.nn.torch_functions import EMULATIONS
 
 # Patterns that are read off the model; a function may be made for some of its layers alone.
 _SAYS_WHICH = (str, type, Position)
 _OURS, _ATEN = "lpkernels::", "aten::"
 # The names of functions, of methods, and of the operators that stand for them in exported graphs.
-_PRODUCT_NAMES = PRODUCTS | {name.removeprefix(_ATEN) for name in SIZES} | {"_convolution"}
+_PRODUCT_NAMES = {str(function.__name__) for function in EMULATIONS}
+_PRODUCT_NAMES |= {name.removeprefix(_ATEN) for name in SIZES} | {"_convolution"}
 
 
 class NotEmulatedWarning(UserWarning):

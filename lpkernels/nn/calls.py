@@ -26,27 +26,28 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional.torch_calls import is_dense, own, own_instead
-from lpkernels.nn._emulated_functions import EMULATIONS, Emulation, emulation_of
 from lpkernels.nn.emulated import Emulated
-
-PRODUCTS = frozenset(str(function.__name__) for function in EMULATIONS)
-"""The names of these functions."""
-
-
-def emulates(func: Any) -> bool:
-    """Whether `Calls` computes products of this function of torch."""
-    return emulation_of(func) is not None
+from lpkernels.nn.torch_functions import Emulation, emulation_of
 
 
 class Calls(TorchFunctionMode):
-    """Inside this mode the products of `EMULATIONS` are computed by the recipe, or, where the
-    recipe is torch's own arithmetic, by torch, whatever mode is entered around it."""
+    """Inside this mode the products that `torch_functions` lists are computed by the recipe, or,
+    where the recipe is torch's own arithmetic, by torch, whatever mode is entered around it."""
 
-    def __init__(self, recipe: Recipe, *, tells_functions: bool = True) -> None:
-        """tells_functions: whether who enters the mode tells the users' Functions that run in it
-        their recipe."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        functions: Mapping[Any, Callable[..., Any]] | None = None,
+        *,
+        tells_functions: bool = True,
+    ) -> None:
+        """functions: of a layer, the functions of torch that its forward calls, and in their place
+            the functions of the same arguments and `recipe`; no others are emulated.
+        tells_functions: whether who enters the mode tells the users' Functions that run in it their
+            recipe."""
         super().__init__()
-        self.recipe, self.tells_functions = recipe, tells_functions
+        self.recipe, self.functions = recipe, functions
+        self.tells_functions = tells_functions and functions is None
 
     def __torch_function__(
         self,
@@ -56,13 +57,18 @@ class Calls(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})
+        if self.functions is not None:
+            if func not in self.functions:
+                return func(*args, **options)
+            options["recipe"] = self.recipe
+            return own_instead(func, self.functions[func], args, options)
         emulation = emulation_of(func)
         if emulation is None:
             return func(*args, **options)
         options = {k: v for k, v in options.items() if v is not None or k not in _WHEREABOUTS}
         if self.recipe.is_torch or not _is_emulated(func, emulation, args, options):
             return own(func, *args, **options)
-        return own_instead(func, emulation.compute, args, {**options, "recipe": self.recipe})
+        return own_instead(func, emulation.emulated, args, {**options, "recipe": self.recipe})
 
 
 # Where a result goes, which is no part of the product.

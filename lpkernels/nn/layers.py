@@ -10,13 +10,12 @@ docstring of its layers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
 from lpkernels.arithmetic import ANY_RANK, NO_PRODUCT, Ranks, Recipe, check_axes
@@ -27,14 +26,15 @@ from lpkernels.functional.conv import ranks as conv_ranks
 from lpkernels.functional.layer import widened
 from lpkernels.functional.products import bilinear_ranks
 from lpkernels.functional.tabled import tabled
-from lpkernels.functional.torch_calls import own, own_instead
-from lpkernels.nn._emulated_functions import EMULATIONS
+from lpkernels.functional.torch_calls import own
+from lpkernels.nn.calls import Calls
 from lpkernels.nn.emulated import Emulated, recipe_name
 from lpkernels.nn.ranges_and_scales import OneInput
+from lpkernels.nn.torch_functions import EMULATIONS, names_of
 from lpkernels.recipes import as_recipe
 
 #: {torch.nn's class: the class that emulates it}; `_layer` adds to it.
-LAYERS: dict[type, type] = {}
+LAYERS: dict[type, Any] = {}
 
 # The part of a docstring that all layers have.
 _SHARED = """
@@ -70,6 +70,8 @@ def _layer(name: str, mixin: type, functions: str, **attributes: Any) -> Any:
     note = inspect.cleandoc(mixin.__doc__ or "")
     doc = f"``torch.nn.{name}`` computed by {computed}.\n\n{note}"
     attributes["_function"] = staticmethod(getattr(functional, names[0]))
+    if issubclass(mixin, _OfAttributes):
+        attributes["_read"] = [x for x in names_of(names[0]) if not x.startswith("input")]
     return _with_recipe((mixin, plain), plain, doc, attributes)
 
 
@@ -102,6 +104,21 @@ def _with_recipe(bases: Any, plain: type, doc: str, attributes: dict[str, Any]) 
     layer: Any = type(plain.__name__, bases, namespace)
     LAYERS[plain] = layer
     return layer
+
+
+class _OfAttributes(Emulated):
+    """A layer whose function takes the layer's attributes, by their names, behind the input."""
+
+    #: The names of these attributes.
+    _read: ClassVar[list[str]]
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._computed(input)
+
+    def _computed(self, *inputs: Tensor) -> Tensor:
+        attributes = {name: getattr(self, name) for name in self._read}
+        y: Tensor = own(self._function, *inputs, **attributes, recipe=self._arithmetic)
+        return y
 
 
 class _Linear(OneInput):
@@ -141,17 +158,13 @@ class TransposedLinear(OneInput):
         return own(functional.linear, x, self.weight.t(), self.bias, **options)
 
 
-class _Bilinear(Emulated):
-    weight: Tensor
-    bias: Tensor | None
-
+class _Bilinear(_OfAttributes):
     @classmethod
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
         return bilinear_ranks(layer.bias)
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
-        operands = (input1, input2, self.weight, self.bias)
-        return own(functional.bilinear, *operands, recipe=self._arithmetic)
+        return self._computed(input1, input2)
 
 
 class _Convolution(OneInput):
@@ -206,27 +219,16 @@ class _ConvTranspose(_Convolution):
         return own(self._function, x, self.weight, self.bias, *geometry, **options)
 
 
-class _Embedding(Emulated):
+class _Embedding(_OfAttributes):
     """Of the recipe only `weight`, `output`, `grad_output` and `grad_weight` matter. Layers by
     ``from_pretrained`` have torch's own arithmetic.
     """
 
     _has_products = False
-    weight: Tensor
-    padding_idx: int | None
-    max_norm: float | None
-    norm_type: float
-    scale_grad_by_freq: bool
-    sparse: bool
 
     @classmethod
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
         return (Ranks("embedding", weight=2, output=ANY_RANK, no_k=NO_PRODUCT),)
-
-    def forward(self, input: Tensor) -> Tensor:
-        norm = (self.max_norm, self.norm_type)
-        lookup = (self.padding_idx, *norm, self.scale_grad_by_freq, self.sparse)
-        return own(functional.embedding, input, self.weight, *lookup, recipe=self._arithmetic)
 
 
 class _MultiheadAttention(Emulated):
@@ -327,29 +329,6 @@ class _MultiheadAttention(Emulated):
         return y.transpose(0, 1) if transposed else y, weights
 
 
-class _Instead(TorchFunctionMode):
-    """A mode inside which calls of some functions of torch are computed by a recipe.
-
-    functions: {torch's function: a function that takes the same arguments and `recipe`}.
-    """
-
-    def __init__(self, functions: Mapping[Any, Callable[..., Any]], recipe: Recipe) -> None:
-        super().__init__()
-        self.functions, self.recipe = functions, recipe
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        emulated = self.functions.get(func)
-        if emulated is None:
-            return func(*args, **(kwargs or {}))
-        return own_instead(func, emulated, args, {**(kwargs or {}), "recipe": self.recipe})
-
-
 _CELLS = (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS)
 
@@ -357,7 +336,7 @@ _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu, *_CELLS)
 class _Recurrent(Emulated):
     """torch.nn's own forward checks and arranges; the function it ends in is emulated."""
 
-    _functions: ClassVar = {function: EMULATIONS[function].compute for function in _RECURRENT}
+    _functions: ClassVar = {function: EMULATIONS[function].emulated for function in _RECURRENT}
 
     @classmethod
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
@@ -367,13 +346,12 @@ class _Recurrent(Emulated):
         return (recurrent_ranks(name, layer.bias),)
 
     def forward(self, input: Any, hx: Any = None) -> Any:
-        with _Instead(self._functions, self._arithmetic):
+        with Calls(self._arithmetic, self._functions):
             return super().forward(input, hx)
 
 
-class _WithoutProducts(Emulated):
-    """A layer that sums, but does not multiply by weights in its sums, or does neither."""
-
+# A layer that sums, but does not multiply by weights in its sums, or does neither.
+class _WithoutProducts(_OfAttributes):
     _has_products = False
     _by_class_alone = True
 
@@ -383,13 +361,8 @@ class _WithoutProducts(Emulated):
 
 
 class _Norm(_WithoutProducts):
-    """A normalising layer."""
-
     #: The rank of the input.
     _input_rank = ANY_RANK
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: Any
 
     @classmethod
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
@@ -407,35 +380,14 @@ class _BatchNorm(_Norm):
     _functions: ClassVar = {F.batch_norm: functional.batch_norm}
 
     def forward(self, input: Tensor) -> Tensor:
-        with _Instead(self._functions, self._arithmetic):
-            y: Tensor = super().forward(input)
+        with Calls(self._arithmetic, self._functions):
+            y: Tensor = super(_OfAttributes, self).forward(input)
             return y
 
 
-class _LayerNorm(_Norm):
-    normalized_shape: tuple[int, ...]
-
-    def forward(self, input: Tensor) -> Tensor:
-        affine = (self.weight, self.bias)
-        sizes, recipe = self.normalized_shape, self._arithmetic
-        return own(functional.layer_norm, input, sizes, *affine, self.eps, recipe=recipe)
-
-
 class _RMSNorm(_Norm):
-    normalized_shape: tuple[int, ...]
-
     def forward(self, x: Tensor) -> Tensor:
-        sizes, recipe = self.normalized_shape, self._arithmetic
-        return own(functional.rms_norm, x, sizes, self.weight, self.eps, recipe=recipe)
-
-
-class _GroupNorm(_Norm):
-    num_groups: int
-
-    def forward(self, input: Tensor) -> Tensor:
-        affine = (self.weight, self.bias)
-        groups, recipe = self.num_groups, self._arithmetic
-        return own(functional.group_norm, input, groups, *affine, self.eps, recipe=recipe)
+        return self._computed(x)
 
 
 class _Softmax(_WithoutProducts):
@@ -445,17 +397,9 @@ class _Softmax(_WithoutProducts):
 
     def forward(self, input: Tensor) -> Tensor:
         if self._arithmetic.is_torch or self.dim is None:
-            y: Tensor = super().forward(input)
+            y: Tensor = super(_OfAttributes, self).forward(input)
             return y
-        return own(functional.softmax, input, self.dim, recipe=self._arithmetic)
-
-
-class _GELU(_WithoutProducts):
-    approximate: str
-
-    def forward(self, input: Tensor) -> Tensor:
-        options = {"approximate": self.approximate, "recipe": self._arithmetic}
-        return own(functional.gelu, input, **options)
+        return self._computed(input)
 
 
 Linear = _layer("Linear", _Linear, "linear")
@@ -482,10 +426,17 @@ RNNCell = _layer("RNNCell", _Recurrent, "rnn_tanh_cell rnn_relu_cell")
 BatchNorm1d = _layer("BatchNorm1d", _BatchNorm, "batch_norm")
 BatchNorm2d = _layer("BatchNorm2d", _BatchNorm, "batch_norm", _input_rank=4)
 BatchNorm3d = _layer("BatchNorm3d", _BatchNorm, "batch_norm", _input_rank=5)
-LayerNorm = _layer("LayerNorm", _LayerNorm, "layer_norm")
-GroupNorm = _layer("GroupNorm", _GroupNorm, "group_norm")
+LayerNorm = _layer("LayerNorm", _Norm, "layer_norm")
+GroupNorm = _layer("GroupNorm", _Norm, "group_norm")
 RMSNorm = _layer("RMSNorm", _RMSNorm, "rms_norm")
 Softmax = _layer("Softmax", _Softmax, "softmax")
-GELU = _layer("GELU", _GELU, "gelu")
+GELU = _layer("GELU", _WithoutProducts, "gelu")
+
+#: torch.nn's layers without products, by the name of the function that computes them.
+WITHOUT_PRODUCTS: dict[str, tuple[type, ...]] = {}
+for _plain, _class in LAYERS.items():
+    if not _class._has_products:
+        _name = _class._function.__name__
+        WITHOUT_PRODUCTS[_name] = (*WITHOUT_PRODUCTS.get(_name, ()), _plain)
 
 __all__ = [layer.__name__ for layer in LAYERS.values()]

@@ -8,15 +8,14 @@ with observe(model, Largest()):
     loss(model(x)).backward()
 """
 
-from lpkernels.nn.observing.functions import EVERYTHING, LAYERS, PRODUCTS, WITHOUT_PRODUCTS
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.visiting import Call, Run, Visitor
+from lpkernels.nn.torch_functions import EVERYTHING, LAYERS, PRODUCTS
 
 __all__ = [
     "EVERYTHING",
     "LAYERS",
     "PRODUCTS",
-    "WITHOUT_PRODUCTS",
     "Call",
     "Depth",
     "Run",

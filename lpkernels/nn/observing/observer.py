@@ -16,20 +16,20 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.functional.torch_calls import watching
-from lpkernels.nn.observing.functions import (
-    LAYERS,
-    PRODUCTS,
-    WITHOUT_PRODUCTS,
-    arguments_of,
-    name_of,
-    operation_of,
-)
+from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing.gradients import GradientHooks
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.parts import PARTS, in_parts
 from lpkernels.nn.observing.reporting import Reporter, Runs
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.selecting import check_model
+from lpkernels.nn.torch_functions import (
+    LAYERS,
+    PRODUCTS,
+    arguments_of,
+    name_of,
+    operation_of,
+)
 
 Depth = Literal["functions", "parts"]
 

@@ -19,10 +19,10 @@ from lpkernels.functional import Scaled, quantize, scaled
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum
-from lpkernels.nn.calls import emulates
 from lpkernels.nn.observing import Call, Run, Visitor
 from lpkernels.nn.selecting import callers
 from lpkernels.nn.selecting import layers as convertible_layers
+from lpkernels.nn.torch_functions import emulation_of
 from lpkernels.techniques.accumulation.measuring import mantissa_bits, product_bits
 
 _NATIVE = Sum(NATIVE)
@@ -289,7 +289,7 @@ class Products(Visitor):
             if run.module in self._layers:
                 return self._layers[run.module]
             if run.module in self._callers:
-                return self._callers[run.module] if emulates(call.function) else None
+                return self._callers[run.module] if emulation_of(call.function) else None
             run = run.outer
         return None
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from lpkernels.functional.storing import Stores, stored, storing
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
-from lpkernels.nn.observing.functions import arguments_of
+from lpkernels.nn.torch_functions import arguments_of
 
 
 class Part(NamedTuple):

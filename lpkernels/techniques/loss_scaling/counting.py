@@ -19,7 +19,8 @@ from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
-from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor
+from lpkernels.nn.layers import WITHOUT_PRODUCTS
+from lpkernels.nn.observing import Call, Run, Visitor
 from lpkernels.nn.observing.visiting import tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.techniques.loss_scaling.rows import GRADIENTS, Counts, Histogram, TensorRow
@@ -248,9 +249,9 @@ def _recipe_of(run: Run) -> Recipe:
     return TORCH if inner is None else cast(Emulated, inner.module).recipe
 
 
-_LEFT = frozenset("input input1 input2 data mat1 batch1 query key value hx".split())
+_LEFT = frozenset("input input1 input2 data mat mat1 batch1 query key value hx".split())
 _RIGHT = frozenset(
-    "weight other mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
+    "weight other tensor mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
     "k_proj_weight v_proj_weight".split()
 )
 # In these functions "input" is the addend of their product.

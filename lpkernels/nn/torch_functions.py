@@ -1,11 +1,13 @@
-"""torch's functions that multiply, and how `lpkernels.nn.convert` emulates a call of each."""
+"""torch's functions that layers and models call: the names of their arguments, and how
+`lpkernels.nn.convert` emulates a call of each that multiplies."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import string
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,17 +22,28 @@ Options = Mapping[str, Any]
 
 
 class Emulation(NamedTuple):
-    """How a function is emulated.
+    """How a function of torch is emulated.
 
     Attributes:
-        compute: takes the function's arguments, and `recipe`.
+        names: torch's names of its arguments, in order, as far as they are told by name.
+        compute: takes the arguments in this order, others by torch's names, and `recipe`.
         operands: so many leading arguments may be operands; None: all of them.
         takes: whether a call with these arguments is emulated; None: always.
     """
 
+    names: str
     compute: Handler
     operands: int | None = None
     takes: Callable[[Sequence[Any], Options], bool] | None = None
+
+    def emulated(self, *args: Any, **options: Any) -> Any:
+        """A call with torch's arguments and `recipe`."""
+        values = list(args)
+        for name in self.names.split()[len(args) :]:
+            if name not in options:
+                break
+            values.append(options.pop(name))
+        return self.compute(*values, **options)
 
 
 def _check_dimensions(name: str, a: Tensor, b: Tensor, left: int, right: int) -> None:
@@ -41,22 +54,10 @@ def _check_dimensions(name: str, a: Tensor, b: Tensor, left: int, right: int) ->
         )
 
 
-def _renamed(function: Handler, **names: str) -> Handler:
-    """A function of lpkernels.functional that takes keywords by the names {torch's: its own}."""
-
-    def call(*args: Any, recipe: Recipe, **options: Any) -> Any:
-        options = {names.get(name, name): value for name, value in options.items()}
-        return function(*args, **options, recipe=recipe)
-
-    return call
-
-
 def _product(name: str, left: int, right: int) -> Handler:
-    """The product of two tensors of these numbers of dimensions; torch names the right one
-    variously."""
+    """The product of two tensors of these numbers of dimensions."""
 
-    def multiply(input: Tensor, *args: Tensor, recipe: Recipe, **options: Tensor) -> Tensor:
-        (other,) = (*args, *options.values())
+    def multiply(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
         _check_dimensions(name, input, other, left, right)
         return functional.matmul(input, other, recipe=recipe)
 
@@ -269,57 +270,130 @@ def _no_bias(args: Sequence[Any], options: Options) -> bool:
     return len(args) < 4 and options.get("bias") is None
 
 
-_MM, _MV, _DOT, _VDOT = (
-    Emulation(_product(name, *dims))
-    for name, *dims in (("mm", 2, 2), ("mv", 2, 1), ("dot", 1, 1), ("vdot", 1, 1))
-)
-_MATMUL = Emulation(_renamed(functional.matmul, input="a", other="b"))
-_INNER, _GROUPED = Emulation(_inner, takes=_no_scalar), Emulation(_grouped_mm, 2, _no_bias)
-_BMM = Emulation(_renamed(functional.bmm, input="a", mat2="b"))
-_ADDMM = Emulation(_renamed(functional.addmm, mat1="a", mat2="b"))
-_BADDBMM = Emulation(_renamed(functional.baddbmm, batch1="a", batch2="b"))
-_ADDMV = Emulation(_addmv)
+_CONV = "input weight bias stride padding dilation groups"
+_CONV_TRANSPOSE = "input weight bias stride padding output_padding groups dilation"
+_LAYERS = "input hx params has_biases num_layers dropout train bidirectional batch_first"
+_PACKED = "data batch_sizes hx params has_biases num_layers dropout train bidirectional"
+_CELL = "input hx w_ih w_hh b_ih b_hh"
+_ATTENTION = "query key value attn_mask dropout_p is_causal scale enable_gqa"
+_KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_MULTI_HEAD = "multi_head_attention_forward"
+_GROUPED = Emulation("", _grouped_mm, 2, _no_bias)
 
-#: By torch's function. Some are not in every version of torch.
-EMULATIONS: dict[Any, Emulation] = {
-    **dict.fromkeys((torch.matmul, torch.linalg.matmul), _MATMUL),
-    **dict.fromkeys((Tensor.matmul, Tensor.__matmul__), _MATMUL),
-    Tensor.__rmatmul__: Emulation(_reflected_matmul),
-    **dict.fromkeys((torch.mm, Tensor.mm), _MM),
-    **dict.fromkeys((torch.mv, Tensor.mv), _MV),
-    **dict.fromkeys((torch.dot, Tensor.dot), _DOT),
-    **dict.fromkeys((torch.vdot, Tensor.vdot), _VDOT),
-    **dict.fromkeys((torch.inner, Tensor.inner), _INNER),
-    torch.linalg.vecdot: Emulation(_vecdot),
-    torch.tensordot: Emulation(_tensordot, 2, _no_scalar),
-    **dict.fromkeys((torch.bmm, Tensor.bmm), _BMM),
-    **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDMM),
-    **dict.fromkeys((torch.addmv, Tensor.addmv), _ADDMV),
-    **dict.fromkeys((torch.baddbmm, Tensor.baddbmm), _BADDBMM),
-    getattr(torch, "_grouped_mm", None): _GROUPED,
-    getattr(F, "grouped_mm", None): _GROUPED,
-    torch.einsum: Emulation(_einsum, takes=_two_operands),
-    F.linear: Emulation(_renamed(functional.linear, input="x")),
-    getattr(F, "linear_cross_entropy", None): Emulation(_linear_cross_entropy, 2, _one_output),
-    F.bilinear: Emulation(_renamed(functional.bilinear, input1="x1", input2="x2")),
+_EMULATIONS: dict[str, Emulation] = {
+    "matmul": Emulation("input other", functional.matmul),
+    # The method of the right operand, `w.__rmatmul__(x)`; it is reported as a matmul.
+    "rmatmul": Emulation("other input", _reflected_matmul),
+    "mm": Emulation("input mat2", _product("mm", 2, 2)),
+    "mv": Emulation("input vec", _product("mv", 2, 1)),
+    "dot": Emulation("input tensor", _product("dot", 1, 1)),
+    "vdot": Emulation("input other", _product("vdot", 1, 1)),
+    "inner": Emulation("input other", _inner, takes=_no_scalar),
+    "vecdot": Emulation("", _vecdot),
+    "tensordot": Emulation("", _tensordot, 2, _no_scalar),
+    "bmm": Emulation("input mat2", functional.bmm),
+    "addmm": Emulation("input mat1 mat2", functional.addmm),
+    "addmv": Emulation("input mat vec", _addmv),
+    "baddbmm": Emulation("input batch1 batch2", functional.baddbmm),
+    "_grouped_mm": _GROUPED,
+    "grouped_mm": _GROUPED,
+    "einsum": Emulation("equation", _einsum, takes=_two_operands),
+    "linear": Emulation("input weight bias", functional.linear),
+    "linear_cross_entropy": Emulation("", _linear_cross_entropy, 2, _one_output),
+    "bilinear": Emulation("input1 input2 weight bias", functional.bilinear),
     # The masks of attention are of any dtype, and so are the sizes of a packed sequence.
-    F.scaled_dot_product_attention: Emulation(functional.scaled_dot_product_attention, 3),
-    F.multi_head_attention_forward: Emulation(functional.multi_head_attention_forward, 3),
+    "scaled_dot_product_attention": Emulation(
+        _ATTENTION, functional.scaled_dot_product_attention, 3
+    ),
+    _MULTI_HEAD: Emulation(
+        " ".join(inspect.signature(F.multi_head_attention_forward).parameters),
+        functional.multi_head_attention_forward, 3,
+    ),
+    **{kind: Emulation(_LAYERS, _recurrent(getattr(functional, kind)), 1) for kind in _KINDS},
     **{
-        getattr(torch, name): Emulation(_recurrent(getattr(functional, name)), 1)
-        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        f"{kind}_cell": Emulation(_CELL, getattr(functional, f"{kind}_cell")) for kind in _KINDS
     },
-    **{
-        getattr(torch, name): Emulation(getattr(functional, name))
-        for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-    },
-    **{
-        getattr(F, emulated.__name__): Emulation(_renamed(emulated, input="x"))
-        for emulated in (*_CONVOLUTIONS, *_TRANSPOSED)
-    },
-    torch.convolution: Emulation(_convolution),
+    **{conv.__name__: Emulation(_CONV, conv) for conv in _CONVOLUTIONS},
+    **{conv.__name__: Emulation(_CONV_TRANSPOSE, conv) for conv in _TRANSPOSED},
+    "convolution": Emulation("", _convolution),
+}  # fmt: skip
+# Functions that multiply and are not emulated; none of their arguments is told by name.
+_NOT_EMULATED = (
+    "conv_tbc", "_convolution", "chain_matmul", "multi_dot", "addbmm", "matrix_power", "addmm_",
+    "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm", "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm", "sparse_mm", "smm", "sspaddmm",
+    "hspmm",
+)  # fmt: skip
+PRODUCTS = frozenset({*_EMULATIONS, *_NOT_EMULATED} - {"rmatmul"})
+"""The names of all functions that compute products."""
+
+# Functions that are emulated as layers, and nowhere else.
+_WITHOUT_PRODUCTS: dict[str, str] = {
+    "embedding": "input weight padding_idx max_norm norm_type scale_grad_by_freq sparse",
+    "batch_norm": "input running_mean running_var weight bias training momentum eps",
+    "layer_norm": "input normalized_shape weight bias eps",
+    "group_norm": "input num_groups weight bias eps",
+    "rms_norm": "input normalized_shape weight eps",
+    "softmax": "input dim",
+    "gelu": "input approximate",
 }
-EMULATIONS.pop(None, None)
+
+LAYERS = PRODUCTS | _WITHOUT_PRODUCTS.keys()
+"""The names of all functions that layers of `lpkernels.nn` compute."""
+
+
+class _Everything:
+    def __contains__(self, name: object) -> bool:
+        # torch calls these to read and write the attributes of a tensor.
+        return name not in ("get", "set", "delete")
+
+
+EVERYTHING: Container[str] = _Everything()
+"""The names of all operations."""
+
+
+def _of_torch(name: str) -> set[Any]:
+    """torch's functions of this name: functions, methods and operators; not every version has
+    all."""
+    homes = [getattr(home, name, None) for home in (torch, torch.linalg, F, Tensor)]
+    return {*homes, getattr(Tensor, f"__{name}__", None)} - {None}
+
+
+EMULATIONS: dict[Any, Emulation] = {
+    function: row for name, row in _EMULATIONS.items() for function in _of_torch(name)
+}
+"""By torch's function."""
+
+
+def name_of(func: Any) -> str:
+    """A function's name: without torch.linalg's prefix, the overload of torch.ops and underscores
+    around (`__matmul__`).
+    """
+    name = getattr(func, "__name__", "").partition(".")[0]
+    name = name.strip("_") if name.startswith("__") else name
+    return name.removeprefix("linalg_")
+
+
+def operation_of(name: str) -> str:
+    """The operation that a function of this name computes."""
+    return "matmul" if name == "rmatmul" else name
+
+
+def names_of(name: str) -> list[str]:
+    """The names of the arguments of the function of this name, as far as they are told by name."""
+    row = _EMULATIONS.get(name)
+    return (_WITHOUT_PRODUCTS.get(name, "") if row is None else row.names).split()
+
+
+def arguments_of(name: str, args: Sequence[Any], kwargs: Options) -> dict[str, Any]:
+    """The arguments by name; those without a name are "0", "1", ..."""
+    names = names_of(name)
+    if name in _KINDS and len(args) > 3 and isinstance(args[3], list | tuple):
+        names = _PACKED.split()
+    names += map(str, range(len(names), len(args)))
+    # The operators of torch.ops call the first one "self".
+    options = {"input" if key == "self" else key: value for key, value in kwargs.items()}
+    return dict(zip(names, args, strict=False)) | options
 
 
 @functools.cache
@@ -337,7 +411,7 @@ def show_to_compiler() -> None:
 
 
 def emulation_of(func: Any) -> Emulation | None:
-    """How this function of torch is emulated; None if it is not."""
+    """How `lpkernels.nn.calls` emulates this function of torch; None if it does not."""
     emulation = EMULATIONS.get(func)
     if emulation is None and isinstance(func, torch._ops.OpOverloadPacket):
         # transformers has an operator of its own for experts where torch has no kernel for
