@@ -24,6 +24,15 @@ from lpkernels.nn.emulated import Emulated
 RANGE, WEIGHT = "input_range", "input_range_weight"
 # The module in a layer with delayed scales that has their buffers.
 SCALING = "scaling"
+# What the warning says of a state_dict that lacks them.
+_WITHOUT_RANGE = (
+    "the layer keeps the running range it has. It was saved without one: train a few batches, or "
+    "recalibrate, before evaluation"
+)
+_WITHOUT_SCALES = (
+    "the layer starts with the scale 1 and an empty history. It was saved without delayed scaling: "
+    "lpkernels.nn.calibrate finds scales"
+)
 
 
 @lru_cache(maxsize=1024)
@@ -103,30 +112,6 @@ class KeptScales(torch.nn.Module):
                 "a layer with delayed scaling goes forward again after a backward pass, and its "
                 "scales were never updated; call lpkernels.nn.update_scales(model) after backward",
                 stacklevel=5,
-            )
-
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        keys = (missing_keys, unexpected_keys)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *keys, error_msgs)
-        lacking = [name for name in self._buffers if prefix + name in missing_keys]
-        for name in lacking:
-            missing_keys.remove(prefix + name)
-            self.get_buffer(name).fill_(name.endswith("_scale"))
-        if lacking:
-            warnings.warn(
-                f"load_state_dict: the state_dict has no {prefix}{lacking[0]}; the layer starts "
-                "with the scale 1 and an empty history. It was saved without delayed scaling: "
-                "lpkernels.nn.calibrate finds scales",
-                stacklevel=2,
             )
 
 
@@ -253,15 +238,19 @@ class OneInput(Emulated):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        """A state_dict may lack the range and the scales: it is loaded with a warning."""
+        kept = kept_scales(self)
+        scales = {} if kept is None else {f"{SCALING}.{k}": x for k, x in kept.named_buffers()}
+        ranges = {name: self._buffers[name] for name in (RANGE, WEIGHT) if name in self._buffers}
+        for values, without in ((ranges, _WITHOUT_RANGE), (scales, _WITHOUT_SCALES)):
+            lacking = [name for name in values if prefix + name not in state_dict]
+            for name in lacking:
+                start = float(name.endswith("_scale"))
+                value = values[name] if values is ranges else torch.full_like(values[name], start)
+                state_dict[prefix + name] = value
+            if lacking:
+                listed = ", ".join(prefix + name for name in lacking)
+                text = f"load_state_dict: the state_dict has no {listed}; {without}"
+                warnings.warn(text, stacklevel=2)
         keys = (missing_keys, unexpected_keys)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *keys, error_msgs)
-        lacking = [prefix + name for name in (RANGE, WEIGHT) if prefix + name in missing_keys]
-        for key in lacking:
-            missing_keys.remove(key)
-        if lacking:
-            warnings.warn(
-                f"load_state_dict: the state_dict has no {', '.join(lacking)}; the layer keeps the "
-                "running range it has. It was saved without one: train a few batches, or "
-                "recalibrate, before evaluation",
-                stacklevel=2,
-            )
