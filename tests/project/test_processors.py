@@ -1,4 +1,4 @@
-"""A processor is a folder of csrc/cpu/isa and a file of csrc/cpu/lanes, and nothing elsewhere."""
+"""A processor is asked for in csrc/cpu/isa and in csrc/cpu/lanes, and nowhere else."""
 
 import re
 

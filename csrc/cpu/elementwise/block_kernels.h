@@ -87,9 +87,4 @@ struct BlockKernels {
                    const float* back, float* y);
 };
 
-extern const BlockKernels kScalarBlocks;
-extern const BlockKernels kAvx2Blocks;
-extern const BlockKernels kAvx512Blocks;
-extern const BlockKernels kNeonBlocks;
-
 }  // namespace lpk

@@ -53,9 +53,4 @@ struct CountKernels {
   void (*affine)(const CountAffine&, Tally*);
 };
 
-extern const CountKernels kScalarCounts;
-extern const CountKernels kAvx2Counts;
-extern const CountKernels kAvx512Counts;
-extern const CountKernels kNeonCounts;
-
 }  // namespace lpk

@@ -54,9 +54,4 @@ struct HadamardKernels {
   bool (*one_by_one)(const HadamardRuns&);
 };
 
-extern const HadamardKernels kScalarHadamard;
-extern const HadamardKernels kAvx2Hadamard;
-extern const HadamardKernels kAvx512Hadamard;
-extern const HadamardKernels kNeonHadamard;
-
 }  // namespace lpk

@@ -35,13 +35,6 @@ struct UpdateCounts {
   int64_t unchanged = 0;
 };
 
-// One for each instruction set. It returns false, and has done nothing, for a format that its lanes
-// do not take.
-UpdateKernel update_piece_scalar;
-UpdateKernel update_piece_avx2;
-UpdateKernel update_piece_avx512;
-UpdateKernel update_piece_neon;
-
 void update(const UpdateArgs& args);
 
 }  // namespace lpk

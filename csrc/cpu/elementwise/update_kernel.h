@@ -7,7 +7,7 @@ namespace lpk {
 namespace {
 
 template <class V>
-bool update_piece(const UpdatePiece& piece, UpdateCounts* counts) {
+bool step_piece(const UpdatePiece& piece, UpdateCounts* counts) {
   for (int place = 0; place < kPlaces; ++place) {
     if (!WordFormat::fits(number_format(piece.args->quantizer(place)))) return false;
   }

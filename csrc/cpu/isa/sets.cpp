@@ -8,18 +8,18 @@ namespace lpk {
 
 std::vector<const Kernels*> compiled_kernels() {
   return {
-      &kScalarKernels,
+      &scalar::kKernels,
 #if defined(LPK_AVX2)
-      &kAvx2Kernels,
+      &avx2::kKernels,
 #endif
 #if defined(LPK_AVX512)
-      &kAvx512Kernels,
+      &avx512::kKernels,
 #endif
 #if defined(LPK_AVX512FP16)
-      &kAvx512Fp16Kernels,
+      &avx512::kHalfKernels,
 #endif
 #if defined(LPK_NEON_KERNELS)
-      &kNeonKernels,       &kNeonFp16Kernels,
+      &neon::kKernels,       &neon::kHalfKernels,
 #endif
   };
 }

@@ -13,18 +13,19 @@
 
 namespace lpk {
 
-// In orders_<isa>.cpp.
-void accumulate_ordered_scalar(const Tile& t);
-void accumulate_ordered_avx2(const Tile& t);
-void accumulate_ordered_avx512(const Tile& t);
-void accumulate_ordered_neon(const Tile& t);
-
-extern const Kernels kScalarKernels;
-extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512Fp16Kernels;
-extern const Kernels kNeonKernels;
-extern const Kernels kNeonFp16Kernels;
+// The kernels of each set; kHalfKernels are those of avx512fp16 and neonfp16.
+namespace scalar {
+extern const Kernels kKernels;
+}
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels, kHalfKernels;
+}
+namespace neon {
+extern const Kernels kKernels, kHalfKernels;
+}
 
 // All sets that were compiled, scalar first.
 std::vector<const Kernels*> compiled_kernels();

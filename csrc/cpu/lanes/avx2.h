@@ -134,6 +134,7 @@ struct QuarterRows8 {
 }  // namespace
 
 struct Avx2 {
+  static constexpr const char* kName = "avx2";
   static constexpr int kWords = 8, kDoubles = 4, kRegisters = 16;
   static constexpr bool kRoundsAsTold = false, kTransposes = true;
   using Quarter = QuarterRows8;

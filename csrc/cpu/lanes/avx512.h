@@ -216,6 +216,7 @@ struct QuarterRows16 {
 }  // namespace
 
 struct Avx512 {
+  static constexpr const char *kName = "avx512", *kHalfName = "avx512fp16";
   static constexpr int kWords = 16, kDoubles = 8, kRegisters = 32;
   static constexpr bool kRoundsAsTold = true, kTransposes = true;
   using Quarter = QuarterRows16;

@@ -184,6 +184,7 @@ struct QuarterRows4 {
 }  // namespace
 
 struct Neon {
+  static constexpr const char *kName = "neon", *kHalfName = "neonfp16";
   static constexpr int kWords = 4, kDoubles = 2, kRegisters = 32;
   static constexpr bool kRoundsAsTold = false, kTransposes = true;
   using Quarter = QuarterRows4;

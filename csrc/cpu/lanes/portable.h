@@ -330,6 +330,7 @@ LPK_HD typename V::H halves_of(typename V::U x) {
 // An instruction set: how many words, doubles and registers it has, whether its instructions round
 // as they are told (`RoundedLanes`), and whether it transposes by quarters.
 struct Portable {
+  static constexpr const char* kName = "scalar";
   static constexpr int kWords = 1, kDoubles = 1, kRegisters = 16;
   static constexpr bool kRoundsAsTold = false, kTransposes = false;
   // Makes streamed stores visible to whoever waits for this thread.

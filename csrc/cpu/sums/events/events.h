@@ -50,9 +50,5 @@ struct EventBlock {
 struct EventKernels {
   EventCounts (*count)(const EventBlock&);
 };
-extern const EventKernels kScalarEvents;
-extern const EventKernels kAvx2Events;
-extern const EventKernels kAvx512Events;
-extern const EventKernels kNeonEvents;
 
 }  // namespace lpk

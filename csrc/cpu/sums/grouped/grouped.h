@@ -51,10 +51,4 @@ struct GroupedRow {
   const double *scale, *scale_place;
 };
 
-// In grouped_<isa>.cpp.
-GroupedKernel grouped_row_scalar;
-GroupedKernel grouped_row_avx2;
-GroupedKernel grouped_row_avx512;
-GroupedKernel grouped_row_neon;
-
 }  // namespace lpk

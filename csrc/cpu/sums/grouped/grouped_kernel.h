@@ -102,7 +102,7 @@ class GroupedSums {
 };
 
 template <class V>
-void grouped_row(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
+void run_grouped_row(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
   GroupedSums<V>(rule, row, panel).run();
 }
 

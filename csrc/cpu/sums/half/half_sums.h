@@ -13,7 +13,7 @@ struct HalfSums {
   bool saturates;  // products do
 };
 
-// In kernels_avx512fp16.cpp or kernels_neonfp16.cpp, for a tile that half_sums accepts.
+// In csrc/cpu/isa/half.cpp, for a tile that half_sums accepts.
 void run_half_tile(const Tile& t, const HalfSums& sums, bool outer_is_half);
 
 namespace {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "operand_sums.h"
-#include "operand_tiles.h"
 
 namespace lpk {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "aligned_sums.h"
 #include "compensated_sums.h"
-#include "operand_tiles.h"
 #include "pairwise_sums.h"
 
 namespace lpk {

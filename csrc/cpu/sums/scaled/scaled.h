@@ -34,13 +34,6 @@ struct ScaledTile : Tile {
   int64_t a_stride;  // between rows of A, for sums of bytes
 };
 
-// In scaled_<isa>.cpp.
-void accumulate_scaled_avx2(const ScaledTile& t);
-void accumulate_scaled_avx512(const ScaledTile& t);
-void accumulate_scaled_neon(const ScaledTile& t);
-// By dot products of bytes; false, and nothing done, where codes are no integers of eight bits.
-bool accumulate_scaled_avx512vnni(const ScaledTile& t);
-
 // Whether this processor has AVX512-VNNI beside AVX-512.
 bool has_vnni();
 

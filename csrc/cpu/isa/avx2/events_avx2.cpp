@@ -1,7 +1,0 @@
-#include "cpu/sums/events/events_kernel.h"
-
-namespace lpk {
-
-const EventKernels kAvx2Events = event_kernels<Vec<4>>();
-
-}  // namespace lpk

@@ -1,7 +1,0 @@
-#include "cpu/sums/scaled/scaled_kernel.h"
-
-namespace lpk {
-
-void accumulate_scaled_avx512(const ScaledTile& t) { run_scaled_kernel(t, FloatSums{t}); }
-
-}  // namespace lpk
