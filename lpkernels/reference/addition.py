@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.formats import FixedFormat, Number
-from lpkernels.reference.values import Float64
+from lpkernels.reference.values import Float64, to_odd
 from lpkernels.rounding import round_array
 
 # A product of 2^50 quanta or more has its last bit at 2^3 quanta or above: it is a whole number of
@@ -28,13 +28,7 @@ def odd_sum(a: Float64, b: Float64) -> Float64:
     with np.errstate(invalid="ignore"):
         s = np.asarray(a + b)
         b_part = s - a
-        error = (a - (s - b_part)) + (b - b_part)
-        # Ordered comparisons: an infinite or NaN sum has a NaN for error and stays as it is.
-        above, below = error > 0, error < 0
-        bits = s.view(np.int64)
-        inexact_even = (above | below) & ((bits & 1) == 0)
-        outward = above == (s > 0)
-    return (bits + np.where(inexact_even, np.where(outward, 1, -1), 0)).view(np.float64)
+        return to_odd(s, (a - (s - b_part)) + (b - b_part))
 
 
 def with_zero_sign(s: Float64, a: Float64, b: Float64) -> Float64:

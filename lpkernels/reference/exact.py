@@ -20,7 +20,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FloatFormat, Number
 from lpkernels.reference.exact_quantize import quantize
-from lpkernels.reference.values import Float32, matrices, narrow, widen
+from lpkernels.reference.values import Batch, Float32, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import floor_log2, round_scalar
 
@@ -290,17 +290,13 @@ def matmul(
 
     initial, broadcastable to the result: where the outermost sum starts; None: +0.
     """
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
-    left, right = (matrices(x, lead).tolist() for x in (a, b))
-    out = np.zeros((math.prod(lead), rows, cols))
-    biases = [None] * cols if bias is None else widen(bias).tolist()
-    starts = None
-    if initial is not None:
-        starts = np.broadcast_to(widen(initial), (*lead, rows, cols)).reshape(out.shape).tolist()
+    batch = Batch.of(a, b)
+    left, right = (batch.matrices(x).tolist() for x in (a, b))
+    out, starts = np.zeros(batch.shape), batch.starts(initial)
+    biases = [None] * batch.cols if bias is None else widen(bias).tolist()
     for i, m, n in np.ndindex(out.shape):
-        terms = [summand(left[i][m][k], right[i][k][n], acc) for k in range(length)]
-        start = None if starts is None else starts[i][m][n]
-        key = {"seed": seed, "row": i * rows + m, "col": n}
+        terms = [summand(left[i][m][k], right[i][k][n], acc) for k in range(batch.length)]
+        start = None if starts is None else float(starts[i, m, n])
+        key = {"seed": seed, "row": i * batch.rows + m, "col": n}
         out[i, m, n] = accumulate(terms, acc, **key, bias=biases[n], initial=start)
-    return narrow(out.reshape(*lead, rows, cols))
+    return batch.result(out)

@@ -75,52 +75,31 @@ def _affine(
     """One range for the tensor, or for every slice x.select(axis, i)."""
     everything = np.arange(len(values)).reshape(shape)
     slices = [everything] if fmt.axis is None else np.moveaxis(everything, fmt.axis, 0)
-    convert = _symmetric_slice if fmt.symmetric else _slice
     result = [math.nan] * len(values)
     for members in slices:
         indices = members.reshape(-1).tolist()
         finite = [values[i] for i in indices if math.isfinite(values[i])]
-        if finite:
-            for i, value in zip(
-                indices, convert(values, indices, finite, fmt.bits, rounded), strict=True
-            ):
-                result[i] = value
+        ends = min(finite, default=0.0), max(finite, default=0.0)
+        for i in indices if finite else ():
+            result[i] = _of_slice(values[i], *ends, fmt, rounded, i)
     return result
 
 
-def _integer(u: float, low: float, high: float, rounded: _Round, index: int) -> float:
-    """u clamped to low..high and rounded to an integer; NaN stays NaN."""
-    return math.nan if math.isnan(u) else rounded(min(max(u, low), high), _INTEGERS, index)
-
-
-def _float32(value: float) -> float:
-    """value rounded to float32, a zero result +0."""
-    return float(narrow(np.array(value, dtype=np.float64))) + 0.0
-
-
-def _slice(
-    values: list[float], indices: list[int], finite: list[float], bits: int, rounded: _Round
-) -> list[float]:
-    lo, hi = min(finite), max(finite)
-    top = 2.0**bits - 1
-    step = (hi - lo) / top
-    floored = step < _SMALLEST_STEP
-    step = max(step, _SMALLEST_STEP)
-    result = []
-    for i in indices:
-        code = _integer((values[i] - lo) / step, 0.0, top, rounded, i)
-        value = hi if code == top and not floored else code * step + lo
-        result.append(_float32(value))
-    return result
-
-
-def _symmetric_slice(
-    values: list[float], indices: list[int], finite: list[float], bits: int, rounded: _Round
-) -> list[float]:
-    top = 2.0 ** (bits - 1) - 1
-    step = max(max(abs(v) for v in finite) / top, _SMALLEST_STEP)
-    codes = (_integer(values[i] / step, -top, top, rounded, i) for i in indices)
-    return [_float32(code * step) for code in codes]
+def _of_slice(
+    value: float, lo: float, hi: float, fmt: AffineFormat, rounded: _Round, index: int
+) -> float:
+    """The result, +0 where it is a zero, of a value of a slice whose finite ones are lo .. hi."""
+    least, top = 0.0, 2.0**fmt.bits - 1
+    if fmt.symmetric:
+        top = 2.0 ** (fmt.bits - 1) - 1
+        least, lo, hi = -top, 0.0, max(-lo, hi)
+    exact_step = (hi - lo) / top
+    step = max(exact_step, _SMALLEST_STEP)
+    code = (value - lo) / step
+    if not math.isnan(code):
+        code = rounded(min(max(code, least), top), _INTEGERS, index)
+    ends = code == top and exact_step >= _SMALLEST_STEP and not fmt.symmetric
+    return float(narrow(np.array(hi if ends else code * step + lo))) + 0.0
 
 
 def scaled(

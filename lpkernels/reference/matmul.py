@@ -25,7 +25,7 @@ from lpkernels.reference.sums import (
     factor_exponents,
     tiles,
 )
-from lpkernels.reference.values import Float32, Float64, matrices, narrow, product_to_odd, widen
+from lpkernels.reference.values import Batch, Float32, Float64, narrow, product_to_odd, widen
 from lpkernels.rng import SITE_OUTER
 
 _NO_KEY = np.zeros((), np.int64)
@@ -52,33 +52,24 @@ def matmul(
     Returns: (..., M, N) float32. Draws are keyed (batch * M + m, n, k). K = 0 gives +0, or initial
         in the outermost format (plus the bias).
     """
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
-    batch = math.prod(lead)
-    left = np.broadcast_to(a, (*lead, rows, length)).reshape(batch, rows, length)
-    if math.prod(b.shape[:-2]) == 1:
+    batch = Batch.of(a, b)
+    count, rows, cols = batch.shape
+    shared = math.prod(b.shape[:-2]) == 1
+    if shared:
         # One right operand for all: the batch is more rows, with the same keys.
-        left, right = left.reshape(1, batch * rows, length), widen(b.reshape(1, length, cols))
-    else:
-        right = matrices(b, lead)
-    groups, group_rows = left.shape[:2]
-    out = np.empty((groups, group_rows, cols), dtype=np.float32)
-    starts = _starts(initial, (*lead, rows, cols), out.shape)
-    keys = np.arange(groups * group_rows).reshape(groups, group_rows, 1)
-    for tile in tiles(groups, group_rows, cols, length):
-        total = accumulate_tile(
+        count, rows = 1, count * rows
+    right = widen(b.reshape(1, *b.shape[-2:])) if shared else batch.matrices(b)
+    left = np.broadcast_to(a, (*batch.lead, *a.shape[-2:])).reshape(count, rows, batch.length)
+    out, starts = np.empty((count, rows, cols)), batch.starts(initial)
+    starts = None if starts is None else starts.reshape(out.shape)
+    keys = np.arange(count * rows).reshape(count, rows, 1)
+    for tile in tiles(*out.shape, batch.length):
+        out[:, tile] = accumulate_tile(
             widen(np.swapaxes(left[:, tile], 1, 2)), right, None, acc, seed=seed,
             row=keys[:, tile], col=np.arange(cols), bias=bias,
             initial=None if starts is None else starts[:, tile],
         )  # fmt: skip
-        out[:, tile] = narrow(total)
-    return out.reshape(*lead, rows, cols)
-
-
-def _starts(
-    initial: Float32 | None, result: tuple[int, ...], shape: tuple[int, ...]
-) -> Float32 | None:
-    return None if initial is None else np.broadcast_to(initial, result).reshape(shape)
+    return batch.result(out)
 
 
 class Scales(NamedTuple):
@@ -128,19 +119,16 @@ def matmul_scaled(
     Returns: (..., M, N) float32. Draws are keyed (batch * M + m, n, k), of outer sums with the
         number of the segment for k.
     """
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
-    shape = (math.prod(lead), rows, cols)
-    left, right, left_scale, right_scale = (
-        matrices(x, lead) for x in (a, b, scales.left, scales.right)
-    )
-    rounds = Rounds(acc, seed, np.arange(shape[0] * rows).reshape(-1, rows, 1), np.arange(cols))
-    sums = Sums(shape, rounds)
-    starts = _starts(initial, (*lead, rows, cols), shape)
-    outer = np.zeros(shape) if starts is None else rounds.initial(widen(starts))
+    batch = Batch.of(a, b)
+    operands = (a, b, scales.left, scales.right)
+    left, right, left_scale, right_scale = map(batch.matrices, operands)
+    row = np.arange(math.prod(batch.shape[:2])).reshape(*batch.shape[:2], 1)
+    rounds = Rounds(acc, seed, row, np.arange(batch.cols))
+    sums, starts = Sums(batch.shape, rounds), batch.starts(initial)
+    outer = np.zeros(batch.shape) if starts is None else rounds.initial(starts)
     exponents = factor_exponents(left, right, acc)
     with np.errstate(invalid="ignore"):
-        cuts = segments(length, scales.left_size, scales.right_size)
+        cuts = segments(batch.length, scales.left_size, scales.right_size)
         for number, (start, end) in enumerate(cuts):
             for k in range(start, end):
                 together = None
@@ -155,7 +143,7 @@ def matmul_scaled(
                 acc.scale_order if scales.float32 else None,
             )
             outer = rounds.add_outermost(outer, addend, SITE_OUTER, number)
-    return narrow(outer).reshape(*lead, rows, cols)
+    return batch.result(outer)
 
 
 def scaled_sum(c: Float64, left: Float64, right: Float64, order: str | None) -> Float64:
@@ -184,16 +172,14 @@ def matmul_grouped(
         initial: broadcastable to the result, where the sum starts.
     Returns: (..., M, N) float32.
     """
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    left, right, left_scale, right_scale = (
-        matrices(x, lead) for x in (a, b, scales.left, scales.right)
-    )
-    shape, group = (math.prod(lead), a.shape[-2], b.shape[-1]), acc.group
+    batch, group = Batch.of(a, b), acc.group
+    operands = (a, b, scales.left, scales.right)
+    left, right, left_scale, right_scale = map(batch.matrices, operands)
     factors = factor_exponents(left, right, acc)
     assert group is not None and acc.block is not None and factors is not None
 
     def sums() -> Iterator[Product]:
-        for k in range(0, left.shape[-1], group):
+        for k in range(0, batch.length, group):
             at_left, at_right = scales.at(k)
             x, y = left_scale[:, :, at_left, None], right_scale[:, None, :, at_right]
             exponents = exponents_from(x, scales.least) + exponents_from(y, scales.least)
@@ -205,6 +191,6 @@ def matmul_grouped(
             yield total, None, exponents
 
     unit = replace(acc, group=None, block=acc.block // group)
-    start = _starts(initial, (*lead, *shape[1:]), shape)
-    result = accumulate(sums(), shape, unit, row=_NO_KEY, col=_NO_KEY, initial=start)
-    return narrow(result).reshape(*lead, *shape[1:])
+    starts = batch.starts(initial)
+    total = accumulate(sums(), batch.shape, unit, row=_NO_KEY, col=_NO_KEY, initial=starts)
+    return batch.result(total)

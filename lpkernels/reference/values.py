@@ -8,6 +8,7 @@ value of a format, product or sum is normal.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +37,41 @@ def _widened(x: NDArray[np.floating]) -> Float64:
     return np.array(x, dtype=np.float64, order="C")
 
 
-def matrices(x: Float32, lead: tuple[int, ...]) -> Float64:
-    """Matrices, one for each place of the leading dimensions, in row-major order."""
-    last = x.shape[-2:]
-    return widen(np.broadcast_to(x, (*lead, *last)).reshape(math.prod(lead), *last))
+class Batch(NamedTuple):
+    """The products a (..., M, K) @ b (..., K, N) as one batch, in row-major order.
+
+    lead: the leading dimensions of the result, to which those of a and b broadcast. rows, length,
+    cols: M, K and N.
+    """
+
+    lead: tuple[int, ...]
+    rows: int
+    length: int
+    cols: int
+
+    @classmethod
+    def of(cls, a: Float32, b: Float32) -> Batch:
+        return cls(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:], b.shape[-1])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the results as one batch: (batch, M, N)."""
+        return math.prod(self.lead), self.rows, self.cols
+
+    def matrices(self, x: Float32) -> Float64:
+        """The matrices x (..., R, C), one for each product: (batch, R, C)."""
+        last = x.shape[-2:]
+        return widen(np.broadcast_to(x, (*self.lead, *last)).reshape(math.prod(self.lead), *last))
+
+    def starts(self, initial: Float32 | None) -> Float64 | None:
+        """Where the sums start, (batch, M, N): `initial` broadcasts to the result; None: none."""
+        if initial is None:
+            return None
+        return self.matrices(np.broadcast_to(initial, (*self.lead, self.rows, self.cols)))
+
+    def result(self, sums: Float64) -> Float32:
+        """(..., M, N) of the sums of the batch."""
+        return narrow(sums).reshape(*self.lead, self.rows, self.cols)
 
 
 def without_tiny(x: Float64) -> Float64:
@@ -99,7 +131,7 @@ def quotient_to_odd(x: Float64, y: Float64) -> Float64:
     quotient = mantissa / divisor
     product, error = _two_product(quotient, divisor)
     rest = (mantissa - product) - error
-    return np.ldexp(_to_odd(quotient, rest * np.sign(divisor)), exponent - shift)
+    return np.ldexp(to_odd(quotient, rest * np.sign(divisor)), exponent - shift)
 
 
 def product_to_odd(x: Float64, y: Float64) -> Float64:
@@ -107,13 +139,14 @@ def product_to_odd(x: Float64, y: Float64) -> Float64:
     mantissa, exponent = np.frexp(x)
     factor, shift = np.frexp(y)
     product, error = _two_product(mantissa, factor)
-    return np.ldexp(_to_odd(product, error), exponent + shift)
+    return np.ldexp(to_odd(product, error), exponent + shift)
 
 
-def _to_odd(near: Float64, rest: Float64) -> Float64:
-    """The odd neighbour of near + rest; near is the float64 nearest to the sum."""
+def to_odd(near: Float64, rest: Float64) -> Float64:
+    """near + rest to odd: near, the float64 nearest to the sum, if it is exact or odd, else its
+    neighbour on the side of the rest. An infinity or NaN, whose rest is NaN, stays."""
     bits = np.ascontiguousarray(near).view(np.int64)
-    # The rest of an infinity is NaN, for which both comparisons fail.
+    # Both comparisons fail for NaN.
     inexact_even = ((rest > 0) | (rest < 0)) & ((bits & 1) == 0)
     # Bits of magnitudes grow with them.
     step = np.where((rest > 0) == (near > 0), 1, -1)
