@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Products of the longest sum of the result, of the input's gradient and of the weight's.
 Lengths = tuple[int, int, int]
+
+
+class Convolution(NamedTuple):
+    """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
 
 
 def output_size(

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from lpkernels.arithmetic.products import Convolution  # noqa: F401
 from lpkernels.backends._protocol import (  # noqa: F401
     BINS,
     COUNTS,
     KINDS,
     NOT_FUSED,
     Backend,
-    Convolution,
     DrawKey,
     Fused,
     How,

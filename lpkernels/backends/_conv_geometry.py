@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends._protocol import Convolution
+from lpkernels.arithmetic.products import Convolution
 
 Three = tuple[int, int, int]
 

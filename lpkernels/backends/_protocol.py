@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.products import output_size
+from lpkernels.arithmetic.products import Convolution, output_size
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -35,15 +35,6 @@ NOT_FUSED = Fused()
 #: The kinds of products, which are also their names as operations (`Backend.unsupported`). Their
 #: positions are those of lpk::bound::ProductKind in csrc/module/products.h.
 KINDS = ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
-
-
-class Convolution(NamedTuple):
-    """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
 
 
 class Product(NamedTuple):

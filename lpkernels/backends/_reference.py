@@ -120,10 +120,10 @@ class ReferenceBackend:
         elif product.conv is None:
             result = twin.matmul(left, right, bias, acc, seed=seed, initial=initial)
         elif product.kind == "conv_fprop":
-            result = twin.conv_fprop(left, right, bias, *product.conv, acc, seed=seed)
+            result = twin.conv_fprop(left, right, bias, product.conv, acc, seed=seed)
         else:
             gradient = twin.conv_dgrad if product.kind == "conv_dgrad" else twin.conv_wgrad
-            result = gradient(left, right, product.shape, *product.conv, acc, seed=seed)
+            result = gradient(left, right, product.shape, product.conv, acc, seed=seed)
         return torch.from_numpy(result).to(product.left.device)
 
     def _multiply_scaled(self, product: Product, how: How, scales: Scales) -> Float32:

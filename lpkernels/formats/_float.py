@@ -226,11 +226,11 @@ class FloatFormat:
 
         ``(5, 10)`` asks about float16, ``(8, 7)`` bfloat16, ``(8, 23)`` float32.
         """
-        host = FloatFormat(exp_bits, man_bits)
+        emax = 2 ** (exp_bits - 1) - 1
         return (
-            self.man_bits <= host.man_bits
-            and self.emin - self.man_bits >= host.emin - host.man_bits
-            and self.max <= host.max
+            self.man_bits <= man_bits
+            and self.emin - self.man_bits >= 1 - emax - man_bits
+            and self.max <= 2.0**emax * (2 - 2.0**-man_bits)
         )
 
     def to_ints(self) -> tuple[int, ...]:

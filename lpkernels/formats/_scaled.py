@@ -57,12 +57,20 @@ ALIASES: dict[str, str] = {
     "int4_g128": "block128_int4_sfp32",
 }
 
-_SIZE = re.compile(r"block(\d+)|tile(\d+)x(\d+)|(row|tensor)")
-_AXIS = re.compile(r"axis(-?\d+)")
+_SIZE = r"block(?P<count>\d+)|tile(?P<rows>\d+)x(?P<columns>\d+)|(?P<whole>row|tensor)"
+_AXIS = r"k|axis(?P<axis>-?\d+)"
+# How the name of a scale begins behind its "s"; "sat" is the suffix of a float format. The last
+# word of this form begins the scale, as the name of an element may have one too.
+_SCALE = r"_s(?:e\d|(?:p3109|(?:fp|bf|tf|dlfloat)\d*)(?=_|$))"
+_NAME = re.compile(
+    rf"(?:{_SIZE})(?:_(?P<along>{_AXIS}))?_(?P<element>.+?)"
+    rf"(?:(?!.+{_SCALE})(?={_SCALE})_s(?P<scale>.+?))?"
+    rf"(?:_(?P<rule>{'|'.join(RULES)}))?(?P<tensor_scale>_t)?(?:_to(?P<target>\d[^_]*))?"
+    rf"(?:_(?P<steps>{'|'.join(STEPS)}))?"
+)
+# A name whose axis stands behind the element, or behind an alias.
+_AXIS_BEHIND = re.compile(rf"(?P<name>.+)_(?P<along>{_AXIS})")
 _INTEGER = re.compile(r"int(\d+)(?:f(-?\d+))?")
-_TARGET = re.compile(r"to(\d.*)")
-# The first word of a scale behind its "s"; "sat" is the suffix of a float format.
-_SCALE = re.compile(r"s(e\d.*|p3109|(?:fp|bf|tf|dlfloat)\d*)")
 
 
 Element = FloatFormat | FixedFormat | TableFormat
@@ -99,59 +107,34 @@ def name(fmt: BlockFormat) -> str:
 def parse(text: str) -> dict[str, Any] | None:
     """The arguments of the block format of that name, an alias or not; None: of another grammar.
 
-    Words are taken from the right, so that the name of an element may have several.
+    Raises:  ValueError: the axis stands behind the element, or a target is no number.
     """
-    _check_axis_in_front(text)
-    words = ALIASES.get(text, text).split("_")
-    size = _SIZE.fullmatch(words[0])
-    if size is None or len(words) < 2:
+    if behind := _AXIS_BEHIND.fullmatch(text):
+        size, _, tail = ALIASES.get(behind["name"], behind["name"]).partition("_")
+        if tail and re.fullmatch(_SIZE, size):
+            raise ValueError(
+                f"parse_format: the axis stands behind the size: {text!r} is "
+                f"'{size}_{behind['along']}_{tail}'"
+            )
+    words = _NAME.fullmatch(ALIASES.get(text, text))
+    if words is None:
         return None
-    count, rows, columns, whole = size.groups()
-    arguments: dict[str, Any] = {}
-    arguments["block_size"] = whole or (int(count) if count else (int(rows), int(columns)))
-    tail = words[1:]
-    if tail[0] == "k":
-        arguments["axis"] = tail.pop(0)
-    elif axis := _AXIS.fullmatch(tail[0]):
-        arguments["axis"] = int(axis[1])
-        tail = tail[1:]
-    if tail and tail[-1] in STEPS:
-        arguments["steps"] = tail.pop()
-    if tail and (target := _TARGET.fullmatch(tail[-1])):
-        arguments["target"] = _number(text, target[1])
-        tail.pop()
-    if tail and tail[-1] == "t":
-        arguments["tensor_scale"] = bool(tail.pop())
-    if tail and tail[-1] in RULES:
-        arguments["rule"] = tail.pop()
-    scales = [i for i, word in enumerate(tail) if i and _SCALE.fullmatch(word)]
-    if scales:
-        arguments["scale"] = "_".join(tail[scales[-1] :])[1:]
-        tail = tail[: scales[-1]]
-    if not tail:
-        return None
-    arguments["element"] = "_".join(tail)
-    return arguments
-
-
-def _check_axis_in_front(text: str) -> None:
-    """Raises: ValueError: the axis stands behind the element, or behind an alias."""
-    head, _, word = text.rpartition("_")
-    size, _, tail = ALIASES.get(head, head).partition("_")
-    if tail and _SIZE.fullmatch(size) and (word == "k" or _AXIS.fullmatch(word)):
-        raise ValueError(
-            f"parse_format: the axis stands behind the size: {text!r} is '{size}_{word}_{tail}'"
-        )
-
-
-def _number(text: str, digits: str) -> float:
-    try:
-        return float(digits)
-    except ValueError:
-        raise ValueError(
-            f"parse_format: cannot read the target 'to{digits}' in {text!r}; write a number, as in "
-            "'to7.5'"
-        ) from None
+    tile = words["rows"] and (int(words["rows"]), int(words["columns"]))
+    arguments: dict[str, Any] = {
+        "block_size": words["whole"] or tile or int(words["count"]),
+        "axis": int(words["axis"]) if words["axis"] else words["along"],
+        "tensor_scale": words["tensor_scale"] and True,
+        **{field: words[field] for field in ("element", "scale", "rule", "target", "steps")},
+    }
+    if words["target"]:
+        try:
+            arguments["target"] = float(words["target"])
+        except ValueError:
+            raise ValueError(
+                f"parse_format: cannot read the target 'to{words['target']}' in {text!r}; write a "
+                "number, as in 'to7.5'"
+            ) from None
+    return {field: value for field, value in arguments.items() if value is not None}
 
 
 def parse_element(name: str) -> Element:

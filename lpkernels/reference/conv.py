@@ -20,13 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic.products import output_size
+from lpkernels.arithmetic.products import Convolution, output_size
 from lpkernels.reference.sums import Present, accumulate_tile, tiles
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 
 Sizes = Sequence[int]
-# Stride, padding and dilation.
-Geometry = tuple[Sizes, Sizes, Sizes]
 Indices = NDArray[np.int64]
 # Marks a tap that falls on padding or between strides.
 ABSENT = -1
@@ -43,25 +41,25 @@ def _combine(per_dim: Sequence[Indices], size: Sequence[int]) -> Indices:
     return flat
 
 
-def input_of_output(size: Sizes, output: Sizes, kernel: Sizes, geometry: Geometry) -> Indices:
+def input_of_output(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution) -> Indices:
     """The input position that each tap brings to each output position, (taps, outputs).
 
     Tap t of output o reads o * stride - padding + t * dilation in each dimension.
     """
     per_dim = []
-    for n, o, k, s, p, d in zip(size, output, kernel, *geometry, strict=True):
+    for n, o, k, s, p, d in zip(size, output, kernel, *conv[:3], strict=True):
         at = np.arange(o)[None, :] * s - p + np.arange(k)[:, None] * d
         per_dim.append(np.where((at >= 0) & (at < n), at, ABSENT))
     return _combine(per_dim, size)
 
 
-def output_of_input(size: Sizes, output: Sizes, kernel: Sizes, geometry: Geometry) -> Indices:
+def output_of_input(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution) -> Indices:
     """The output position that takes each input position through each tap, (taps, inputs).
 
     The inverse of input_of_output: o with o * stride = i + padding - t * dilation.
     """
     per_dim = []
-    for n, o, k, s, p, d in zip(size, output, kernel, *geometry, strict=True):
+    for n, o, k, s, p, d in zip(size, output, kernel, *conv[:3], strict=True):
         scaled = np.arange(n)[None, :] + p - np.arange(k)[:, None] * d
         at = scaled // s
         per_dim.append(np.where((scaled % s == 0) & (at >= 0) & (at < o), at, ABSENT))
@@ -135,10 +133,7 @@ def conv_fprop(
     x: Float32,
     w: Float32,
     bias: Float32 | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    groups: int,
+    conv: Convolution,
     acc: Accumulator,
     *,
     seed: int = 0,
@@ -148,18 +143,18 @@ def conv_fprop(
     Args:
         x: (N, C, *size) float32. w: (C_out, C / groups, *kernel) float32. bias: (C_out,) float32 or
             None.
-        stride, padding, dilation: one number for each of 1 to 3 spatial dimensions.
+        conv: of 1 to 3 spatial dimensions.
         acc: any order but "native". seed: already derived; used by stochastic modes only.
     Returns: (N, C_out, *output_size) float32. Draws are keyed ((n, position), c_out, k), k = (c_in,
         tap) in the group.
     """
     size, kernel = x.shape[2:], w.shape[2:]
-    spatial = output_size(size, kernel, stride, padding, dilation)
-    index = input_of_output(size, spatial, kernel, (stride, padding, dilation))
+    spatial = output_size(size, kernel, *conv[:3])
+    index = input_of_output(size, spatial, kernel, conv)
     index = over_batch(index, x.shape[0], math.prod(size))
     length = w.shape[1] * math.prod(kernel)
-    right = widen(w.reshape(groups, w.shape[0] // groups, length).transpose(0, 2, 1))
-    image = _channels_first(x, groups)
+    right = widen(w.reshape(conv.groups, -1, length).transpose(0, 2, 1))
+    image = _channels_first(x, conv.groups)
     return _from_rows(_image_pass(image, index, right, bias, acc, seed), x.shape[0], spatial)
 
 
@@ -167,10 +162,7 @@ def conv_dgrad(
     grad_output: Float32,
     w: Float32,
     input_shape: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    groups: int,
+    conv: Convolution,
     acc: Accumulator,
     *,
     seed: int = 0,
@@ -181,9 +173,10 @@ def conv_dgrad(
     all groups.
     """
     size, spatial, kernel = tuple(input_shape[2:]), grad_output.shape[2:], w.shape[2:]
-    index = output_of_input(size, spatial, kernel, (stride, padding, dilation))
+    index = output_of_input(size, spatial, kernel, conv)
     index = over_batch(index, input_shape[0], math.prod(spatial))
-    per_group_in, per_group_out, taps = w.shape[1], w.shape[0] // groups, math.prod(kernel)
+    groups, taps = conv.groups, math.prod(kernel)
+    per_group_in, per_group_out = w.shape[1], w.shape[0] // groups
     # [groups, C_out / groups, C / groups, taps] -> [groups, C_out / groups * taps, C / groups]
     right = w.reshape(groups, per_group_out, per_group_in, taps).transpose(0, 1, 3, 2)
     wide = widen(right.reshape(groups, per_group_out * taps, per_group_in))
@@ -195,10 +188,7 @@ def conv_wgrad(
     x: Float32,
     grad_output: Float32,
     weight_shape: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    groups: int,
+    conv: Convolution,
     acc: Accumulator,
     *,
     seed: int = 0,
@@ -209,9 +199,10 @@ def conv_wgrad(
     groups.
     """
     size, spatial, kernel = x.shape[2:], grad_output.shape[2:], tuple(weight_shape[2:])
-    index = input_of_output(size, spatial, kernel, (stride, padding, dilation))
+    index = input_of_output(size, spatial, kernel, conv)
     index = over_batch(index, x.shape[0], math.prod(size))
     taps, length = index.shape
+    groups = conv.groups
     per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups
     image = _channels_first(x, groups)
     right = widen(_channels_first(grad_output, groups).transpose(0, 2, 1))

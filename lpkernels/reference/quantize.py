@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,13 +12,14 @@ from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Number
 from lpkernels.reference import scaled as blocks
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE, draws
-from lpkernels.rounding import overflows_array, round_array
+from lpkernels.rounding import MAX_RANDOM_BITS, overflows_array, round_array
 
 # Codes of an AffineFormat: integers of at most 17 bits with their sign.
 _INTEGERS = FixedFormat(24, 0)
 _SMALLEST_STEP = 1e-8
 
 
+@dataclass(frozen=True)
 class _Rounding:
     """A Quantizer's mode with the draws of one call, keyed by each value's row-major index, from
     `origin` on.
@@ -24,27 +27,25 @@ class _Rounding:
     overflowed: where not None, becomes True at the indices of finite values beyond their format.
     """
 
-    def __init__(
-        self,
-        quantizer: Quantizer,
-        seed: int,
-        site: int,
-        overflowed: NDArray[np.bool_] | None,
-        origin: int,
-    ):
-        self.mode, self.rng = quantizer.rounding, quantizer.rng
-        self.random_bits = 32 if quantizer.random_bits is None else quantizer.random_bits
-        self.seed, self.site, self.overflowed, self.origin = seed, site, overflowed, origin
+    quantizer: Quantizer
+    seed: int
+    site: int
+    overflowed: NDArray[np.bool_] | None = None
+    origin: int = 0
+
+    @property
+    def mode(self) -> str:
+        return self.quantizer.rounding
 
     def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64:
-        bits = None
+        number, bits = self.quantizer.random_bits or MAX_RANDOM_BITS, None
         if self.mode == "stochastic":
-            places = index + self.origin
-            bits = draws(self.seed, self.site, 0, 0, places, self.random_bits, self.rng)
+            places, rng = index + self.origin, self.quantizer.rng
+            bits = draws(self.seed, self.site, 0, 0, places, number, rng)
         if self.overflowed is not None:
-            beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=self.random_bits)
+            beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=number)
             self.overflowed[index[beyond]] = True
-        return round_array(x, fmt, self.mode, draws=bits, random_bits=self.random_bits)
+        return round_array(x, fmt, self.mode, draws=bits, random_bits=number)
 
 
 def quantize(
@@ -92,7 +93,7 @@ def scaled(
 ) -> blocks.Scaled:
     """`quantize` to a block format, in codes and scales."""
     assert isinstance(quantizer.fmt, BlockFormat)
-    return blocks.scaled(x, quantizer.fmt, _Rounding(quantizer, seed, site, None, 0), amax)
+    return blocks.scaled(x, quantizer.fmt, _Rounding(quantizer, seed, site), amax)
 
 
 def _quantize_affine(

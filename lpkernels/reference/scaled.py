@@ -31,7 +31,8 @@ from lpkernels.reference.values import (
 class Round(Protocol):
     """Rounds values to a format in a Quantizer's mode, with the draws of row-major indices."""
 
-    mode: str
+    @property
+    def mode(self) -> str: ...
 
     def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64: ...
 

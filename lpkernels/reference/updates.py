@@ -33,11 +33,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Adam, Keyed, Sgd, Step, UpdateRounding
 from lpkernels.reference.quantize import quantize
-from lpkernels.reference.values import Float32, narrow, widen
+from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rng import derive_seed
 
 
@@ -82,14 +81,14 @@ def update(
 
     def rounded(values: Float32, how: Keyed) -> Float32:
         if how.quantizer is None:
-            return _canonical(values)
+            return narrow(widen(values))
         return quantize(values, how.quantizer, seed=derive_seed(seed, how.key), origin=origin)
 
-    values = gradient if scale is None else _divided(gradient, np.float32(scale))
-    values = rounded(values, rounding.grad)
     begins = states is None
     old = (np.zeros_like(master),) * step.states if states is None else states
     with np.errstate(all="ignore"):
+        values = gradient if scale is None else (_Single(gradient) / scale).x
+        values = rounded(values, rounding.grad)
         make = _sgd if isinstance(step, Sgd) else _adam
         after, new = make(step, _Single(values), _Single(master), old, begins, number)  # type: ignore[arg-type]
         before = widen(master)
@@ -130,21 +129,17 @@ class _Single:
     def __init__(self, x: Float32) -> None:
         self.x = x
 
-    def __add__(self, other: _Single) -> _Single:
-        return _Single(narrow(widen(self.x) + widen(other.x)))
+    def __add__(self, other: _Single | float) -> _Single:
+        return _Single(narrow(widen(self.x) + _operand(other)))
 
     def __sub__(self, other: _Single) -> _Single:
-        return _Single(narrow(widen(self.x) - widen(other.x)))
+        return _Single(narrow(widen(self.x) - _operand(other)))
 
     def __mul__(self, other: _Single | float) -> _Single:
-        factor = widen(other.x) if isinstance(other, _Single) else _constant(other)
-        return _Single(narrow(widen(self.x) * factor))
+        return _Single(narrow(widen(self.x) * _operand(other)))
 
-    def __truediv__(self, other: _Single) -> _Single:
-        return _Single(narrow(widen(self.x) / widen(other.x)))
-
-    def plus(self, constant: float) -> _Single:
-        return _Single(narrow(widen(self.x) + _constant(constant)))
+    def __truediv__(self, other: _Single | float) -> _Single:
+        return _Single(narrow(widen(self.x) / _operand(other)))
 
     def sqrt(self) -> _Single:
         return _Single(narrow(np.sqrt(widen(self.x))))
@@ -185,23 +180,10 @@ def _adam(
     else:
         m = g + apart * float(weight - np.float32(1.0))
     v = v * step.beta2 + (g * (1 - step.beta2)) * g
-    denominator = (v.sqrt() * scale).plus(step.eps)
+    denominator = v.sqrt() * scale + step.eps
     return w + (m * size) / denominator, (m, v)
 
 
-def _constant(x: float) -> np.float64:
-    """An option, rounded to float32 once."""
-    return np.float64(widen(narrow(np.array(x, dtype=np.float64))))
-
-
-def _divided(x: Float32, by: np.float32) -> Float32:
-    with np.errstate(all="ignore"):
-        return narrow(widen(x) / _constant(float(by)))
-
-
-def _canonical(x: Float32) -> Float32:
-    """Every NaN as 0x7fc00000."""
-    nan: NDArray[np.bool_] = np.isnan(x)
-    return np.where(nan, np.uint32(0x7FC00000), np.ascontiguousarray(x).view(np.uint32)).view(
-        np.float32
-    )
+def _operand(x: _Single | float) -> Float64:
+    """Values of float32, or an option, rounded to float32 once."""
+    return widen(x.x if isinstance(x, _Single) else narrow(np.array(x, dtype=np.float64)))

@@ -51,7 +51,8 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, a: Float32, b: Float32) -> Batch:
-        return cls(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:], b.shape[-1])
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        return cls(lead, a.shape[-2], a.shape[-1], b.shape[-1])
 
     @property
     def shape(self) -> tuple[int, int, int]:

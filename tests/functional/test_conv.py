@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 import lpkernels as lp
+from lpkernels.arithmetic.products import Convolution
 from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, draws
@@ -38,14 +39,14 @@ def numbers(case: ConvCase) -> tuple[Any, ...]:
 
 def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> list[np.ndarray]:
     """y, dx, dw, db: every rounding and every product is the reference's."""
-    step, rest = Steps(recipe), numbers(case)
+    step, conv = Steps(recipe), Convolution(*numbers(case))
     x, w, b = (t.detach().numpy() for t in tensors)
     xq, wq, bq = step.rounded(x, "input"), step.rounded(w, "weight"), step.rounded(b, "bias")
-    y = twin.conv_fprop(xq, wq, bq, *rest, recipe.fprop, seed=step.seed_of("fprop"))
+    y = twin.conv_fprop(xq, wq, bq, conv, recipe.fprop, seed=step.seed_of("fprop"))
     y = step.rounded(y, "output")
     gq = step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output")
-    dx = twin.conv_dgrad(gq, wq, x.shape, *rest, recipe.dgrad, seed=step.seed_of("dgrad"))
-    dw = twin.conv_wgrad(xq, gq, w.shape, *rest, recipe.wgrad, seed=step.seed_of("wgrad"))
+    dx = twin.conv_dgrad(gq, wq, x.shape, conv, recipe.dgrad, seed=step.seed_of("dgrad"))
+    dw = twin.conv_wgrad(xq, gq, w.shape, conv, recipe.wgrad, seed=step.seed_of("wgrad"))
     db = step.bias_gradient(np.moveaxis(gq, 1, -1).reshape(-1, len(w)))
     return [y, step.rounded(dx, "grad_input"), step.rounded(dw, "grad_weight"), db]
 
@@ -174,16 +175,17 @@ def composed_transposed(
     case: Transposed, tensors: list[torch.Tensor], recipe: lp.Recipe
 ) -> list[np.ndarray]:
     """y, dx, dw, db composed of the passes of the reference's convolution."""
-    step, conv = Steps(recipe), (case.stride, case.padding, case.dilation, case.groups)
+    step = Steps(recipe)
+    conv = Convolution(case.stride, case.padding, case.dilation, case.groups)
     shape = tuple(TORCH_TRANSPOSED[len(case.stride)](*tensors, *case.numbers).shape)
     x, w, b = (t.detach().numpy() for t in tensors)
     xq, wq, bq = step.rounded(x, "input"), step.rounded(w, "weight"), step.rounded(b, "bias")
-    y = twin.conv_dgrad(xq, wq, shape, *conv, recipe.fprop, seed=step.seed_of("fprop"))
+    y = twin.conv_dgrad(xq, wq, shape, conv, recipe.fprop, seed=step.seed_of("fprop"))
     y = step.rounded(biased(y, bq, recipe.fprop, step.seed_of("fprop")), "output")
     gq = step.rounded(output_gradients(shape)[0].numpy(), "grad_output")
-    dx = twin.conv_fprop(gq, wq, None, *conv, recipe.dgrad, seed=step.seed_of("dgrad"))
+    dx = twin.conv_fprop(gq, wq, None, conv, recipe.dgrad, seed=step.seed_of("dgrad"))
     dx = step.rounded(dx[tuple(slice(n) for n in x.shape)], "grad_input")
-    dw = twin.conv_wgrad(gq, xq, w.shape, *conv, recipe.wgrad, seed=step.seed_of("wgrad"))
+    dw = twin.conv_wgrad(gq, xq, w.shape, conv, recipe.wgrad, seed=step.seed_of("wgrad"))
     db = step.bias_gradient(np.moveaxis(gq, 1, -1).reshape(-1, case.channels))
     return [y, dx, step.rounded(dw, "grad_weight"), db]
 

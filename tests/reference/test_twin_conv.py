@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic.products import Convolution
 from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
@@ -46,7 +47,7 @@ def pass_of(case: ConvCase, name: str, kind: str, acc: Accumulator) -> np.ndarra
         "conv_dgrad": (g, w, case.input_shape),
         "conv_wgrad": (x, g, case.weight_shape),
     }
-    return getattr(twin, name)(*operands[name], *case.geometry, acc, seed=SEED)
+    return getattr(twin, name)(*operands[name], Convolution(*case.geometry), acc, seed=SEED)
 
 
 def drawn(number: int) -> ConvCase:
@@ -163,5 +164,5 @@ def test_no_result_depends_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dgrad_reaches_rows_that_no_output_reads() -> None:
     # conv_transpose with output_padding asks for an input longer than the outputs cover.
     g, w = np.ones((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)
-    got = twin.conv_dgrad(g, w, (1, 1, 7), (2,), (0,), (1,), 1, Accumulator("fp32"))
+    got = twin.conv_dgrad(g, w, (1, 1, 7), Convolution((2,), (0,), (1,), 1), Accumulator("fp32"))
     assert got.tolist() == [[[1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]]]
