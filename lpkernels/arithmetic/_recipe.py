@@ -18,6 +18,7 @@ from lpkernels.arithmetic._scaling import (
     as_scaling,
     check_scaling,
 )
+from lpkernels.arithmetic.by_product import Readings, has_axis, readings
 from lpkernels.arithmetic.text import (
     PlainValues,
     call_text,
@@ -28,9 +29,6 @@ from lpkernels.arithmetic.text import (
 )
 from lpkernels.formats import FP32, AffineFormat, BlockFormat, FormatLike
 from lpkernels.formats.checks import checked_choice, set_fields
-
-if TYPE_CHECKING:
-    from lpkernels.arithmetic.by_product import ByProduct
 
 QUANTIZERS = tuple(TENSORS)
 PRODUCTS = ("fprop", "dgrad", "wgrad")
@@ -158,8 +156,7 @@ class Recipe(PlainValues):
         emulated: tuple[str, ...]
         is_stochastic: bool
         fused: "Applied"
-        # The operands of each product, where one reads codes of its own or sums codes.
-        by_product: "ByProduct | None"
+        readings: Readings
     # Recipes of compiled layers lack these two.
     requantize: str = "source"
     scaling: Any = None
@@ -220,21 +217,11 @@ class Recipe(PlainValues):
             emulated=tuple(x for x in PRODUCTS if x in rounded or not getattr(self, x).is_native),
             is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
             fused=Applied(*map(self._applied, Applied._fields)),
-            by_product=self._by_product(),
         )
+        set_fields(self, readings=self._readings())
 
-    def _by_product(self) -> "ByProduct | None":
-        codes = any(
-            quantizer.is_scaled or tensor.general is not None
-            for name, tensor in TENSORS.items()
-            if tensor.along is not None and (quantizer := getattr(self, name)) is not None
-        )
-        if not codes and not any(getattr(self, name).takes_scales for name in PRODUCTS):
-            return None
-        # Loaded on first use: recipes without scales need nothing of it.
-        from lpkernels.arithmetic.by_product import by_product
-
-        return by_product(self)
+    def _readings(self) -> Readings:
+        return readings(self)
 
     def _applied(self, name: str) -> tuple[int, ...]:
         quantizer = getattr(self, name)
@@ -259,12 +246,6 @@ class Recipe(PlainValues):
 
     # That of a dataclass would write out every field of every format.
     __repr__ = __str__
-
-
-def has_axis(fmt: BlockFormat) -> bool:
-    """Whether the codes of a matrix are not those of its transpose."""
-    size = fmt.block_size
-    return size != "tensor" and not (isinstance(size, tuple) and size[0] == size[1])
 
 
 # Field values that a text leaves out.

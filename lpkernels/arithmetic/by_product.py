@@ -1,15 +1,14 @@
-"""The operands of a Recipe's products, where a product may read codes made for it alone."""
+"""How the products of a Recipe read their operands."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._quantizer import Quantizer
 from lpkernels.arithmetic._ranks import TENSORS
-from lpkernels.arithmetic._recipe import Recipe, has_axis
 from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.arithmetic.hadamard import TE
 from lpkernels.formats import FP32, BlockFormat
@@ -24,6 +23,9 @@ from lpkernels.formats.integers import (
     has_total,
 )
 from lpkernels.rng import Role
+
+if TYPE_CHECKING:
+    from lpkernels.arithmetic._recipe import Recipe
 
 #: The operands of each product, left and right, by the field of a Recipe that comes first.
 OPERANDS = {
@@ -45,14 +47,16 @@ class Reading(NamedTuple):
         None for an operand that is used as it is.
     ints: the quantizer's; () where it rounds nothing.
     role: of its draws.
-    transform: size and signs of the transform before it, or None.
     along: the axis of the sum, -1 or -2.
+    fused: the quantizer, where the products that read the tensor apply it themselves; else ().
+    as_is: whether the product takes the tensor itself: it has no quantizer, or it is `fused`.
+    transform: size and signs of the transform before it, or None.
     own: whether the codes belong to this product alone; otherwise they are fprop's, or of
         grad_output dgrad's.
     along_k: whether they lie along the sum in every matrix; otherwise their axis is one of the
         layer's tensor.
     from_codes: whether they are made from the values of fprop's codes.
-    is_block: whether the format has blocks.
+    is_block: whether the codes have scales beside them, which values do not tell.
     in_parts: whether the product takes codes and scales; otherwise it takes values.
     by_scale: whether its sums end where a scale changes.
     on_matrix: whether the codes are those of the matrix that the product sums; otherwise they are
@@ -64,55 +68,87 @@ class Reading(NamedTuple):
     quantizer: Quantizer | None
     ints: Ints
     role: Role
-    transform: tuple[int, str | int] | None
     along: int
-    own: bool
-    along_k: bool
-    from_codes: bool
-    is_block: bool
-    in_parts: bool
-    by_scale: bool
-    on_matrix: bool
-    matrix_ints: Ints
-    key: str
-    matrix_key: str
+    fused: Ints = ()
+    as_is: bool = False
+    transform: tuple[int, str | int] | None = None
+    own: bool = False
+    along_k: bool = False
+    from_codes: bool = False
+    is_block: bool = False
+    in_parts: bool = False
+    by_scale: bool = False
+    on_matrix: bool = False
+    matrix_ints: Ints = ()
+    key: str = ""
+    matrix_key: str = ""
 
 
-class ByProduct(NamedTuple):
-    """The readings of the three products of a Recipe, by field.
+#: How a product reads its left and its right operand.
+Pair = tuple[Reading, Reading]
 
+
+class Readings(NamedTuple):
+    """How the three products of a Recipe read their left and right operands (`OPERANDS`).
+
+    by_product: whether products read codes of their own, or with codes that values do not tell.
+        Otherwise all readings of a tensor are the same.
     plain_bias: whether the bias' gradient sums the unquantized output gradient.
     depends_on_shapes: whether a layer must check its shapes: transforms have runs, and the scales
         of blocks along an axis of the tensor must be constant along a sum.
     """
 
-    input: Reading
-    weight: Reading
-    grad_output: Reading
-    dgrad_weight: Reading
-    wgrad_input: Reading
-    wgrad_grad_output: Reading
-    plain_bias: bool
-    depends_on_shapes: bool
+    fprop: Pair
+    dgrad: Pair
+    wgrad: Pair
+    by_product: bool = False
+    plain_bias: bool = False
+    depends_on_shapes: bool = False
 
 
-def by_product(recipe: Recipe) -> ByProduct | None:
-    """The operands of a recipe; None where the rounded tensors serve every product, as values, and
-    values tell their codes.
+def readings(recipe: Recipe) -> Readings:
+    """How the products of a recipe read their operands.
 
     Raises:  ValueError: as `_check_operands`.
     """
-    _check_operands(recipe)
     quantizers = [getattr(recipe, name) for name in _ALONG]
     own = any(getattr(recipe, name) is not None for name in GENERAL)
     scales = any(getattr(recipe, product).takes_scales for product in OPERANDS)
-    if not own and not scales and not any(map(_needs_codes, quantizers)):
-        return None
-    readings = {name: _reading(recipe, name) for name in _ALONG}
-    shapes = any(r.transform or (r.on_matrix and not r.along_k) for r in readings.values())
-    return ByProduct(
-        **readings, plain_bias=readings["grad_output"].along_k or own, depends_on_shapes=shapes
-    )
+    if own or scales or any(each is not None and each.is_scaled for each in quantizers):
+        _check_operands(recipe)
+        if own or scales or any(map(_needs_codes, quantizers)):
+            return _readings_by_product(recipe, own)
+    return plain_readings(recipe)
+
+
+def plain_readings(recipe: Recipe) -> Readings:
+    """The readings of a recipe whose rounded tensors serve every product, as values that tell their
+    codes."""
+    named = {}
+    for name, along in _ALONG.items():
+        general = GENERAL.get(name, name)
+        if name == general:
+            quantizer = getattr(recipe, name)
+            ints = () if quantizer is None else quantizer.to_ints()
+            fused = getattr(recipe.fused, name)
+            as_is = not ints or bool(fused)
+            named[name] = Reading(quantizer, ints, Role[name.upper()], along, fused, as_is)
+        else:
+            named[name] = named[general]._replace(along=along)
+    return Readings(*_pairs(named))
+
+
+def _readings_by_product(recipe: Recipe, own: bool) -> Readings:
+    named = {name: _reading(recipe, name) for name in _ALONG}
+    shapes = any(r.transform or (r.on_matrix and not r.along_k) for r in named.values())
+    plain_bias = named["grad_output"].along_k or own
+    return Readings(*_pairs(named), True, plain_bias, shapes)
+
+
+def _pairs(named: Mapping[str, Reading]) -> tuple[Pair, Pair, Pair]:
+    """The readings of the operands of fprop, dgrad and wgrad."""
+    fprop, dgrad, wgrad = ((named[left], named[right]) for left, right in OPERANDS.values())
+    return fprop, dgrad, wgrad
 
 
 def _needs_codes(quantizer: Quantizer | None) -> bool:
@@ -152,17 +188,31 @@ def _reading(recipe: Recipe, name: str) -> Reading:
     matrix_ints = ints
     if on_matrix and is_block and not along_k and ints[InBlock.LINES] <= 0:
         matrix_ints = (*ints[: InBlock.AXIS], along, *ints[InBlock.AXIS + 1 :])
-    keys = (f"{each} {role:d} {along if transform else 0}" for each in (ints, matrix_ints))
-    from_codes = _from_codes(recipe, name, own)
-    return Reading(
-        quantizer, ints, role, transform, along, own, along_k, from_codes, is_block, in_parts,
-        acc.takes_scales, on_matrix, matrix_ints, *keys,
-    )  # fmt: skip
-
-
-def _from_codes(recipe: Recipe, name: str, own: bool) -> bool:
     # A gradient is always quantized from its source.
-    return own and recipe.requantize == "codes" and GENERAL[name] != "grad_output"
+    from_codes = own and recipe.requantize == "codes" and GENERAL[name] != "grad_output"
+    return Reading(
+        quantizer,
+        ints,
+        role,
+        along,
+        transform=transform,
+        own=own,
+        along_k=along_k,
+        from_codes=from_codes,
+        is_block=is_block,
+        in_parts=in_parts,
+        by_scale=acc.takes_scales,
+        on_matrix=on_matrix,
+        matrix_ints=matrix_ints,
+        key=f"{ints} {role:d} {along if transform else 0}",
+        matrix_key=f"{matrix_ints} {role:d} {along if transform else 0}",
+    )
+
+
+def has_axis(fmt: BlockFormat) -> bool:
+    """Whether the codes of a matrix are not those of its transpose."""
+    size = fmt.block_size
+    return size != "tensor" and not (isinstance(size, tuple) and size[0] == size[1])
 
 
 def _is_along_k(quantizer: Quantizer | None) -> bool:

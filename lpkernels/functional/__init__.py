@@ -1,6 +1,5 @@
 """Emulated arithmetic as functions: rounding, products, and torch's layers under a Recipe."""
 
-from lpkernels.functional._saved import packed_activations
 from lpkernels.functional.attention import (
     multi_head_attention_forward,
     scaled_dot_product_attention,
@@ -19,6 +18,7 @@ from lpkernels.functional.einsum import einsum
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm, softmax
+from lpkernels.functional.operands import packed_activations
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bilinear, bmm
 from lpkernels.functional.quantize import quantize

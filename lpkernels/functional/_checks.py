@@ -163,7 +163,7 @@ def scaling(function: str, method: object, scales: object = None) -> None:
 def no_matmul(function: str, recipe: Recipe, *sums: str) -> None:
     """A recipe that needs no matrix product; sums: the accumulators that add values."""
     scaling(function, recipe.scaling)
-    if recipe.by_product is None:
+    if not recipe.readings.by_product:
         return
     elsewhere = f"{function} has none; leave it to another recipe (exclude= of lp.convert)"
     for name in QUANTIZERS:

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
+from lpkernels.formats.integers import BLOCK, KIND
 from lpkernels.functional import seeds
-from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.call import Call
 from lpkernels.functional.cells import Cell
-from lpkernels.functional.layer import Call, bias_gradient
+from lpkernels.functional.layer import Kept, Layer, kept
 from lpkernels.functional.linear import LinearGeometry
+from lpkernels.functional.operands import Operand, Source, kept_format
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing
-from lpkernels.ops import operators_for
+from lpkernels.ops import Ints, Row, operators_for
 
 _LINEAR = LinearGeometry()
 
@@ -48,102 +50,149 @@ class Spec(NamedTuple):
 class ProductOfSteps:
     """One weight of the steps: its product at each step, and the one sum of its gradient.
 
-    quantize: whether the weight is not yet rounded.
+    wgrad reads the operands of all steps together. Where it reads the codes of fprop or dgrad,
+    these are values in its sum, since every step has scales and draws of its own.
+
+    collects: whether the operands of wgrad are collected.
     """
 
-    def __init__(self, call: Call, w: Tensor, bias: Tensor | None, quantize: bool = True) -> None:
-        self.call = call
-        self.w = call.rounded(w, "weight") if quantize else w
+    def __init__(self, call: Call, w: Tensor, bias: Tensor | None, collects: bool) -> None:
+        self.call, self.w, self.collects = call, w, collects
+        self.layer = Layer(_LINEAR, call)
         self.bias = None if bias is None else call.rounded(bias, "bias")
+        self._weights: dict[str, Operand] = {}
+        # Of each step, in the order of the calls: the rows of wgrad's two operands, and g itself.
+        self._inputs: list[Tensor] = []
+        self._gradients: list[Tensor] = []
+        self._unrounded: list[Tensor] = []
 
-    def call_of(self, step: int) -> Call:
+    def _call_of(self, step: int) -> Call:
         """The call with the seed of a step."""
         if self.call.seed is None:
             return self.call
         return self.call.seeded(seeds.seed_of_product(self.call.seed, step + 1))
 
-    def operand(self, h: Tensor, step: int) -> Tensor:
-        return self.call_of(step).rounded(h, "input")
+    def _weight(self, product: str) -> Operand:
+        """The weight as a product of every step reads it, rounded once for all."""
+        if product not in self._weights:
+            w = self.layer.source_of_codes(self.w, product, Source(self.w, {}, {}))
+            reading = getattr(self.call.recipe.readings, product)[1]
+            if reading.fused:
+                reading = reading._replace(fused=(), as_is=False)
+            self._weights[product] = self.call.operand(Source(w, {}, {}), reading)
+        return self._weights[product]
 
-    def forward(self, hq: Tensor, step: int) -> Tensor:
-        call = self.call_of(step)
-        return call.rounded(_LINEAR.fprop(hq, self.w, self.bias, call.sum("fprop")), "output")
+    def forward(self, h: Tensor, step: int) -> Tensor:
+        call, source = self._call_of(step), Source(h, {}, {})
+        (reading, _), (_, of_wgrad) = call.recipe.readings.fprop, call.recipe.readings.wgrad
+        operands = call.operand(source, reading), self._weight("fprop")
+        how = call.sum("fprop", operands)
+        y = _LINEAR.fprop(operands[0].values, operands[1].values, self.bias, None, how)
+        if self.collects:
+            own = of_wgrad.fused or (of_wgrad.own and not of_wgrad.from_codes)
+            values = h if own else call.values(source, reading, h, reading.key, reading.ints)
+            self._inputs.append(values)
+        return call.rounded(y, "output")
 
-    def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The rounded gradient, and the gradient of the step's operand."""
-        call = self.call_of(step)
-        g = call.rounded(g, "grad_output")
-        shape = torch.Size([len(g), self.w.shape[1]])
-        return g, call.rounded(_LINEAR.dgrad(g, self.w, shape, call.sum("dgrad")), "grad_input")
+    def backward(self, g: Tensor, step: int) -> Tensor:
+        """The gradient of the step's operand."""
+        call, source = self._call_of(step), Source(g, {}, {})
+        (reading, _), (of_wgrad, _) = call.recipe.readings.dgrad, call.recipe.readings.wgrad
+        operands = call.operand(source, reading), self._weight("dgrad")
+        how = call.sum("dgrad", operands)
+        dh = _LINEAR.dgrad(operands[0].values, operands[1].values, self.w.shape, how)
+        if self.collects:
+            own = of_wgrad.fused or of_wgrad.own
+            values = g if own else call.values(source, reading, g, reading.key, reading.ints)
+            self._gradients.append(values)
+            self._unrounded.append(g)
+        return call.rounded(dh, "grad_input")
 
-    def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
-        """The operands of all steps as they are kept for `wgrad`."""
-        quantizer = self.call.recipe.input
-        return [(saved(self.call, t, (), quantizer, t), t.shape) for t in reversed(operands)]
+    def keep(self) -> list[Kept]:
+        """The operands of all steps, the last step's first, as they are kept for `wgrad`."""
+        readings, pieces = self.call.recipe.readings, self._inputs[::-1]
+        reading = readings.wgrad[1]
+        if readings.by_product or _packs_together(pieces[0], reading.ints):
+            pieces = [torch.cat(pieces)]
+        if readings.by_product and not reading.own:
+            return [Kept(rows, rows.shape) for rows in pieces]
+        entries = []
+        for rows in pieces:
+            rounded = {} if reading.own or reading.fused else {reading.key: rows}
+            source = Source(rows, {}, rounded)
+            shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
+            entries.append(kept(self.layer, "wgrad", source, shapes, rows))
+        return entries
 
-    def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
-        call = self.call
-        x = torch.cat([operand.restored(call, shape)[0] for operand, shape in operands])
-        dw = _LINEAR.wgrad(x, torch.cat(list(gradients)), self.w.shape, call.sum("wgrad"))
-        return call.rounded(dw, "grad_weight")
+    def wgrad(self, entries: Sequence[Kept]) -> Tensor:
+        of_g, of_x = self.call.recipe.readings.wgrad
+        g = torch.cat(self._gradients)
+        left = Source(g, {}, {}, operand=None if of_g.own else Operand(g, of_g.fused))
+        if of_x.own and entries[0].shape is None:
+            # Rows that were kept themselves are those of which the codes are made.
+            right = Source(entries[0].tensor, {}, {})
+        else:
+            sources = [entry.source(self.layer, "wgrad", self.w.shape) for entry in entries]
+            right = sources[0]
+            if len(sources) > 1:
+                x = torch.cat([source.tensor for source in sources])
+                fused = of_x.fused if entries[0].shape is None else ()
+                right = Source(x, {}, {}, operand=Operand(x, fused))
+        return self.layer.gradient("wgrad", left, right, self.w.shape)
 
-    def bias_gradient(self, gradients: Sequence[Tensor]) -> Tensor:
-        return bias_gradient(self.call, torch.cat(list(gradients)))
+    def bias_gradient(self) -> Tensor:
+        readings = self.call.recipe.readings
+        if readings.plain_bias:
+            return self.call.bias_gradient(Operand(torch.cat(self._unrounded)))
+        rows = torch.cat(self._gradients)
+        return self.call.bias_gradient(Operand(rows, readings.wgrad[0].fused))
 
 
-def _with_rows(new: Tensor, old: Tensor) -> Tensor:
-    """old with its first rows replaced by new."""
-    return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])
-
-
-class _Kept(NamedTuple):
-    """The operands of the two products and the tensors of the cells, step by step."""
-
-    operands: list[Tensor]
-    projected: list[Tensor]
-    cells: list[tuple[Tensor, ...]]
+def _packs_together(x: Tensor, ints: Ints) -> bool:
+    """Whether the rounded tensors of all steps, such as x, are kept as one tensor of codes."""
+    if not ints or not kept_format(x, ints):
+        return False
+    # Blocks may run along the rows, and would then lie in two steps.
+    return not ints.block_size if isinstance(ints, Row) else ints[KIND] != BLOCK
 
 
 _Products: TypeAlias = tuple[ProductOfSteps, ProductOfSteps | None]
 
 
 def _products(
-    spec: Spec, weights: Weights, seed: Tensor | None, quantize: bool = True
+    spec: Spec,
+    weights: Weights,
+    seed: Tensor | None,
+    collects: tuple[bool, bool] = (False, False),
 ) -> _Products:
-    make = ProductOfSteps
-    if spec.recipe.by_product is not None:
-        from lpkernels.functional.scaled.recurrence import CodesOfSteps
-
-        make = CodesOfSteps
     call = Call(spec.recipe, seed, spec.backend, operators_for(*weights, seed), seeing())
     first, second = (call.seeded(seeds.seed_of_product(seed, i)) for i in (1, 2))
-    hh = make(first, weights.hh, weights.hh_bias, quantize)
+    hh = ProductOfSteps(first, weights.hh, weights.hh_bias, collects[0])
     if weights.hr is None:
         return hh, None
-    return hh, make(second, weights.hr, None, quantize)
+    return hh, ProductOfSteps(second, weights.hr, None, collects[1])
 
 
 def _steps(
-    zx: Tensor, h: Tensor, c: Tensor | None, weights: Weights, spec: Spec, seed: Tensor | None
-) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, _Products]:
-    hh, hr = products = _products(spec, weights, seed)
-    blocks = zx.split(spec.sizes[::-1])[::-1]
+    zx: Tensor, h: Tensor, c: Tensor | None, products: _Products, spec: Spec
+) -> tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, ...]]]:
+    """The outputs, the last state, and the tensors of the cells, step by step."""
+    hh, hr = products
     outputs: list[Tensor] = []
-    tensors = _Kept([], [], [])
-    for step, block in enumerate(blocks):
-        rows = len(block)
-        hq = hh.operand(h[:rows], step)
-        old = None if c is None else c[:rows]
-        new, new_c, of_cell = spec.cell.forward(block, hh.forward(hq, step), h[:rows], old)
+    cells: list[tuple[Tensor, ...]] = []
+    for step, block in enumerate(zx.split(spec.sizes[::-1])[::-1]):
+        rows, all_rows = block.shape[0], h.shape[0]
+        old_h = h if rows == all_rows else h[:rows]
+        old_c = c if c is None or rows == all_rows else c[:rows]
+        new, new_c, of_cell = spec.cell.forward(block, hh.forward(old_h, step), old_h, old_c)
         if hr is not None:
-            tensors.projected.append(hr.operand(new, step))
-            new = hr.forward(tensors.projected[-1], step)
-        tensors.operands.append(hq)
-        tensors.cells.append(of_cell)
+            new = hr.forward(new, step)
+        cells.append(of_cell)
         outputs.append(new)
-        h = _with_rows(new, h)
-        c = None if c is None or new_c is None else _with_rows(new_c, c)
-    return outputs, h, c, tensors, products
+        h = new if rows == all_rows else torch.cat([new, h[rows:]])
+        if c is not None and new_c is not None:
+            c = new_c if rows == all_rows else torch.cat([new_c, c[rows:]])
+    return torch.cat(outputs), h, c, cells
 
 
 def recurrence(
@@ -156,16 +205,15 @@ def recurrence(
     there is at least one step, and every row has one. Returns the outputs, the rows of the first
     step first, and the last state of every row.
     """
-    if spec.recipe.by_product is not None:
-        from lpkernels.functional.scaled.recurrence import check_steps
+    if spec.recipe.readings.by_product:
+        from lpkernels.functional.scaled.shapes import check_steps
 
-        check_steps(spec, (weights.hh, weights.hr))
+        check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
         y, last_h, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
         return y, last_h, None if c is None else last_c
     new_product()
-    outputs, h, c, _, _ = _steps(zx, h, c, weights, spec, seed)
-    return torch.cat(outputs), h, c
+    return _steps(zx, h, c, _products(spec, weights, seed), spec)[:3]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -182,66 +230,46 @@ class _Recurrence(torch.autograd.Function):
         seed: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.sees = new_product()
-        steps = _steps(zx, h, c, Weights(hh, hh_bias, hr), spec, seed)
-        outputs, last_h, last_c, tensors, (of_hh, of_hr) = steps
         needs = ctx.needs_input_grad
-        operands = of_hh.keep(tensors.operands) if needs[3] else []
-        projected = of_hr.keep(tensors.projected) if of_hr is not None and needs[5] else []
-        weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
-        rounded = [
-            (Saved(w) if w is source else saved(of_hh.call, w, (), spec.recipe.weight, w), w.shape)
-            for w, source in weights
-        ]
-        entries = [*operands, *projected, *rounded]
-        ctx.spec, ctx.projects, ctx.operands = spec, of_hr is not None, len(operands)
-        ctx.formats = [(entry.fmt, shape) for entry, shape in entries]
-        cells = [t for of_step in tensors.cells for t in of_step]
-        ctx.save_for_backward(seed, *(entry.tensor for entry, _ in entries), *cells)
-        return torch.cat(outputs), last_h, zx.new_empty(0) if last_c is None else last_c
-
-    @staticmethod
-    def _saved(
-        ctx: Any,
-    ) -> tuple[list[tuple[Saved, Any]], list[tuple[Tensor, ...]], Weights, Tensor | None]:
-        """The operands of wgrad, as products keep them, the tensors of the cells step by step, the
-        weights and the seed."""
-        seed, *tensors = ctx.saved_tensors
-        count, steps = len(ctx.formats), len(ctx.spec.sizes)
-        kinds = zip(tensors, ctx.formats, strict=False)
-        entries = [(Saved(t, (), fmt), shape) for t, (fmt, shape) in kinds]
-        size = (len(tensors) - count) // steps
-        cells = [tuple(tensors[i : i + size]) for i in range(count, len(tensors), size)]
-        call = Call(ctx.spec.recipe, seed, ctx.spec.backend, operators_for(*tensors, seed))
-        weights = [w.restored(call, shape)[0] for w, shape in entries[-1 - ctx.projects :]]
-        return entries, cells, Weights(weights[0], None, weights[1] if ctx.projects else None), seed
+        products = _products(spec, Weights(hh, hh_bias, hr), seed, (needs[3], needs[5]))
+        y, last_h, last_c, cells = _steps(zx, h, c, products, spec)
+        entries = [p.keep() if p is not None and p.collects else [] for p in products]
+        ctx.spec, ctx.entries = spec, [[entry[1:] for entry in each] for each in entries]
+        tensors = (entry.tensor for each in entries for entry in each)
+        ctx.save_for_backward(seed, hh, hr, *tensors, *(t for of_step in cells for t in of_step))
+        return y, last_h, zx.new_empty(0) if last_c is None else last_c
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
-        entries, cells, weights, seed = _Recurrence._saved(ctx)
+        seed, w_hh, w_hr, *tensors = ctx.saved_tensors
         spec, needs = ctx.spec, ctx.needs_input_grad
-        hh, hr = _products(spec, weights, seed, quantize=False)
+        entries: list[list[Kept]] = []
+        for each in ctx.entries:
+            entries.append([Kept(t, *rest) for t, rest in zip(tensors, each, strict=False)])
+            tensors = tensors[len(each) :]
+        size = len(tensors) // len(spec.sizes)
+        collects = (needs[3] or needs[4], needs[5])
+        hh, hr = _products(spec, Weights(w_hh, None, w_hr), seed, collects)
         dc = dc if spec.cell.states == 2 else None
         blocks = dy.split(spec.sizes)
         of_zx: list[Tensor] = []
-        of_zh: list[Tensor] = []
-        of_projected: list[Tensor] = []
         for step in reversed(range(len(blocks))):
-            block, rows = blocks[step], len(blocks[step])
-            g = dh[:rows] + block
+            block = blocks[step]
+            rows, all_rows = block.shape[0], dh.shape[0]
+            g = (dh if rows == all_rows else dh[:rows]) + block
             if hr is not None:
-                rounded, g = hr.backward(g, step)
-                of_projected.append(rounded)
-            part = spec.cell.backward(cells[step], g, None if dc is None else dc[:rows])
-            rounded, back = hh.backward(part.zh, step)
+                g = hr.backward(g, step)
+            of_cell = tuple(tensors[step * size : (step + 1) * size])
+            old_c = dc if dc is None or rows == all_rows else dc[:rows]
+            part = spec.cell.backward(of_cell, g, old_c)
+            back = hh.backward(part.zh, step)
             of_zx.append(part.zx)
-            of_zh.append(rounded)
-            dh = _with_rows(back if part.h is None else back + part.h, dh)
-            dc = None if dc is None or part.c is None else _with_rows(part.c, dc)
-        dw = hh.wgrad(entries[: ctx.operands], of_zh) if needs[3] else None
-        db = dwr = None
-        if needs[4]:
-            db = hh.bias_gradient(of_zh)
-        if needs[5] and hr is not None:
-            dwr = hr.wgrad(entries[ctx.operands : -2], of_projected)
+            new = back if part.h is None else back + part.h
+            dh = new if rows == all_rows else torch.cat([new, dh[rows:]])
+            if dc is not None and part.c is not None:
+                dc = part.c if rows == all_rows else torch.cat([part.c, dc[rows:]])
+        dw = hh.wgrad(entries[0]) if needs[3] else None
+        db = hh.bias_gradient() if needs[4] else None
+        dwr = hr.wgrad(entries[1]) if needs[5] and hr is not None else None
         return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Call, emulated_layer, widened, widened_all
+from lpkernels.functional.call import Call
+from lpkernels.functional.layer import emulated_layer, widened, widened_all
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
 from lpkernels.functional.storing import masked, stored

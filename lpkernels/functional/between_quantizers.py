@@ -3,16 +3,48 @@ table of weights."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import RoundedBothWays, widened
-from lpkernels.functional.recording import apply
+from lpkernels.functional.call import Call
+from lpkernels.functional.layer import widened
+from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import own
+from lpkernels.ops import operators_for
 from lpkernels.recipes import as_recipe
+
+
+class RoundedBothWays(torch.autograd.Function):
+    """x by the quantizer of one field of a recipe, its gradient by that of another."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        field: str,
+        gradient_field: str,
+        recipe: Recipe,
+        seed: Tensor | None,
+        backend: str,
+    ) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.sees, ctx.field = seeing(), gradient_field
+        ctx.recipe, ctx.backend = recipe, backend
+        y = Call(recipe, seed, backend, operators_for(x, seed), seeing()).rounded(x, field)
+        return x.clone() if y is x else y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (seed,) = ctx.saved_tensors
+        call = Call(ctx.recipe, seed, ctx.backend, operators_for(grad, seed), seeing())
+        return call.rounded(grad, ctx.field), None, None, None, None, None
 
 
 def _rounded(

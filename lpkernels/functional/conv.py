@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
-from lpkernels.functional.layer import Sum, emulated_layer, widened_all
+from lpkernels.functional.call import Sum
+from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import CONVOLUTIONS, gradient_of_convolution, own
 from lpkernels.ops import Convolution, Product, fprop_of, is_direct
@@ -55,22 +56,22 @@ class _SlidingGeometry:
     ) -> tuple[Tensor, Tensor]:
         return left, right
 
-    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
-        return y
-
 
 class ConvGeometry(_SlidingGeometry):
     """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b, in 1 to 3
     dimensions."""
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor:
         return how.of(fprop_of(x, w, b, self.conv()))
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         return how.of(Product("conv_dgrad", g, w, shape, self.conv()))
 
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return how.of(Product("conv_wgrad", x, g, shape, self.conv()))
+    def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        # The product's first operand is x.
+        return how.swapped().of(Product("conv_wgrad", x, g, shape, self.conv()))
 
 
 class ConvTransposeGeometry(_SlidingGeometry):
@@ -94,7 +95,9 @@ class ConvTransposeGeometry(_SlidingGeometry):
         spatial = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in parts]
         return [x.shape[0], w.shape[1] * self.groups, *spatial]
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor:
         conv = self.conv()
         if how.acc.is_native:
             stride, padding, dilation, groups = conv
@@ -113,11 +116,12 @@ class ConvTransposeGeometry(_SlidingGeometry):
             dx = dx[tuple(slice(n) for n in shape)].contiguous()
         return dx
 
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+    def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         if how.acc.is_native:
             return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape), how)
         # The convolution's input is g, and its product's left factor x.
-        return how.exchanged().of(Product("conv_wgrad", g, x, shape, self.conv()))
+        how = how._replace(acc=how.acc.exchanged())
+        return how.of(Product("conv_wgrad", g, x, shape, self.conv()))
 
     def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor, how: Sum) -> Tensor:
         with how.by_torch(g):

@@ -1,182 +1,39 @@
 """The common part of linear and convolution layers: an autograd Function that follows a Recipe.
 
-A geometry makes the three products (``LinearGeometry`` in linear.py, ``ConvGeometry`` in conv.py,
-and others); this file has the steps around them:
-
-    forward     xq = input(x), wq = weight(w), bq = bias(b);  y = output(fprop(xq, wq, bq))
-    backward    g = grad_output(dy), once
-                dx = grad_input(dgrad(g, wq));  dw = grad_weight(wgrad(xq, g))
+    forward     y = output(fprop(x, w) + bias(b))
+    backward    dx = grad_input(dgrad(g, w));  dw = grad_weight(wgrad(g, x))
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
-Every quantizer is straight-through: its own gradient is the identity. A product applies the
-quantizers that it can apply itself (`ops.Fused`), so that forward needs no rounded copy of a
-tensor. Operands are kept for backward as codes (`_saved`), or as forward read them, to be rounded
-again.
+A product reads its two operands as the recipe's `readings` say. In a plain recipe all products read
+the same values, xq = input(x), wq = weight(w) and gq = grad_output(g). They apply these quantizers
+themselves where they can (`Operand.quantizer`), so that no rounded copy of a tensor is made. In
+other recipes a product reads codes of its own, or codes whose scales enter its sums.
+
+A geometry makes the three products (``LinearGeometry`` in linear.py, ``ConvGeometry`` in conv.py,
+and others). For backward a layer keeps what wgrad reads of x as codes (`Kept`), and of a second
+activation what dgrad reads; a weight is kept itself. Every quantizer is straight-through: its own
+gradient is the identity.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Recipe
+from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic.by_product import Reading
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
-from lpkernels.functional._saved import Saved, saved
+from lpkernels.functional.call import Call, Sum
+from lpkernels.functional.operands import Operand, Pair, Source, kept_format, packs, shared
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.storing import Sees, new_product, seeing
-from lpkernels.functional.torch_calls import native_sum, torchs
-from lpkernels.ops import (
-    DIRECT,
-    DISPATCHED,
-    NOT_FUSED,
-    Fused,
-    How,
-    Ints,
-    Operators,
-    Product,
-    is_direct,
-    matmul_of,
-    operators_for,
-)
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+from lpkernels.functional.storing import new_product, seeing
+from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, operators_for
 
 if TYPE_CHECKING:
     from lpkernels.functional.running import Scales
-    from lpkernels.functional.scaled.products import Pair
-
-
-class Sum(NamedTuple):
-    """How a layer's product is summed, by which backend, and which quantizers it applies itself.
-
-    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
-    ``scales`` are for the two tensors in the order of the geometry's arguments. ``scales`` belong
-    to tensors that are codes; only a product that is not native has them. ``emulated`` is False of
-    a native product whose tensors the recipe leaves as they are. ``run`` holds the operators.
-    """
-
-    acc: Accumulator
-    seed: Tensor | None = None
-    role: Role = Role.DIRECT
-    backend: str = "auto"
-    fused: Fused = NOT_FUSED
-    scales: Pair | None = None
-    emulated: bool = True
-    run: Operators = DISPATCHED
-
-    def by_torch(self, x: Tensor) -> AbstractContextManager[Any]:
-        """The context in which torch makes a native product of x."""
-        return native_sum(x, self.role, self.emulated)
-
-    def of(self, product: Product) -> Tensor:
-        """The product, by torch itself where the sums are its own."""
-        if self.acc.is_native:
-            if self.run.direct and not torch.is_autocast_enabled("cpu"):
-                return torchs(product)
-            with self.by_torch(product.left):
-                return torchs(product)
-        how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
-        if self.scales is None:
-            return self.run.multiply(product, how, self.backend)
-        from lpkernels.functional.scaled import products
-
-        return products.multiply(product, self.scales, how, self.backend, self.run)
-
-    def swapped(self) -> Sum:
-        """The same sum for a product that takes its two tensors in the other order."""
-        left, right, result = self.fused
-        if self.scales is None and not left and not right:
-            return self
-        scales = None if self.scales is None else self.scales[::-1]
-        return self._replace(fused=Fused(right, left, result), scales=scales)
-
-    def exchanged(self) -> Sum:
-        """`swapped`, and the other tensor is also the left factor of the product."""
-        return self.swapped()._replace(acc=self.acc.exchanged())
-
-    def rounding(self, result: Ints) -> Sum:
-        """The same product with another quantizer of its result, or () for none."""
-        return self._replace(fused=self.fused._replace(result=result))
-
-    def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
-        """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
-        how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
-        if self.scales is not None:
-            from lpkernels.functional.scaled import products
-
-            return products.add_bias(y, b, channels, how, self.backend, self.run)
-        acc, seed, role, fused = how
-        return self.run.add_bias(y, b, channels, acc, seed, role, self.backend, fused.result)
-
-
-_ROLES = {field: Role[field.upper()] for field in QUANTIZERS}
-
-
-class Call(NamedTuple):
-    """One call of a layer without its tensors: the arithmetic, and the operators that make it."""
-
-    recipe: Recipe
-    seed: Tensor | None
-    backend: str
-    run: Operators = DISPATCHED
-    sees: Sees | None = None
-    scales: Scales | None = None
-
-    def seeded(self, seed: Tensor | None) -> Call:
-        """The same call with another seed."""
-        return self._replace(seed=seed)
-
-    def rounded(self, x: Tensor, field: str) -> Tensor:
-        """A tensor by the quantizer of this field of the recipe, in a new tensor; x itself where
-        the recipe has none."""
-        quantizer = getattr(self.recipe, field)
-        if quantizer is None:
-            return x
-        role = _ROLES[field]
-        if self.sees is not None:
-            self.sees(x, quantizer, role)
-        site = SITE_OUTPUT if field == "output" else SITE_QUANTIZE
-        return self.run.quantize(x, quantizer.to_ints(), self.seed, role, site, self.backend)
-
-    def operand(self, x: Tensor, field: str) -> tuple[Tensor, Ints]:
-        """An operand for the products that read it: x and the quantizer that they apply, or x
-        rounded and no quantizer."""
-        quantizer: Ints = getattr(self.recipe.fused, field)
-        if not quantizer:
-            return self.rounded(x, field), ()
-        if self.sees is not None:
-            self.sees(x, getattr(self.recipe, field), _ROLES[field])
-        return x, quantizer
-
-    def sum(self, product: str, scales: Pair | None = None, fused: Fused = NOT_FUSED) -> Sum:
-        """The sum of "fprop", "dgrad" or "wgrad"."""
-        recipe, role = self.recipe, _PRODUCT_ROLES[product]
-        acc, emulated = getattr(recipe, product), product in recipe.emulated
-        return Sum(acc, self.seed, role, self.backend, fused, scales, emulated, self.run)
-
-    def product(
-        self,
-        name: str,
-        geometry: Geometry,
-        operands: tuple[Any, ...],
-        quantizers: tuple[Ints, Ints],
-        result: str,
-    ) -> Tensor:
-        """A product of the geometry, rounded by the quantizer of the field `result`, if any."""
-        applied = ()
-        # A sum that rounds its result leaves nothing to be seen before it is rounded.
-        if result and geometry.rounds and self.sees is None:
-            applied = getattr(self.recipe.fused, result)
-        how = self.sum(name, None, Fused(*quantizers, applied))
-        y = getattr(geometry, name)(*operands, how)
-        if not result or applied or getattr(self.recipe, result) is None:
-            return y
-        return self.rounded(y, result)
-
-
-_PRODUCT_ROLES = {name: Role[name.upper()] for name in PRODUCTS}
 
 
 class Geometry(Protocol):
@@ -186,6 +43,9 @@ class Geometry(Protocol):
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
     as x is, and ``matmuls`` whether the products are matmuls. ``rounds`` says whether the sum can
     round the result itself, because nothing follows it.
+
+    The operands of a product come as `factors` gives them. ``shape`` is that of the result; None in
+    fprop: as the product makes it.
     """
 
     @property
@@ -200,17 +60,6 @@ class Geometry(Protocol):
     @property
     def rounds(self) -> bool: ...
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor: ...
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
-
-    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        """The output gradient as a matrix for the gradient of a bias of this shape: a column for
-        each element of the bias, with its terms in wgrad's order."""
-        ...
-
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
@@ -220,8 +69,17 @@ class Geometry(Protocol):
         are no matmuls."""
         ...
 
-    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
-        """The gradient of this shape, from the matmul of the factors of dgrad or wgrad."""
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor: ...
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
+
+    def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        """The output gradient as a matrix for the gradient of a bias of this shape: a column for
+        each element of the bias, with its terms in wgrad's order."""
         ...
 
 
@@ -241,43 +99,211 @@ def widened_all(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor,
     return x, w, b
 
 
-def bias_gradient(
-    call: Call, g: Tensor, quantizer: Ints = (), scales: Pair | None = None
-) -> Tensor:
-    """Column sums (C,) of g (T, C), each term g * 1 exact, in wgrad's accumulator over T in
-    order."""
-    acc = call.recipe.wgrad
-    if acc.is_native:
-        return g.sum(0)
-    if scales is not None and acc.group is not None:
-        # A sum without scales is none of the unit's: it has its format and rounding.
-        acc = Accumulator(acc.fmt, acc.rounding)
-    # g, the left factor of wgrad, stands on the right.
-    acc, fused = acc.exchanged(), Fused(right=quantizer)
-    how = Sum(acc, call.seed, Role.GRAD_BIAS, call.backend, fused, scales, True, call.run)
-    return how.of(matmul_of(g.new_ones(1, g.shape[0]), g)).reshape(-1)
+class Layer(NamedTuple):
+    """The products of one call of a layer, without its tensors."""
+
+    geometry: Geometry
+    call: Call
+
+    def source_of_codes(self, x: Tensor, product: str, source: Source) -> Tensor:
+        """The tensor that the codes of a product's right operand are made from: x, or the values of
+        fprop's codes of it."""
+        readings = self.call.recipe.readings
+        if not getattr(readings, product)[1].from_codes:
+            return x
+        general = readings.fprop[1 if product == "dgrad" else 0]
+        if not general.along_k:
+            return self.call.values(source, general, x, general.key, general.ints)
+        # Of codes along the sum of fprop.
+        rows = x if self.geometry.two_activations else x.flatten(0, -2)
+        values = self.call.values(source, general, rows, general.key, general.ints)
+        return values.reshape(x.shape)
+
+    def pair(self, product: str, left: Source, right: Source, shape: torch.Size) -> Pair:
+        """Both operands of a product, as `Geometry.factors`. shape: of the result."""
+        call = self.call
+        of_left, of_right = getattr(call.recipe.readings, product)
+        first, second = left.operand, right.operand
+        if first is None and not of_left.on_matrix:
+            plain = of_left.as_is and call.sees is None
+            first = Operand(left.tensor, of_left.fused) if plain else call.operand(left, of_left)
+        if second is None and not of_right.on_matrix:
+            plain = of_right.as_is and call.sees is None
+            second = (
+                Operand(right.tensor, of_right.fused) if plain else call.operand(right, of_right)
+            )
+        x = left.tensor if first is None or of_left.on_matrix else first.values
+        y = right.tensor if second is None or of_right.on_matrix else second.values
+        if self.geometry.matmuls and not x.dim() == y.dim() == 2:
+            x, y = self.geometry.factors(product, x, y, shape)
+        if first is None:
+            first = self._of_matrix(left, of_left, x, product)
+        elif not of_left.on_matrix and x is not first.values:
+            first = first._replace(values=x)
+        if second is None:
+            second = self._of_matrix(right, of_right, y, product)
+        elif not of_right.on_matrix and y is not second.values:
+            second = second._replace(values=y)
+        return first, second
+
+    def _of_matrix(self, source: Source, reading: Reading, x: Tensor, product: str) -> Operand:
+        key = self.matrix_key(source, reading, x, product)
+        return self.call.operand_of(source, reading, x, key, reading.matrix_ints)
+
+    def matrix_key(self, source: Source, reading: Reading, matrix: Tensor, product: str) -> str:
+        """Tells the codes of one tensor's matrices apart: of a batch that is broadcast each product
+        has a matrix of its own; others are the tensor's rows."""
+        if self.geometry.two_activations and matrix.shape != source.tensor.shape:
+            return reading.matrix_key + product
+        return reading.matrix_key
+
+    def forward(self, x: Source, w: Source, b: Tensor | None) -> Tensor:
+        """The layer's result."""
+        call, geometry, recipe = self.call, self.geometry, self.call.recipe
+        if b is not None and recipe.bias is not None:
+            b = call.rounded(b, "bias")
+        left, right = operands = self.pair("fprop", x, w, x.tensor.shape)
+        shape = None
+        if left.values.dim() != x.tensor.dim():
+            shape = torch.Size([*x.tensor.shape[:-1], w.tensor.shape[-2]])
+        rounds = geometry.final and recipe.output is not None
+        # A sum that rounds its result leaves nothing to be seen before it is rounded.
+        fused = recipe.fused.output if rounds and geometry.rounds and call.sees is None else ()
+        y = geometry.fprop(left.values, right.values, b, shape, call.sum("fprop", operands, fused))
+        return call.rounded(y, "output") if rounds and not fused else y
+
+    def gradient(self, product: str, g: Source, other: Source, shape: torch.Size) -> Tensor:
+        """The gradient of this shape that dgrad or wgrad makes."""
+        call, geometry, recipe = self.call, self.geometry, self.call.recipe
+        left, right = operands = self.pair(product, g, other, shape)
+        name, make = _GRADIENTS[product], getattr(geometry, product)
+        rounds = getattr(recipe, name) is not None
+        fused: Ints = ()
+        if rounds and geometry.rounds and call.sees is None:
+            fused = getattr(recipe.fused, name)
+        y: Tensor = make(left.values, right.values, shape, call.sum(product, operands, fused))
+        return call.rounded(y, name) if rounds and not fused else y
+
+    def bias_gradient(self, g: Source, shape: torch.Size) -> Tensor:
+        """The sum of the output gradient: of g itself where products have codes of their own."""
+        call, readings = self.call, self.call.recipe.readings
+        reading = readings.wgrad[0]
+        if readings.plain_bias:
+            operand = Operand(g.tensor)
+        elif reading.on_matrix:
+            operand = Operand(call.values(g, reading, g.tensor, reading.key, reading.ints))
+        else:
+            operand = call.operand(g, reading)
+        rows = self.geometry.rows(operand.values, shape)
+        return call.bias_gradient(operand._replace(values=rows)).reshape(shape)
 
 
-class Operands(NamedTuple):
-    """fprop's operands as the other products read them too, each with the quantizer that it still
-    needs."""
-
-    x: Tensor
-    x_quantizer: Ints
-    w: Tensor
-    w_quantizer: Ints
+_GRADIENTS = {"dgrad": "grad_input", "wgrad": "grad_weight"}
 
 
-def _forward(
-    x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry, call: Call
-) -> tuple[Tensor, Operands]:
-    operands = Operands(*call.operand(x, "input"), *call.operand(w, "weight"))
-    if b is not None and call.recipe.bias is not None:
-        b = call.rounded(b, "bias")
-    quantizers = (operands.x_quantizer, operands.w_quantizer)
-    result = "output" if geometry.final else ""
-    y = call.product("fprop", geometry, (operands.x, operands.w, b), quantizers, result)
-    return y, operands
+class Kept(NamedTuple):
+    """The right operand of dgrad or wgrad as it is kept from forward.
+
+    Without a shape it is the layer's tensor, which the product reads as it would have read it in
+    forward. Else it is a rounded tensor of this shape, or its codes in a format: codes of values,
+    or of parts.
+    """
+
+    tensor: Tensor
+    shape: torch.Size | None = None
+    fmt: Ints = ()
+    in_parts: bool = False
+
+    def source(self, layer: Layer, product: str, shape: torch.Size) -> Source:
+        """The operand that the product reads, of a tensor of this shape."""
+        call = layer.call
+        reading: Reading = getattr(call.recipe.readings, product)[1]
+        if self.shape is None:
+            source = Source(self.tensor, {}, {})
+            if not reading.from_codes:
+                return source
+            return Source(layer.source_of_codes(self.tensor, product, source), {}, {})
+        if not self.in_parts:
+            values = call.run.unpack(self.tensor, self.fmt, self.shape) if self.fmt else self.tensor
+            return Source(values, {}, {}, operand=Operand(values))
+        from lpkernels.functional.scaled import saving
+
+        apart = saving.apart(self.fmt, len(self.shape))
+        if apart and not reading.in_parts:
+            operand = Operand(call.run.unpack(self.tensor, apart, self.shape))
+        else:
+            parts = saving.unpacked(call.run, self.tensor, self.fmt, self.shape)
+            operand = call.in_parts(parts, reading, self.fmt)
+        # Of the tensor only the shape is read.
+        values = operand.values
+        tensor = values if self.shape == shape else values.new_empty(()).expand(shape)
+        return Source(tensor, {}, {}, operand=operand)
+
+
+def kept(
+    layer: Layer,
+    product: str,
+    source: Source,
+    others: tuple[torch.Size, torch.Size],
+    codes_of: Tensor | None = None,
+) -> Kept:
+    """How the right operand of a product is kept.
+
+    others: the shapes of the left operand and of the result. codes_of: the tensor that the
+    operand's codes are made from, where it is known.
+    """
+    x, call = source.tensor, layer.call
+    reading: Reading = getattr(call.recipe.readings, product)[1]
+    ints, key = reading.ints, reading.key
+    if not ints or (reading.transform and not reading.is_block):
+        return Kept(x)
+    if reading.is_block:
+        return _kept_parts(layer, product, source, others, codes_of)
+    fmt = kept_format(x, ints)
+    if reading.fused:
+        codes = call.run.encode(x, reading.fused, fmt, call.backend) if fmt else None
+        return Kept(x) if codes is None else Kept(shared(codes, x), x.shape, fmt)
+    values = source.values.get(key)
+    if values is None:
+        if not fmt:
+            return Kept(x)
+        tensor = layer.source_of_codes(x, product, source) if codes_of is None else codes_of
+        values = call.values(source, reading, tensor, key, ints)
+    codes = call.run.encode(values, (), fmt, call.backend) if fmt else None
+    if codes is None:
+        return Kept(values, values.shape)
+    if reading.quantizer is not None and not reading.quantizer.is_stochastic:
+        codes = shared(codes, x)
+    return Kept(codes, values.shape, fmt)
+
+
+def _kept_parts(
+    layer: Layer,
+    product: str,
+    source: Source,
+    others: tuple[torch.Size, torch.Size],
+    codes_of: Tensor | None,
+) -> Kept:
+    from lpkernels.functional.scaled import saving
+
+    x, call = source.tensor, layer.call
+    reading: Reading = getattr(call.recipe.readings, product)[1]
+    ints, key = reading.ints, reading.key
+    if not packs(x) or not saving.is_packed(ints[InQuantizer.FORMAT]):
+        return Kept(x)
+    tensor = layer.source_of_codes(x, product, source) if codes_of is None else codes_of
+    if reading.on_matrix:
+        left = x.new_empty(()).expand(others[0])
+        _, tensor = layer.geometry.factors(product, left, tensor, others[1])
+        ints, key = reading.matrix_ints, layer.matrix_key(source, reading, tensor, product)
+    fmt = ints[InQuantizer.FORMAT]
+    parts = call.parts(source, reading, tensor, key, ints)
+    codes = saving.packed(call.run, parts, fmt, call.backend)
+    if codes is None:
+        return Kept(x)
+    if reading.quantizer is not None and not reading.quantizer.is_stochastic:
+        codes = shared(codes, x)
+    return Kept(codes, tensor.shape, fmt, True)
 
 
 def emulated_layer(
@@ -300,14 +326,14 @@ def emulated_layer(
         direct = is_direct(x, w, b, seed)
     if recipe.scaling is not None or scales is not None:
         _checks.scaling("lpkernels", recipe.scaling, scales)
-    if recipe.by_product is not None:
-        from lpkernels.functional.scaled.layer import layer_by_product
+    if recipe.readings.depends_on_shapes:
+        from lpkernels.functional.scaled import shapes
 
-        return layer_by_product(x, w, b, recipe, geometry, seed, backend, scales, direct)
+        shapes.check(geometry, recipe, x, w)
     if is_recorded(x, w, b):
-        return EmulatedLayer.apply(x, w, b, recipe, geometry, seed, backend, direct)
-    call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, new_product())
-    return _forward(x, w, b, geometry, call)[0]
+        return EmulatedLayer.apply(x, w, b, recipe, geometry, seed, backend, scales, direct)
+    call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, new_product(), scales)
+    return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
 
 
 class EmulatedLayer(torch.autograd.Function):
@@ -321,72 +347,57 @@ class EmulatedLayer(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
+        scales: Scales | None,
         direct: bool,
     ) -> Tensor:
         ctx.sees = sees = new_product()
-        call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, sees)
-        y, operands = _forward(x, w, b, geometry, call)
+        call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, sees, scales)
+        layer, readings = Layer(geometry, call), recipe.readings
         needs_x, needs_w, *_ = ctx.needs_input_grad
-        # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
-        left = right = None
+        keeps_w = needs_x and geometry.two_activations
+        of_x, of_w = readings.wgrad[1], readings.dgrad[1]
+        # Codes that backward keeps too are made once.
+        left = Source(x, {}, {}, keeps=needs_w and of_x.is_block and not of_x.own and packs(x))
+        right = Source(w, {}, {}, keeps=keeps_w and of_w.is_block and not of_w.own and packs(w))
+        y = layer.forward(left, right, b)
+        if readings.by_product:
+            left.release(of_x)
+            right.release(of_w)
+        kept_x = kept_w = None
+        # dgrad reads w, wgrad reads x: neither is kept for a gradient that nobody asks for.
         if needs_w:
-            left = saved(call, operands.x, operands.x_quantizer, recipe.input, x)
-        if needs_x:
-            right = Saved(operands.w, operands.w_quantizer)
-            # A weight that is used as it is has no copy.
-            if geometry.two_activations or operands.w is not w:
-                right = saved(call, *right[:2], recipe.weight, w)
-        ctx.save_for_backward(left and left.tensor, right and right.tensor, seed)
-        ctx.left, ctx.right = left and left[1:], right and right[1:]
+            kept_x = kept(layer, "wgrad", left, (y.shape, w.shape))
+        if keeps_w:
+            kept_w = kept(layer, "dgrad", right, (y.shape, x.shape))
+        elif needs_x:
+            kept_w = Kept(w)
+        ctx.save_for_backward(kept_x and kept_x.tensor, kept_w and kept_w.tensor, seed)
+        ctx.x, ctx.w = kept_x and kept_x[1:], kept_w and kept_w[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
+        ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        geometry, (x_shape, w_shape, b_shape) = ctx.geometry, ctx.shapes
-        left, right, seed = ctx.saved_tensors
-        run = operators_for(grad_output, left, right, seed)
-        call = Call(ctx.recipe, seed, ctx.backend, run, seeing())
+        x, w, seed = ctx.saved_tensors
+        run = operators_for(grad_output, x, w, seed)
+        layer = Layer(ctx.geometry, Call(ctx.recipe, seed, ctx.backend, run, seeing(), ctx.scales))
+        if ctx.scales is not None and ctx.scales.after_backward is not None:
+            ctx.scales.after_backward()
+        x_shape, w_shape, b_shape = ctx.shapes
         needs_x, needs_w, needs_b, *_ = ctx.needs_input_grad
+        g = Source(grad_output, {}, {})
         dx = dw = db = None
-        g, g_quantizer = call.operand(grad_output, "grad_output")
         if needs_x:
-            w, w_quantizer = Saved(right, *ctx.right).restored(call, w_shape)
-            quantizers = (g_quantizer, w_quantizer)
-            dx = call.product("dgrad", geometry, (g, w, x_shape), quantizers, "grad_input")
+            right = Kept(w, *ctx.w).source(layer, "dgrad", w_shape)
+            dx = layer.gradient("dgrad", g, right, x_shape)
+            if ctx.recipe.readings.by_product:
+                g.release(ctx.recipe.readings.wgrad[0])
         if needs_w:
-            x, x_quantizer = Saved(left, *ctx.left).restored(call, x_shape)
-            quantizers = (x_quantizer, g_quantizer)
-            dw = call.product("wgrad", geometry, (x, g, w_shape), quantizers, "grad_weight")
+            right = Kept(x, *ctx.x).source(layer, "wgrad", x_shape)
+            dw = layer.gradient("wgrad", g, right, w_shape)
         if needs_b:
-            db = bias_gradient(call, geometry.rows(g, b_shape), g_quantizer).reshape(b_shape)
-        return dx, dw, db, None, None, None, None, None
-
-
-class RoundedBothWays(torch.autograd.Function):
-    """x by the quantizer of one field of a recipe, its gradient by that of another."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        field: str,
-        gradient_field: str,
-        recipe: Recipe,
-        seed: Tensor | None,
-        backend: str,
-    ) -> Tensor:
-        ctx.save_for_backward(seed)
-        ctx.sees, ctx.field = seeing(), gradient_field
-        ctx.recipe, ctx.backend = recipe, backend
-        y = Call(recipe, seed, backend, operators_for(x, seed), seeing()).rounded(x, field)
-        return x.clone() if y is x else y
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (seed,) = ctx.saved_tensors
-        call = Call(ctx.recipe, seed, ctx.backend, operators_for(grad, seed), seeing())
-        return call.rounded(grad, ctx.field), None, None, None, None, None
+            db = layer.bias_gradient(g, b_shape)
+        return dx, dw, db, None, None, None, None, None, None

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Sum, emulated_layer, widened_all
+from lpkernels.functional.call import Sum
+from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import is_direct, matmul_of
@@ -30,35 +31,37 @@ class LinearGeometry:
     matmuls: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            rows = x.flatten(0, -2)
-            if how.run.direct and not torch.is_autocast_enabled("cpu"):
-                y = F.linear(rows, w, b)
-            else:
-                with how.by_torch(x):
-                    y = own(F.linear, rows, w, b)
-            # A view made inside a Function could not be changed in place by the layer that follows.
-            return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
-        return how.of(matmul_of(x, w.t(), b))
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return how.of(matmul_of(g, w))
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        # The product's first operand is g.
-        return how.swapped().of(matmul_of(g.flatten(0, -2).t(), x.flatten(0, -2)))
-
-    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        return g.flatten(0, -2)
-
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
-        return left.flatten(0, -2), right.flatten(0, -2) if product == "wgrad" else right
+        if left.dim() != 2:
+            left = left.flatten(0, -2)
+        if right.dim() != 2:
+            right = right.flatten(0, -2)
+        return left, right
 
-    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
-        return y.reshape(shape)
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor:
+        if not how.acc.is_native:
+            y = how.of(matmul_of(x, w.t(), b))
+        elif how.run.direct and not torch.is_autocast_enabled("cpu"):
+            y = F.linear(x, w, b)
+        else:
+            with how.by_torch(x):
+                y = own(F.linear, x, w, b)
+        # A view made inside a Function could not be changed in place by the layer that follows.
+        return y if shape is None else torch.ops.aten._unsafe_view(y, shape)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        dx = how.of(matmul_of(g, w))
+        return dx if len(shape) == 2 else dx.view(shape)
+
+    def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        return how.of(matmul_of(g.t(), x))
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        return g if g.dim() == 2 else g.flatten(0, -2)
 
 
 _GEOMETRY = LinearGeometry()

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Call, Sum, widened
+from lpkernels.functional.call import Call, Sum
+from lpkernels.functional.layer import widened
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import no_product, own

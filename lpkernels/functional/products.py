@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
-from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.call import Sum
+from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import broadcast_batch, matmul_of
@@ -91,25 +92,6 @@ class ProductGeometry:
     def _scaled(self, sums: Tensor) -> Tensor:
         return sums if self.alpha == 1 else sums * self.alpha
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            with how.by_torch(x):
-                y = self._scaled(own(torch.matmul, x, w.mT))
-                return y if b is None else y + b
-        if b is None:
-            return self._scaled(how.of(matmul_of(x, w.mT)))
-        y = self._scaled(how.rounding(()).of(matmul_of(x, w.mT)))
-        return how.add_bias(y, b, -1)
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        dx = how.of(matmul_of(*one_sum(g, w, shape)))
-        return self._scaled(dx).reshape(shape)
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        # The product's first operand is g.
-        dw = how.swapped().of(matmul_of(*one_sum(g.mT, x, shape)))
-        return self._scaled(dw).reshape(shape)
-
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
@@ -118,11 +100,30 @@ class ProductGeometry:
             return left.mT, right
         if right.dim() == 2:
             # As in a linear layer.
-            return left.flatten(0, -2), right
+            return left if left.dim() == 2 else left.flatten(0, -2), right
         return (left, right) if product == "fprop" else one_sum(left, right, shape)
 
-    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
-        return self._scaled(y).reshape(shape)
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor:
+        if how.acc.is_native:
+            with how.by_torch(x):
+                y = self._scaled(own(torch.matmul, x, w.mT))
+        else:
+            sums = how if b is None else how.rounding(())
+            y = self._scaled(sums.of(matmul_of(x, w.mT)))
+        if shape is not None:
+            # As in LinearGeometry, no view.
+            y = torch.ops.aten._unsafe_view(y, shape)
+        if b is None:
+            return y
+        return y + b if how.acc.is_native else how.add_bias(y, b, -1)
+
+    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        return self._scaled(how.of(matmul_of(g, w))).reshape(shape)
+
+    def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
+        return self._scaled(how.of(matmul_of(g.mT, x))).reshape(shape)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         padded = (1,) * (g.dim() - len(shape)) + tuple(shape)
@@ -246,25 +247,20 @@ _FIRST = LinearGeometry(final=False)
 class _OuterGeometry(ProductGeometry):
     """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,): a product with a single column."""
 
-    def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
-        y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), how)
-        # As in LinearGeometry, no view.
-        return torch.ops.aten._unsafe_view(y, y.shape[:-1])
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return super().dgrad(g.unsqueeze(-1), w, shape, how)
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return super().wgrad(x, g.unsqueeze(-1), shape, how)
-
-    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        return g
-
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
         left = left if product == "fprop" else left.unsqueeze(-1)
         return super().factors(product, left, right, shape)
+
+    def fprop(
+        self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
+    ) -> Tensor:
+        y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), shape, how)
+        return torch.ops.aten._unsafe_view(y, y.shape[:-1])
+
+    def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
+        return g
 
 
 def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None) -> None:

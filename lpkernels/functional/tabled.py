@@ -30,6 +30,7 @@ from lpkernels.arithmetic import (
     Recipe,
     axes,
 )
+from lpkernels.arithmetic.by_product import Readings, plain_readings
 from lpkernels.arithmetic.precisions import in_place_of
 from lpkernels.formats import BlockFormat, Format
 from lpkernels.formats.integers import (
@@ -90,8 +91,8 @@ class _Accumulator:
 class TabledRecipe(Recipe):
     """A Recipe whose parts stand in a table where they can."""
 
-    def _by_product(self) -> None:
-        return None
+    def _readings(self) -> Readings:
+        return plain_readings(self)
 
 
 def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
@@ -102,7 +103,7 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
     is one that takes turns with such formats.
     """
     scaled = [fmt.to_ints() for fmt in formats if isinstance(fmt, BlockFormat)]
-    if recipe.by_product is not None or not all(map(follows_from_values, scaled)):
+    if recipe.readings.by_product or not all(map(follows_from_values, scaled)):
         return recipe
     in_table = object.__new__(TabledRecipe)
     numbers, lengths, parts, recipe_axes = _read(recipe, tuple(formats))

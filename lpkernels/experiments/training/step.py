@@ -160,8 +160,7 @@ def check_sizes(
     counts: the shares of a batch, and the pieces of a share.
     Raises: ValueError: a layer refuses such a number.
     """
-    products = [recipe.by_product for recipe in recipes.values()]
-    if not any(rule is not None and rule.wgrad_input.transform for rule in products):
+    if not any(recipe.readings.wgrad[1].transform for recipe in recipes.values()):
         return
     total = len(data.train)
     sizes = {batch, total % batch or batch}

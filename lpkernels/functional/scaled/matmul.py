@@ -10,6 +10,7 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.functional import _checks
 from lpkernels.functional.layer import widened
+from lpkernels.functional.operands import Operand
 from lpkernels.functional.products import result_shape
 from lpkernels.functional.scaled import Scaled, parts_of, products
 from lpkernels.functional.torch_calls import native_sum, own
@@ -71,10 +72,10 @@ def _check(plain: dict[str, Tensor], a: Tensor | Scaled, b: Tensor | Scaled) -> 
             )
 
 
-def _operand(x: Tensor | Scaled, along: int, by_scale: bool, backend: str) -> products.Operand:
+def _operand(x: Tensor | Scaled, along: int, by_scale: bool, backend: str) -> Operand:
     """The operand whose sum runs along this axis, -1 of a or -2 of b."""
     if isinstance(x, Tensor):
-        return products.Operand(widened(x))
+        return Operand(widened(x))
     fmt, (ints, parts) = x.fmt, parts_of(x)
     if fmt.without_zero:
         raise ValueError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -21,6 +19,7 @@ from lpkernels.formats.integers import (
     scale_format,
 )
 from lpkernels.functional import _checks
+from lpkernels.functional.operands import Operand, Pair
 from lpkernels.ops import DISPATCHED, How, Operators, Product
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -30,26 +29,6 @@ _BITS = 53 - 24
 _E8M0_LEAST = -127
 # Longer than any sum.
 _WHOLE = 2**62
-
-
-class Operand(NamedTuple):
-    """One side of a product: codes, and the scales of the rows that a sum reads.
-
-    values: as the tensor lies, with the sum along axis -1 or -2.
-    scale: (..., rows, segments), of `size` products each (0: all); None without scales of blocks.
-    total: (..., rows) or (1,), the scales that multiply the outer sum; None without any.
-    fmt: the integers of the format of scales of blocks; () without them.
-    """
-
-    values: Tensor
-    scale: Tensor | None = None
-    size: int = 0
-    total: Tensor | None = None
-    fmt: Ints = ()
-
-
-#: The left and the right operand of a product.
-Pair = tuple[Operand, Operand]
 
 
 def operand(parts: ops.Parts, fmt: Ints, along: int) -> Operand:
@@ -68,7 +47,7 @@ def operand(parts: ops.Parts, fmt: Ints, along: int) -> Operand:
         rows = values.shape[-3 - along]
         by_row = by_row.repeat_interleave(tall, dim=-2)[..., :rows, :]
     total = tensor_scale.view(1) if fmt[InBlock.SCALE] == TENSOR_SCALE else None
-    return Operand(values, by_row.contiguous(), size, total, fmt)
+    return Operand(values, (), by_row.contiguous(), size, total, fmt)
 
 
 def without_scales(
@@ -127,17 +106,10 @@ def multiply(
     y = _times(y, left.total, right.total, backend, run) if after else y
     if product.bias is not None:
         channels = -1 if product.conv is None else 1
-        y = add_bias(y, product.bias, channels, sums, backend, run)
+        acc = one_chunk(sums.acc) if by_scale else sums.acc
+        y = run.add_bias(y, product.bias, channels, acc, sums.seed, sums.role, backend)
     result = how.fused.result
     return run.quantize(y, result, None, how.role, SITE_QUANTIZE, backend) if result else y
-
-
-def add_bias(
-    y: Tensor, bias: Tensor, channels: int, how: How, backend: str, run: Operators
-) -> Tensor:
-    """`ops.add_bias` in any accumulator."""
-    acc = one_chunk(how.acc) if how.acc[InAccumulator.CHUNK] < 0 else how.acc
-    return run.add_bias(y, bias, channels, acc, how.seed, how.role, backend, how.fused.result)
 
 
 def one_chunk(acc: Ints) -> Ints:

@@ -16,8 +16,8 @@ from lpkernels.arithmetic import NATIVE, Quantizer, Recipe
 from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, TableFormat
 from lpkernels.functional import Scaled, quantize, scaled
+from lpkernels.functional.call import Sum
 from lpkernels.functional.conv import ConvGeometry
-from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum
 from lpkernels.nn.observing import Call, Run, Visitor
 from lpkernels.nn.selecting import callers
@@ -61,13 +61,13 @@ class Conv:
     layer: ConvGeometry
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return self.layer.fprop(x, w, None, _NATIVE)
+        return self.layer.fprop(x, w, None, None, _NATIVE)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
         return self.layer.dgrad(g, w, shape, _NATIVE)
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.wgrad(x, g, shape, _NATIVE)
+        return self.layer.wgrad(g, x, shape, _NATIVE)
 
     def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
         return conv_lengths(w, y, self.layer.stride, self.layer.dilation, self.layer.groups)

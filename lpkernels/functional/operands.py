@@ -1,23 +1,64 @@
-"""A layer's operands as kept for backward: their codes, where the recipe rounds them."""
+"""The operands of a layer's products, and the codes in which backward's are kept."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Quantizer
+from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.ops import Ints
 
-if TYPE_CHECKING:
-    from lpkernels.functional.layer import Call
+
+class Operand(NamedTuple):
+    """One side of a product: values or codes, with a quantizer or with scales.
+
+    values: as the tensor lies, with the sum along axis -1 or -2.
+    quantizer: the product rounds the values by it as it reads them; () where it does not.
+    scale: (..., rows, segments), of `size` products each (0: all); None without scales of blocks.
+    total: (..., rows) or (1,), the scales that multiply the outer sum; None without any.
+    fmt: the integers of the format of scales of blocks; () without them.
+    """
+
+    values: Tensor
+    quantizer: Ints = ()
+    scale: Tensor | None = None
+    size: int = 0
+    total: Tensor | None = None
+    fmt: Ints = ()
+
+
+#: The left and the right operand of a product.
+Pair = tuple[Operand, Operand]
+
+
+class Source(NamedTuple):
+    """A tensor of a layer, with the codes and the values that were made of it already.
+
+    parts, values: by the key of a `Reading`.
+    keeps: whether its codes will be kept for backward, so that values are made of them.
+    operand: of the product that reads what was kept of the tensor.
+    """
+
+    tensor: Tensor
+    parts: dict[str, ops.Parts]
+    values: dict[str, Tensor]
+    keeps: bool = False
+    operand: Operand | None = None
+
+    def release(self, reading: Reading) -> None:
+        """Frees what was made for one product where the next reads codes of its own, so that they
+        lie in the same memory: pages that are new to the process cost more than their rounding."""
+        if reading.own and not reading.from_codes:
+            self.parts.clear()
+            self.values.clear()
 
 
 class _Switch(threading.local):
@@ -51,35 +92,6 @@ def packed_activations(on: bool) -> Iterator[None]:
         _switch.packs = before
 
 
-class Saved(NamedTuple):
-    """A kept tensor: itself, with the quantizer that it still needs, or its codes in a format."""
-
-    tensor: Tensor
-    quantizer: Ints = ()
-    fmt: Ints = ()
-
-    def restored(self, call: Call, shape: torch.Size) -> tuple[Tensor, Ints]:
-        """The operand, and the quantizer that its product must apply."""
-        if not self.fmt:
-            return self.tensor, self.quantizer
-        return call.run.unpack(self.tensor, self.fmt, shape), ()
-
-
-def saved(
-    call: Call, x: Tensor, remaining: Ints, quantizer: Quantizer | None, source: Tensor
-) -> Saved:
-    """How x, one of a layer's operands, is kept.
-
-    remaining is the quantizer that x still needs, () if x is rounded; quantizer is the recipe's;
-    source is the tensor that the layer was called with, on which the codes are shared.
-    """
-    fmt = () if quantizer is None else _kept_format(x, quantizer)
-    codes = call.run.encode(x, remaining, fmt, call.backend) if fmt else None
-    if quantizer is None or codes is None:
-        return Saved(x, remaining)
-    return Saved(codes if quantizer.is_stochastic else shared(codes, source), (), fmt)
-
-
 def shared(codes: Tensor, source: Tensor) -> Tensor:
     """The codes that another layer keeps of source, if they have the bytes of codes; else codes.
 
@@ -96,10 +108,9 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     return codes
 
 
-def _kept_format(x: Tensor, quantizer: Quantizer) -> Ints:
+def kept_format(x: Tensor, ints: Ints) -> Ints:
     """The format in which x, rounded by a quantizer, is kept as codes, as packing takes it: its
     integers, or the row of the quantizer. () where x is kept itself."""
-    ints = quantizer.to_ints()
     if isinstance(ints, ops.Row):
         at_once = _checks.constant(ops.packs_at_once, x.device.type)
         return ints if _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and at_once else ()
