@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +12,7 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.call import Call
-from lpkernels.functional.layer import emulated_layer, widened, widened_all
+from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
 from lpkernels.functional.storing import masked, stored
@@ -24,6 +24,8 @@ _MHA = "multi_head_attention_forward"
 
 # (left, right, "scores" or "values") -> left @ right.
 Matmul = Callable[[Tensor, Tensor, str], Tensor]
+# (x, w, b, "in_proj_q", "in_proj_k", "in_proj_v" or "out_proj") -> x @ w.T + b.
+Linear = Callable[[Tensor, Tensor, Tensor | None, str], Tensor]
 
 
 def scaled_dot_product_attention(
@@ -138,19 +140,21 @@ def attended(
     return stored(matmul(weights, value, "values"), "values"), weights
 
 
-def additive_mask(function: str, name: str, mask: Tensor | None, hides: bool) -> Tensor | None:
-    """A mask as a float32 addend of the scores; a bool one hides where it is ``hides``."""
+def additive_mask(
+    function: str, name: str, mask: Tensor | None, hides: bool, dtype: torch.dtype = torch.float32
+) -> Tensor | None:
+    """A mask as an addend of the scores; a bool one hides where it is ``hides``."""
     if mask is None:
         return None
     _checks.tensor(function, name, mask)
     if mask.dtype == torch.bool:
-        return hiding(mask if hides else ~mask, torch.float32)
+        return hiding(mask if hides else ~mask, dtype)
     if not mask.dtype.is_floating_point:
         raise TypeError(
             f"{function}: {name} is {mask.dtype}; expected bool or a floating dtype; "
             f"{name}.bool() takes what is not 0 as True"
         )
-    return mask.float()
+    return mask.to(dtype)
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -204,14 +208,8 @@ def _check_broadcast(
         _checks.broadcasts(_SDPA, "attn_mask", mask, (*batch, q[-2], k[-2]))
 
 
-# The three projections come first. Attention is two products with one seed.
-_ATTENTION, _OUT = 3, 4
-
-
-def _linear(call: Call, index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    seed = seeds.seed_of_product(call.seed, index)
-    operands = widened_all(x, weight, bias)
-    return emulated_layer(*operands, call.recipe, LinearGeometry(), seed, call.backend)
+# The number of each part's seed; attention is two products with one seed.
+_SEEDS = {"in_proj_q": 0, "in_proj_k": 1, "in_proj_v": 2, "attention": 3, "out_proj": 4}
 
 
 def multi_head_attention_forward(
@@ -282,14 +280,18 @@ def multi_head_attention_forward(
     """
     recipe = as_recipe(recipe)
     inner = recipe if attention_recipe is None else as_recipe(attention_recipe)
+    of: dict[str, Any] = {
+        "query": query, "key": key, "value": value, "embed_dim_to_check": embed_dim_to_check,
+        "num_heads": num_heads, "in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias,
+        "bias_k": bias_k, "bias_v": bias_v, "add_zero_attn": add_zero_attn, "dropout_p": dropout_p,
+        "out_proj_weight": out_proj_weight, "out_proj_bias": out_proj_bias, "training": training,
+        "key_padding_mask": key_padding_mask, "need_weights": need_weights, "attn_mask": attn_mask,
+        "use_separate_proj_weight": use_separate_proj_weight, "q_proj_weight": q_proj_weight,
+        "k_proj_weight": k_proj_weight, "v_proj_weight": v_proj_weight, "static_k": static_k,
+        "static_v": static_v, "average_attn_weights": average_attn_weights, "is_causal": is_causal,
+    }  # fmt: skip
     if recipe.is_torch and inner.is_torch:
-        masks = (key_padding_mask, need_weights, attn_mask)
-        projections = (use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight)
-        bias = (in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn)
-        inputs = (query, key, value, embed_dim_to_check, num_heads)
-        out = (dropout_p, out_proj_weight, out_proj_bias, training)
-        rest = (*projections, static_k, static_v, average_attn_weights, is_causal)
-        return own(F.multi_head_attention_forward, *inputs, *bias, *out, *masks, *rest)
+        return own(F.multi_head_attention_forward, **of)
     _checks.operands(_MHA, query=query, key=key, value=value, out_proj_weight=out_proj_weight)
     _check_sizes(query, key, value, embed_dim_to_check, num_heads)
     if is_causal and attn_mask is None:
@@ -304,32 +306,42 @@ def multi_head_attention_forward(
         if product_recipe.axes:
             check_axes(product_recipe, tensor_ranks)
     draws = recipe.is_stochastic or inner.is_stochastic
-    call = Call(recipe, seeds.seed_for(draws, generator), backend)
-    weights = (q_proj_weight, k_proj_weight, v_proj_weight)
-    if not use_separate_proj_weight:
-        weights = (in_proj_weight, None, None)
-    batched = query.dim() == 3
-    q, k, v = _projected(call, apart(query, key, value), weights, in_proj_bias)
+    seed = seeds.seed_for(draws, generator)
+
+    def linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
+        own_seed = seeds.seed_of_product(seed, _SEEDS[part])
+        return emulated_layer(*widened_all(x, w, b), recipe, LinearGeometry(), own_seed, backend)
+
+    of.update(zip(("query", "key", "value"), apart(query, key, value), strict=True))
+    inner_seed = seeds.seed_of_product(seed, _SEEDS["attention"])
+    return multi_head(of, linear, matmul_under(inner, inner_seed, backend))
+
+
+def multi_head(
+    of: Mapping[str, Any], linear: Linear, matmul: Matmul
+) -> tuple[Tensor, Tensor | None]:
+    """torch's multi_head_attention_forward of checked arguments, which `of` has by their names;
+    ``linear`` and ``matmul`` make its products. ``lpkernels.nn.observing`` shares it."""
+    heads, need_weights, batched = of["num_heads"], of["need_weights"], of["query"].dim() == 3
+    q, k, v = _projected(of, linear)
     length, batch = q.shape[:2]
-    k, v = _with_rows(k, bias_k, batch), _with_rows(v, bias_v, batch)
-    q, k, v = (_heads(x, num_heads) for x in (q, k, v))
-    k = k if static_k is None else widened(static_k)
-    v = v if static_v is None else widened(static_v)
-    if add_zero_attn:
+    sizes = (batch, heads, length, k.shape[0])
+    k, v = _with_rows(k, of["bias_k"], batch), _with_rows(v, of["bias_v"], batch)
+    q, k, v = (_heads(x, heads) for x in (q, k, v))
+    k = k if of["static_k"] is None else of["static_k"].to(k.dtype)
+    v = v if of["static_v"] is None else of["static_v"].to(v.dtype)
+    if of["add_zero_attn"]:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
-    sizes = (batch, num_heads, length, key.shape[0])
-    mask = _mask(attn_mask, key_padding_mask, sizes, k.shape[1], batched)
-    p = dropout_p if training else 0.0
-    matmul = matmul_under(inner, seeds.seed_of_product(call.seed, _ATTENTION), backend)
-    empty = math.nan if need_weights else 0.0
-    y, shares = attended(q, k, v, mask, p, None, matmul, empty)
-    y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)
-    y = stored(_linear(call, _OUT, y, out_proj_weight, out_proj_bias), "out_proj")
+    mask = _mask(of["attn_mask"], of["key_padding_mask"], sizes, k, batched)
+    p = of["dropout_p"] if of["training"] else 0.0
+    y, shares = attended(q, k, v, mask, p, None, matmul, math.nan if need_weights else 0.0)
+    y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * heads)
+    y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
     y = y if batched else y.squeeze(1)
     if not need_weights:
         return y, None
-    shares = shares.unflatten(0, (batch, num_heads))
-    shares = stored(shares.mean(1) if average_attn_weights else shares, "mean")
+    shares = shares.unflatten(0, (batch, heads))
+    shares = stored(shares.mean(1) if of["average_attn_weights"] else shares, "mean")
     return y, shares if batched else shares.squeeze(0)
 
 
@@ -363,21 +375,18 @@ def apart(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Te
     return query, own_key, own_value
 
 
-def _projected(
-    call: Call,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    weights: tuple[Tensor | None, Tensor | None, Tensor | None],
-    bias: Tensor | None,
-) -> list[Tensor]:
-    """query, key and value, each (length, N, E); weights[1] is None where weights[0] is all."""
-    packed, embed = weights[1] is None, inputs[0].shape[-1]
+def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
+    """query, key and value, each (length, N, E)."""
+    packed, bias = not of["use_separate_proj_weight"], of["in_proj_bias"]
+    embed = of["query"].shape[-1]
     if bias is not None and bias.shape != (3 * embed,):
         raise ValueError(f"{_MHA}: in_proj_bias has shape {tuple(bias.shape)}; expected (3 * E,)")
     biases = (None, None, None) if bias is None else bias.split(embed)
     results: list[Tensor] = []
     pieces: Sequence[Tensor] = ()
-    for i, x in enumerate(inputs):
-        w = weights[0] if packed else weights[i]
+    for i, name in enumerate(("query", "key", "value")):
+        x = of[name]
+        w = of["in_proj_weight" if packed else f"{name[0]}_proj_weight"]
         expected = (3 * embed if packed else embed, x.shape[-1])
         if w is None or w.shape != expected:
             raise ValueError(
@@ -388,14 +397,16 @@ def _projected(
             # Autograd joins the gradients of one split, and would add those of three.
             pieces = pieces or w.split(embed)
             w = pieces[i]
-        y = _linear(call, i, x if x.dim() == 3 else x.unsqueeze(1), w, biases[i])
-        results.append(stored(y, f"in_proj_{'qkv'[i]}"))
+        part = f"in_proj_{name[0]}"
+        results.append(
+            stored(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)
+        )
     return results
 
 
 def _with_rows(x: Tensor, row: Tensor | None, batch: int) -> Tensor:
     """x (S, N, E) and bias_k or bias_v (1, 1, E) as one more key."""
-    return x if row is None else torch.cat([x, widened(row).expand(1, batch, -1)])
+    return x if row is None else torch.cat([x, row.to(x.dtype).expand(1, batch, -1)])
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -407,13 +418,14 @@ def _mask(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
     sizes: tuple[int, int, int, int],
-    keys: int,
+    k: Tensor,
     batched: bool,
 ) -> Tensor | None:
-    """Both masks as one that is added to the scores (N * heads, L, keys); sizes: (N, heads, L, S).
-    All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
+    """Both masks as one that is added to the scores (N * heads, L, keys) of the keys k; sizes: (N,
+    heads, L, S). All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
     batch, heads, length, sources = sizes
-    shown = additive_mask(_MHA, "attn_mask", attn_mask, True)
+    keys = k.shape[1]
+    shown = additive_mask(_MHA, "attn_mask", attn_mask, True, k.dtype)
     if shown is not None and attn_mask is not None:
         shown = shown.unsqueeze(0) if shown.dim() == 2 else shown
         if shown.shape not in ((1, length, sources), (batch * heads, length, sources)):
@@ -422,7 +434,7 @@ def _mask(
                 f"(N * heads, L, S) with L={length}, S={sources}, N * heads={batch * heads}"
             )
         shown = F.pad(shown, (0, keys - sources))
-    padding = additive_mask(_MHA, "key_padding_mask", key_padding_mask, True)
+    padding = additive_mask(_MHA, "key_padding_mask", key_padding_mask, True, k.dtype)
     if padding is None or key_padding_mask is None:
         return shown
     padding = padding if batched else padding.unsqueeze(0)

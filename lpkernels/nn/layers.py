@@ -163,7 +163,7 @@ class _Bilinear(_OfAttributes):
     def _ranks(cls, layer: Any) -> tuple[Ranks, ...]:
         return bilinear_ranks(layer.bias)
 
-    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:  # type: ignore[override]
         return self._computed(input1, input2)
 
 

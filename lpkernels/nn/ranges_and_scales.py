@@ -241,7 +241,7 @@ class OneInput(Emulated):
         """A state_dict may lack the range and the scales: it is loaded with a warning."""
         kept = kept_scales(self)
         scales = {} if kept is None else {f"{SCALING}.{k}": x for k, x in kept.named_buffers()}
-        ranges = {name: self._buffers[name] for name in (RANGE, WEIGHT) if name in self._buffers}
+        ranges = {k: x for k, x in self.named_buffers(recurse=False) if k in (RANGE, WEIGHT)}
         for values, without in ((ranges, _WITHOUT_RANGE), (scales, _WITHOUT_SCALES)):
             lacking = [name for name in values if prefix + name not in state_dict]
             for name in lacking:

@@ -1,6 +1,5 @@
 """observe: which calls are told, in what names, and with which tensors."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.nn.observing import PRODUCTS, Call, observe
-from lpkernels.nn.observing.attention import multi_head_attention
+from lpkernels.nn.observing.parts import multi_head_attention
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
@@ -135,8 +134,6 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
         (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
         (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
          NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)"),
-        (nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {"depth": "parts"},
-         NotImplementedError, "^multi_head_attention_forward with add_zero_attn"),
     ])  # fmt: skip
 def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
     with pytest.raises(error, match=message):
@@ -172,19 +169,21 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
 
 def parts_of(layer: nn.MultiheadAttention, x: Tensor, **options: Any) -> tuple[Any, Any]:
     """The result of the observer's parts and the layer's own result, with the same draws."""
-    call = inspect.signature(F.multi_head_attention_forward).bind(
-        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, layer.dropout,
-        layer.out_proj.weight, layer.out_proj.bias, **options,
-    )  # fmt: skip
-    call.apply_defaults()
+    names = "in_proj_weight in_proj_bias bias_k bias_v add_zero_attn".split()
+    of = {
+        "query": x, "key": x, "value": x, "embed_dim_to_check": 8, "num_heads": 2,
+        **{name: getattr(layer, name) for name in names}, "dropout_p": layer.dropout,
+        "out_proj_weight": layer.out_proj.weight, "out_proj_bias": layer.out_proj.bias, **options,
+    }  # fmt: skip
     torch.manual_seed(3)
-    found = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
+    found = multi_head_attention(of, linear=linear, matmul=matmul)
     torch.manual_seed(3)
     return found, layer(x, x, x, **options)
 
 
 @each("average", [False, True])
 def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
-    layer, x = nn.MultiheadAttention(8, 2, dropout=0.5), torch.randn(3, 2, 8)
+    more = {"add_bias_kv": average, "add_zero_attn": average}
+    layer, x = nn.MultiheadAttention(8, 2, dropout=0.5, **more), torch.randn(3, 2, 8)
     found, want = parts_of(layer, x, average_attn_weights=average)
     torch.testing.assert_close(found, want)

@@ -141,7 +141,6 @@ UNTRACED = [
     (of_weight(convolution), X, "torch's convolution"),
     (nn.LSTM(4, 4, proj_size=2), X.unsqueeze(1), "proj_size"),
     (nn.Bilinear(4, 4, 2), (X, X), "bilinear"),
-    (nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), "add_zero_attn"),
     (torch.jit.script(nn.Linear(4, 4)), X, "TorchScript"),
 ]
 MODELS = [

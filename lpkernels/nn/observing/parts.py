@@ -1,8 +1,13 @@
-"""Functions of torch that are several products, computed product by product, each one reported."""
+"""Functions of torch that are several products, computed product by product, each one reported.
+
+A recurrent gate's two products are kept apart: the input's is one product over all steps; the
+hidden state's is one per step whose weight gradient is one sum over all steps.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +16,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.functional.cells import CELLS
-from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
-from lpkernels.nn.observing.recurrent import recurrent, stepped
+from lpkernels.functional.attention import Linear, Matmul, attended, multi_head
+from lpkernels.functional.cells import CELLS, Cell
 from lpkernels.nn.observing.reporting import Reporter
+
+
+def dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    matmul: Matmul,
+) -> Tensor:
+    """torch's scaled_dot_product_attention; ``matmul`` makes its two products."""
+    if enable_gqa:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
+    mask = attn_mask
+    if is_causal:
+        sizes = (query.shape[-2], key.shape[-2])
+        seen = torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
+        hides = False if mask is not None and mask.dtype == torch.bool else -math.inf
+        mask = seen if mask is None else mask.masked_fill(~seen, hides)
+    empty = None if attn_mask is None else 0.0
+    return attended(query, key, value, mask, dropout_p, scale, matmul, empty)[0]
+
+
+def multi_head_attention(
+    of: dict[str, Any], *, linear: Linear, matmul: Matmul
+) -> tuple[Tensor, Tensor | None]:
+    """torch's multi_head_attention_forward for the arguments `of`, by name."""
+    bound = inspect.signature(F.multi_head_attention_forward).bind(**of)
+    bound.apply_defaults()
+    return multi_head(bound.arguments, linear, matmul)
+
+
+def _stepped(cell: Cell, zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The new state, from the two products of the gates."""
+    h, c, _ = cell.forward(zx, zh, state[0], state[1] if len(state) > 1 else None)
+    return (h,) if c is None else (h, c)
 
 
 @dataclass
@@ -80,37 +125,41 @@ def in_parts(
     return PARTS[name](_Products(reporter, name, function), arguments)
 
 
-def _sdpa(products: _Products, of: dict[str, Any]) -> Tensor:
-    return dot_product_attention(**of, matmul=products.matmul)[0]
-
-
-def _multi_head(products: _Products, of: dict[str, Any]) -> Any:
-    bound = inspect.signature(F.multi_head_attention_forward).bind(**of)
-    bound.apply_defaults()
-    of = bound.arguments
-    added = [k for k in ("bias_k", "bias_v", "static_k", "static_v") if of[k] is not None]
-    added += ["add_zero_attn"] if of["add_zero_attn"] else []
-    if added:
-        raise products.refuse(", ".join(added), "take a model without")
-    return multi_head_attention(of, linear=products.linear, matmul=products.matmul)
-
-
-def _recurrent(products: _Products, of: dict[str, Any]) -> Any:
+def _recurrent(products: _Products, of: dict[str, Any]) -> tuple[Tensor, ...]:
+    """All layers and directions, over an input (T, N, I)."""
     kind, weights, biases = products.name, of["params"], of["has_biases"]
-    state: tuple[Tensor, ...] = tuple(of["hx"]) if kind == "lstm" else (of["hx"],)
+    cell = CELLS[kind]
+    states: tuple[Tensor, ...] = tuple(of["hx"]) if kind == "lstm" else (of["hx"],)
     packed = "batch_sizes" in of
-    projected = kind == "lstm" and state[0].shape[-1] != state[1].shape[-1]
-    if packed or projected or len(weights) % (4 if biases else 2):
+    projected = kind == "lstm" and states[0].shape[-1] != states[1].shape[-1]
+    per = 4 if biases else 2
+    if packed or projected or len(weights) % per:
         what = "a packed sequence" if packed else "proj_size"
         raise products.refuse(what, "take padded sequences and no projection")
-    first = of["batch_first"]
-    y, last = recurrent(
-        CELLS[kind], of["input"].transpose(0, 1) if first else of["input"], state, weights,
-        biases=biases, layers=of["num_layers"], dropout=of["dropout"], train=of["train"],
-        both=of["bidirectional"], linear=products.linear, step_linear=products.step_linear,
-    )  # fmt: skip
+    x = of["input"].transpose(0, 1) if of["batch_first"] else of["input"]
+    last: list[tuple[Tensor, ...]] = []
+    for layer in range(of["num_layers"]):
+        outputs = []
+        for reverse in (False, True) if of["bidirectional"] else (False,):
+            index = len(last)
+            w_ih, w_hh, *b = weights[index * per : (index + 1) * per]
+            b_ih, b_hh = b if biases else (None, None)
+            name = f"l{layer}{'_reverse' if reverse else ''}"
+            zx = products.linear(x, w_ih, b_ih, f"ih_{name}")
+            state = tuple(s[index] for s in states)
+            steps: list[Tensor] = []
+            for t in reversed(range(len(x))) if reverse else range(len(x)):
+                zh = products.step_linear(state[0], w_hh, b_hh, f"hh_{name}")
+                state = _stepped(cell, zx[t], zh, state)
+                steps.append(state[0])
+            last.append(state)
+            outputs.append(torch.stack(steps[::-1] if reverse else steps))
+        x = torch.cat(outputs, dim=-1)
+        if of["dropout"] and layer + 1 < of["num_layers"]:
+            x = torch.dropout(x, of["dropout"], of["train"])
     products.report_steps()
-    return (y.transpose(0, 1) if first else y, *last)
+    y = x.transpose(0, 1) if of["batch_first"] else x
+    return (y, *(torch.stack(parts) for parts in zip(*last, strict=True)))
 
 
 def _cell(products: _Products, of: dict[str, Any]) -> Any:
@@ -119,13 +168,17 @@ def _cell(products: _Products, of: dict[str, Any]) -> Any:
     state = tuple(of["hx"]) if kind == "lstm" else (of["hx"],)
     zx = products.linear(of["input"], of["w_ih"], of.get("b_ih"), "ih")
     zh = products.linear(state[0], of["w_hh"], of.get("b_hh"), "hh")
-    found = stepped(CELLS[kind], zx, zh, state)
-    return found if kind == "lstm" else found[0]
+    state = _stepped(CELLS[kind], zx, zh, state)
+    return state if kind == "lstm" else state[0]
 
 
 PARTS: dict[str, Callable[[_Products, dict[str, Any]], Any]] = {
-    "scaled_dot_product_attention": _sdpa,
-    "multi_head_attention_forward": _multi_head,
+    "scaled_dot_product_attention": lambda products, of: dot_product_attention(
+        **of, matmul=products.matmul
+    ),
+    "multi_head_attention_forward": lambda products, of: multi_head_attention(
+        of, linear=products.linear, matmul=products.matmul
+    ),
     **dict.fromkeys(CELLS, _recurrent),
     **dict.fromkeys([f"{kind}_cell" for kind in CELLS], _cell),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from torch.nn import _reduction
 from torch.nn import functional as F
 
 from lpkernels.functional.storing import Stores, stored, storing
-from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
+from lpkernels.nn.observing.parts import dot_product_attention, multi_head_attention
 from lpkernels.nn.torch_functions import arguments_of
 
 
@@ -115,14 +114,12 @@ def in_parts(
             return torch.matmul(left, right)
 
         if name == "scaled_dot_product_attention":
-            return dot_product_attention(**of, matmul=matmul)[0]
-        bound = inspect.signature(F.multi_head_attention_forward).bind(**of)
-        bound.apply_defaults()
+            return dot_product_attention(**of, matmul=matmul)
 
         def linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
             return F.linear(x, w, b)
 
-        return multi_head_attention(bound.arguments, linear=linear, matmul=matmul)
+        return multi_head_attention(of, linear=linear, matmul=matmul)
 
 
 def _cross_entropy_of_logs(
