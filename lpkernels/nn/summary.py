@@ -204,16 +204,15 @@ def summary(
     """
     check_model("summary", model)
     # Imported late: few programs ask for a summary.
+    from lpkernels.nn.observing.observer import arguments, left_as_found
     from lpkernels.nn.observing.operators import Operators
-    from lpkernels.nn.observing.reporting import Runs
-    from lpkernels.nn.observing.tracing import arguments, left_as_found
 
     _check_batch(model, inputs, kwargs)
     positional: Sequence[Any] = inputs
     if len(inputs) == 1 and kwargs is None:
         positional, kwargs = arguments(inputs[0])
     named = kwargs or {}
-    operators = Operators(Runs())
+    operators = Operators()
     # Nothing is compiled before the compiler was imported.
     compiles = "torch._dynamo" in sys.modules
     with (

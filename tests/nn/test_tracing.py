@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.nn.observing import Call, Visitor
-from lpkernels.nn.observing.tracing import trace
+from lpkernels.nn.observing.observer import trace
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 

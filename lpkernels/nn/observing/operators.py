@@ -41,14 +41,14 @@ class Operation(NamedTuple):
 
 
 class Operators(TorchDispatchMode):
-    """Counts the products of a model that runs inside it, while `runs` follows the modules."""
+    """Counts the products of a model that runs inside it, while its `runs` follow the modules."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.runs = runs
-        runs.keeps_order = True
+        self.runs = Runs()
+        self.runs.keeps_order = True
         #: How often each was called, in the order of the first calls.
         self.counts: Counter[Operation] = Counter()
 

@@ -17,9 +17,8 @@ from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.observing.observer import arguments, trace
 from lpkernels.nn.observing.operators import Operators
-from lpkernels.nn.observing.reporting import Runs
-from lpkernels.nn.observing.tracing import arguments, trace
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
@@ -218,7 +217,7 @@ def plan(
     operand's format, and the exponents have `exp_bits`, or 8 where they are not given: the table
     then says "not measured".
 
-    The model and torch's random state are left as found (`nn.observing.tracing.trace`). A layer
+    The model and torch's random state are left as found (`nn.observing.observer.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
     `convert` computes by one recipe (attention, recurrent layers, calls in a forward) share the
     widest accumulators. The length of a strided dgrad is its longest sum.
@@ -286,7 +285,7 @@ def plan(
             "or from shapes alone nothing is; leave one of the two out, or measure a sample"
         )
     args, kwargs = arguments(sample)
-    below = Operators(Runs())
+    below = Operators()
     trace(model, products, *args, kwargs=kwargs, loss=loss, depth="parts", operators=below)
     if not products.statistics:
         raise ValueError("plan: the model made no matrix product and no convolution to plan for")

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels.formats.checks import checked_bool
 from lpkernels.functional.torch_calls import watching
-from lpkernels.nn.observing.tracing import arguments
+from lpkernels.nn.observing.observer import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.nn.torch_functions import name_of, operation_of
 from lpkernels.techniques import checks

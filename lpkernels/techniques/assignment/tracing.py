@@ -19,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
 from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Run, Visitor, observe
-from lpkernels.nn.observing.tracing import arguments, left_as_found
+from lpkernels.nn.observing.observer import arguments, left_as_found
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques._nested import all_tensors

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from lpkernels._table import Tabular, TextTable
-from lpkernels.nn.observing.tracing import left_as_found
+from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
 from lpkernels.techniques.cpt.scheduler import attributes_kept

@@ -25,7 +25,6 @@ from lpkernels.formats import FloatFormat, Format
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.observing.operators import Operators
-from lpkernels.nn.observing.reporting import Runs
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.advice import (
@@ -268,7 +267,7 @@ class Diagnosis(Report):
         # Layers have the names that they have without the wrapper.
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
-        self._visitor, self._operators = visitor, Operators(Runs())
+        self._visitor, self._operators = visitor, Operators()
         self._open: ExitStack | None = None
 
     def __enter__(self) -> Diagnosis:

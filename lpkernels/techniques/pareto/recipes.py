@@ -20,7 +20,7 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import Format
 from lpkernels.formats.checks import set_fields
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor
-from lpkernels.nn.observing.tracing import trace
+from lpkernels.nn.observing.observer import trace
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
@@ -167,7 +167,7 @@ def count_tensors(
 ) -> dict[str, int]:
     """The counts that `training_memory` takes, of one forward pass on these inputs.
 
-    The model is left as it was (`nn.observing.tracing.trace`); on the meta device it computes
+    The model is left as it was (`nn.observing.observer.trace`); on the meta device it computes
     nothing and allocates nothing.
 
     Args:
