@@ -68,7 +68,7 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
     cls = plain_class(module)
     emulating = cls if issubclass(cls, Emulated) else _emulating(cls)
-    tensor_ranks: tuple[Ranks, ...] = emulating._ranks(module)
+    tensor_ranks: tuple[Ranks, ...] = () if emulating is None else emulating._ranks(module)
     return tensor_ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,6 +25,7 @@ from lpkernels.nn.selecting import (
     attention_names,
     matches,
     named,
+    nothing_matched,
     show,
     show_layers,
 )
@@ -44,12 +45,34 @@ class NotEmulatedWarning(UserWarning):
     has no layer that multiplies."""
 
 
-def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> None:
-    """Refuses a name in include, in exclude or as a key of the mapping that fits no module of the
-    model, whether converted or not. Classes and functions may fit none.
+def chosen_layers(
+    wanted: Selection, model: Module, candidates: list[Layer], *, functions: bool = True
+) -> list[tuple[Layer, Recipe]]:
+    """The candidates that are selected, each with its recipe, whether it can be emulated or not.
 
-    Raises: ValueError: there is such a name; the names that are near it are given.
+    functions: whether products that are called as functions count.
+
+    Raises: ValueError: nothing can be emulated, or a part of the selection means nothing.
     """
+    _refuse_unknown_names(wanted, model)
+    _refuse_graphs(wanted, model, functions)
+    able = [layer for layer in candidates if not layer.why_not and wanted.means(layer)]
+    if wanted.function == "convert":
+        _refuse_unsupported(wanted, model, candidates, able)
+    _refuse_dead_rules(wanted, able)
+    chosen = [(x, recipe) for x in candidates if (recipe := wanted.recipe_of(x)) is not None]
+    if all(layer.why_not for layer, _ in chosen):
+        raise ValueError(nothing_matched(wanted, candidates))
+    for layer, recipe in chosen:
+        if recipe.axes and not layer.why_not:
+            owner = f"{wanted.function}: {layer.names[0]!r}"
+            check_axes(recipe, *_classes.ranks(layer.module), owner=owner)
+    return chosen
+
+
+def _refuse_unknown_names(chosen: Selection, model: Module) -> None:
+    """Refuses a name in include, in exclude or as a key of the mapping that fits no module of the
+    model, whether converted or not. Classes and functions may fit none."""
     names = [name for all_names, _ in named(model) for name in all_names]
     heads = [all_names for all_names, x in named(model) if isinstance(x, MultiheadAttention)]
     keys = [*names, *(name for all_names in heads for name in attention_names(all_names))]
@@ -66,7 +89,7 @@ def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> Non
         if any(type(x).__name__ == pattern for _, x in named(model)):
             advice = f"a class is given without quotes, as torch.nn.{pattern}"
         raise ValueError(
-            f"{function}: {what}{pattern!r} fits the name of no module; {advice}. A glob is "
+            f"{chosen.function}: {what}{pattern!r} fits the name of no module; {advice}. A glob is "
             "compared with the full name. Nothing was changed"
         )
 
@@ -75,19 +98,15 @@ def _fits(pattern: str, names: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def refuse_unsupported(
-    function: str, chosen: Selection, model: Module, candidates: list[Layer], *, keys: bool
+def _refuse_unsupported(
+    chosen: Selection, model: Module, candidates: list[Layer], able: list[Layer]
 ) -> None:
-    """Refuses a pattern of include, or with ``keys`` a key of the mapping, that matches modules but
-    none that can be emulated. A function of (name, module) is not asked about such modules. Layers
-    that cannot be emulated are no obstacle to a key if they are excluded or are to be torch's own.
-
-    Raises: ValueError: there is such a pattern; its modules are named.
-    """
+    """Refuses a pattern of include, or a key of the user's mapping, that matches modules but none
+    that can be emulated. A function of (name, module) is not asked about such modules. Layers that
+    cannot be emulated are no obstacle to a key if they are excluded or are to be torch's own."""
     patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
-    patterns += chosen.rules if keys else []
+    patterns += chosen.rules if chosen.is_mapping else []
     by_module = {layer.module: layer for layer in candidates}
-    able = [layer for layer in candidates if not layer.why_not and chosen.means(layer)]
     for pattern, recipe in patterns:
         if not isinstance(pattern, _SAYS_WHICH) or any(matches(pattern, x) for x in able):
             continue
@@ -102,30 +121,15 @@ def refuse_unsupported(
         if blocked:
             asked = f"{'include=' if recipe is None else 'the key '}{show([pattern])}"
             raise ValueError(
-                f"{function}: no layer matched {asked}: lpkernels cannot emulate "
+                f"{chosen.function}: no layer matched {asked}: lpkernels cannot emulate "
                 f"{show_layers(blocked)}. Nothing was converted. 'name.*' are the layers in a "
                 "container; norms, Softmax and GELU are meant only where a pattern is their class"
             )
 
 
-def refuse_axes(function: str, chosen: Sequence[tuple[Layer, Recipe]]) -> None:
-    """Refuses a recipe with a format along an axis that a tensor of its layer lacks.
-
-    Raises: ValueError: there is one; the layer and the tensor are named.
-    """
-    for layer, recipe in chosen:
-        if recipe.axes and not layer.why_not:
-            owner = f"{function}: {layer.names[0]!r}"
-            check_axes(recipe, *_classes.ranks(layer.module), owner=owner)
-
-
-def refuse_dead_rules(function: str, chosen: Selection, candidates: list[Layer]) -> None:
+def _refuse_dead_rules(chosen: Selection, able: list[Layer]) -> None:
     """Refuses a name as a key of the mapping behind a wider key with another recipe, and FIRST and
-    LAST behind "*".
-
-    Raises: ValueError: there is such a key.
-    """
-    able = [layer for layer in candidates if not layer.why_not and chosen.means(layer)]
+    LAST behind "*"."""
     matched = [
         {i for i, x in enumerate(able) if isinstance(p, _SAYS_WHICH) and matches(p, x)}
         for p, _ in chosen.rules
@@ -141,20 +145,17 @@ def refuse_dead_rules(function: str, chosen: Selection, candidates: list[Layer])
             if is_lost and wider_recipe != recipe:
                 lost = show_layers([able[k] for k in sorted(matched[i])])
                 raise ValueError(
-                    f"{function}: the key {show([pattern])} never applies, since the first match "
-                    f"wins and {show([wider])} before it takes {lost}; put the narrower key first"
+                    f"{chosen.function}: the key {show([pattern])} never applies, since the first "
+                    f"match wins and {show([wider])} before it takes {lost}; put the narrower key "
+                    "first"
                 )
 
 
-def refuse_graphs(
-    function: str, chosen: Selection, model: Module, *, functions: bool = True
-) -> None:
+def _refuse_graphs(chosen: Selection, model: Module, functions: bool) -> None:
     """Refuses a selected graph that torch has traced already and whose arithmetic is fixed: for
     convert one that holds products (a graph of torch.fx only if functions count), for set_recipe
-    one that was traced from a converted model.
-
-    Raises: ValueError: there is one; it is named.
-    """
+    one that was traced from a converted model."""
+    function = chosen.function
     for names, module, kind, products in _graphs(model):
         if function == "set_recipe":
             products = {name for name in products if name.startswith(_OURS)}

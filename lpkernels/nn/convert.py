@@ -13,14 +13,7 @@ from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, 
 from lpkernels.formats import FormatLike
 from lpkernels.nn import _classes
 from lpkernels.nn._fast_paths import set_fast_paths
-from lpkernels.nn._refusals import (
-    refuse_axes,
-    refuse_dead_rules,
-    refuse_graphs,
-    refuse_unknown_names,
-    refuse_unsupported,
-    warn_of_torchs_own,
-)
+from lpkernels.nn._refusals import chosen_layers, warn_of_torchs_own
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
 from lpkernels.nn.layers import MultiheadAttention
@@ -34,7 +27,6 @@ from lpkernels.nn.selecting import (
     check_model,
     layers,
     named,
-    nothing_matched,
     selection,
 )
 
@@ -123,15 +115,8 @@ def convert(
     calling = callers(model) if functions else []
     followed = {layer.module for layer in calling}
     candidates = [layer for layer in layers(model) if layer.module not in followed] + calling
-    refuse_unknown_names("convert", wanted, model)
-    refuse_graphs("convert", wanted, model, functions=functions)
-    refuse_unsupported("convert", wanted, model, candidates, keys=isinstance(recipe, Mapping))
-    refuse_dead_rules("convert", wanted, candidates)
-    chosen = [(x, r) for x in candidates if (r := wanted.recipe_of(x))]
-    able = [(layer, r) for layer, r in chosen if not layer.why_not]
-    if not able:
-        raise ValueError(nothing_matched("convert", wanted, candidates))
-    refuse_axes("convert", [(x, r) for x, r in chosen if x.module not in followed])
+    chosen = chosen_layers(wanted, model, candidates, functions=functions)
+    able = [(layer, layer_recipe) for layer, layer_recipe in chosen if not layer.why_not]
     of_all = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
     warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
     with _all_or_nothing(model):
@@ -169,13 +154,7 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     check_model("set_recipe", model)
     wanted = selection("set_recipe", method(recipe, model))
     candidates = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
-    refuse_unknown_names("set_recipe", wanted, model)
-    refuse_graphs("set_recipe", wanted, model)
-    refuse_dead_rules("set_recipe", wanted, candidates)
-    chosen = [(layer, r) for layer in candidates if (r := wanted.recipe_of(layer)) is not None]
-    if not chosen:
-        raise ValueError(nothing_matched("set_recipe", wanted, candidates))
-    refuse_axes("set_recipe", chosen)
+    chosen = chosen_layers(wanted, model, candidates)
     for layer, layer_recipe in chosen:
         cast(Emulated, layer.module).recipe = layer_recipe
     _set_attention(chosen, wanted)

@@ -240,6 +240,11 @@ class _MultiheadAttention(Emulated):
     torch's arithmetic only.
     """
 
+    # The attributes that torch's function takes by their names.
+    _read = (
+        "num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn training q_proj_weight "
+        "k_proj_weight v_proj_weight"
+    ).split()
     # The recipe of the attention's products where it differs from the layer's, and its traced form.
     _attention: tuple[Recipe, Recipe] | None = None
 
@@ -299,33 +304,15 @@ class _MultiheadAttention(Emulated):
         if transposed:
             query, key, value = (x.transpose(0, 1) for x in apart(query, key, value))
         y, weights = own(
-            functional.multi_head_attention_forward,
-            query,
-            key,
-            value,
-            layer.embed_dim,
-            layer.num_heads,
-            layer.in_proj_weight,
-            layer.in_proj_bias,
-            layer.bias_k,
-            layer.bias_v,
-            layer.add_zero_attn,
-            layer.dropout,
-            layer.out_proj.weight,
-            layer.out_proj.bias,
-            training=self.training,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
+            functional.multi_head_attention_forward, query, key, value,
+            embed_dim_to_check=layer.embed_dim, dropout_p=layer.dropout,
+            out_proj_weight=layer.out_proj.weight, out_proj_bias=layer.out_proj.bias,
             use_separate_proj_weight=not layer._qkv_same_embed_dim,
-            q_proj_weight=layer.q_proj_weight,
-            k_proj_weight=layer.k_proj_weight,
-            v_proj_weight=layer.v_proj_weight,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-            recipe=recipe,
-            attention_recipe=inner,
-        )
+            key_padding_mask=key_padding_mask, need_weights=need_weights, attn_mask=attn_mask,
+            average_attn_weights=average_attn_weights, is_causal=is_causal,
+            recipe=recipe, attention_recipe=inner,
+            **{name: getattr(layer, name) for name in self._read},
+        )  # fmt: skip
         return y.transpose(0, 1) if transposed else y, weights
 
 

@@ -81,11 +81,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class Selection:
-    """The rules in order, each (pattern, recipe); include None is everything."""
+    """The rules in order, each (pattern, recipe); include None is everything. function: the public
+    one whose arguments these are. is_mapping: whether the user gave the rules' patterns."""
 
+    function: str
     rules: list[tuple[Pattern, Recipe]]
     include: list[Pattern] | None
     exclude: list[Pattern]
+    is_mapping: bool
 
     def recipe_of(self, layer: Layer) -> Recipe | None:
         """The recipe of the first rule that matches the layer; None if it is not selected."""
@@ -143,7 +146,7 @@ def selection(
         raise
     included = None if include is None else _listed(f"{function}: include", include)
     excluded = [] if exclude is None else _listed(f"{function}: exclude", exclude)
-    return Selection(rules, included, excluded)
+    return Selection(function, rules, included, excluded, isinstance(recipe, Mapping))
 
 
 def check_model(function: str, model: object) -> None:
@@ -214,18 +217,14 @@ def escaped(name: str) -> str:
     return re.sub(r"[*?[]", r"[\g<0>]", name)
 
 
-def nothing_matched(function: str, chosen: Selection, candidates: list[Layer]) -> str:
+def nothing_matched(chosen: Selection, candidates: list[Layer]) -> str:
     """The error's message: the patterns of the call, and the layers of the model."""
     able = [layer for layer in candidates if layer.has_products]
+    text = f"{chosen.function}: no layer matched ({chosen})"
     if not able:
-        return (
-            f"{function}: no layer matched ({chosen}), and the model has none of the kind; "
-            + _KINDS[function]
-        )
-    return (
-        f"{function}: no layer matched ({chosen}); the model has {show_layers(able)}; "
-        "a glob is compared with the full name"
-    )
+        return f"{text}, and the model has none of the kind; {_KINDS[chosen.function]}"
+    listed = show_layers(able)
+    return f"{text}; the model has {listed}; a glob is compared with the full name"
 
 
 def show_layers(layers: list[Layer]) -> str:
