@@ -46,7 +46,7 @@ class NotEmulatedWarning(UserWarning):
 
 
 def chosen_layers(
-    wanted: Selection, model: Module, candidates: list[Layer], *, functions: bool = True
+    wanted: Selection, model: Module, candidates: list[Layer], functions: bool = True
 ) -> list[tuple[Layer, Recipe]]:
     """The candidates that are selected, each with its recipe, whether it can be emulated or not.
 

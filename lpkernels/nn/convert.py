@@ -23,9 +23,8 @@ from lpkernels.nn.selecting import (
     Patterns,
     Recipes,
     Selection,
-    callers,
+    candidates,
     check_model,
-    layers,
     named,
     selection,
 )
@@ -112,17 +111,13 @@ def convert(
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
     recipe = method(recipe, model)
     wanted = selection("convert", recipe, include, exclude)
-    calling = callers(model) if functions else []
-    followed = {layer.module for layer in calling}
-    candidates = [layer for layer in layers(model) if layer.module not in followed] + calling
-    chosen = chosen_layers(wanted, model, candidates, functions=functions)
+    chosen = chosen_layers(wanted, model, candidates(model, functions), functions)
     able = [(layer, layer_recipe) for layer, layer_recipe in chosen if not layer.why_not]
     of_all = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
     warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
     with _all_or_nothing(model):
         for layer, layer_recipe in able:
-            calls = layer.module in followed
-            _reclass(layer.module, _classes.emulate_calls if calls else _classes.emulate)
+            _reclass(layer.module, _classes.emulate_calls if layer.calls else _classes.emulate)
             cast(Emulated, layer.module).recipe = layer_recipe
         _set_attention(able, wanted)
         _set_shields(model)
@@ -153,8 +148,8 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", method(recipe, model))
-    candidates = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
-    chosen = chosen_layers(wanted, model, candidates)
+    converted = [x for x in candidates(model, False) if isinstance(x.module, Emulated)]
+    chosen = chosen_layers(wanted, model, converted)
     for layer, layer_recipe in chosen:
         cast(Emulated, layer.module).recipe = layer_recipe
     _set_attention(chosen, wanted)

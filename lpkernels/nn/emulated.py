@@ -30,6 +30,10 @@ else:
     Module = object
 
 
+# What an emulated layer keeps beside torch.nn's attributes, buffers and modules.
+_ATTRIBUTES = "_built _recipe _assigned _tabled _formats _rounded _tabled_rounded _attention"
+
+
 def recipe_name(wanted: Recipe) -> str:
     """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
     named = (name for name in recipes() if recipe(name) == wanted)
@@ -188,7 +192,7 @@ class Emulated(Module):
 
     def _forget(self) -> None:
         """Removes everything of lpkernels from the module, which is to become torch.nn's."""
-        for attribute in ("_built", "_recipe", "_assigned", "_tabled", "_formats"):
+        for attribute in _ATTRIBUTES.split():
             vars(self).pop(attribute, None)
 
     def __prepare_scriptable__(self) -> None:

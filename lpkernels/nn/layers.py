@@ -268,10 +268,6 @@ class _MultiheadAttention(Emulated):
         super()._assign(recipe)
         vars(self).pop("_attention", None)
 
-    def _forget(self) -> None:
-        super()._forget()
-        vars(self).pop("_attention", None)
-
     def extra_repr(self) -> str:
         text = super().extra_repr()
         if self._attention is None:

@@ -37,11 +37,10 @@ from lpkernels.nn.selecting import (
     LAST,
     Pattern,
     Recipes,
-    callers,
+    candidates,
     check_model,
     checked,
     escaped,
-    layers,
     show,
 )
 from lpkernels.recipes import as_recipe, recipe, recipes
@@ -393,6 +392,6 @@ def _block_names(model: torch.nn.Module, first: int, last: int) -> list[str]:
         )
     kept = [escaped(name) for name in blocks[:first] + blocks[len(blocks) - last :]]
     # A key must match something that can be converted.
-    able = [name for layer in (*layers(model), *callers(model)) for name in layer.names]
+    able = [name for layer in candidates(model) for name in layer.names]
     globs = [name + below for name in kept for below in ("", ".*")]
     return [glob for glob in globs if any(fnmatchcase(name, glob) for name in able)]

@@ -201,8 +201,6 @@ class OneInput(Emulated):
         self._drop_range()
         if kept_scales(self) is not None:
             delattr(self, SCALING)
-        for attribute in ("_rounded", "_tabled_rounded"):
-            vars(self).pop(attribute, None)
 
     def _operand(self, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The input, and the options `recipe` and `scales` of the layer's function.

@@ -69,14 +69,15 @@ _KINDS = {
 @dataclass(frozen=True)
 class Layer:
     """A layer of a kind that lpkernels emulates: all its names, why it cannot be emulated (or ""),
-    and its places in the model. A layer without products is selected only where a
-    pattern is its class."""
+    and its places in the model. A layer without products is selected only where a pattern is its
+    class. calls: whether it is a module whose calls of functions are emulated."""
 
     names: list[str]
     module: Module
     why_not: str
-    has_products: bool = True
     positions: frozenset[Position] = frozenset()
+    has_products: bool = True
+    calls: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,28 +160,22 @@ def check_model(function: str, model: object) -> None:
         raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
 
 
-def layers(model: Module) -> list[Layer]:
-    """Every layer of a kind that can be emulated, once, in the order of the model."""
+def candidates(model: Module, functions: bool = True) -> list[Layer]:
+    """Every layer of a kind that can be emulated, in the order of the model, and then, if functions
+    count, every module with a forward of its own. A layer with a forward of its own is such a
+    module."""
     places, uncalled = _places(model), uncalled_layers(model)
-    reasons = (
-        (names, module, uncalled.get(module, _classes.why_not(module)))
-        for names, module in named(model)
-    )
-    return [
-        Layer(names, module, why, not _classes.has_no_products(module), places(names, module))
-        for names, module, why in reasons
-        if why is not None
-    ]
-
-
-def callers(model: Module) -> list[Layer]:
-    """Every module with a forward of its own, which may call products as functions, once."""
-    places = _places(model)
-    return [
-        Layer(names, module, _classes.why_not_calls(module), positions=places(names, module))
-        for names, module in named(model)
-        if _classes.calls_functions(module)
-    ]
+    layers, callers = [], []
+    for names, module in named(model):
+        if functions and _classes.calls_functions(module):
+            why_not_calls = _classes.why_not_calls(module)
+            callers.append(Layer(names, module, why_not_calls, places(names, module), calls=True))
+            continue
+        why_not = uncalled.get(module, _classes.why_not(module))
+        if why_not is not None:
+            has_products = not _classes.has_no_products(module)
+            layers.append(Layer(names, module, why_not, places(names, module), has_products))
+    return layers + callers
 
 
 def _places(model: Module) -> Callable[[list[str], Module], frozenset[Position]]:

@@ -116,48 +116,44 @@ class Summary(Tabular):
         return f"{min(self.share, 1.0 if self.share == 1 else 0.999):.1%}"
 
     def _table(self) -> TextTable:
-        passes = "forward" if all(row.gemm == "fprop" for row in self.rows) else ""
-        head = ["layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe"]
-        if not passes:
-            head.insert(3, "pass")
+        forward = all(row.gemm == "fprop" for row in self.rows)
         texts = {row.recipe for row in self.rows if row.emulated}
         # A recipe without a name is too long for a column.
         long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {*recipes()}), 1)}
-        lines = [
-            tuple(head),
-            *(_cells(row, long.get(row.recipe, row.recipe), not passes) for row in self.rows),
-        ]
-        total = (
-            f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the "
-            f"{passes or 'forward and the backward'} pass are emulated: {self._share_text()}"
-        )
+        head = ("layer", "module", "product", "pass", "fprop", "dgrad", "wgrad", "MACs", "recipe")
+        lines = [head, *(_cells(row, long.get(row.recipe, row.recipe)) for row in self.rows)]
+        if forward:
+            lines = [line[:3] + line[4:] for line in lines]
         legend = [f"{short}: {text}" for text, short in long.items()]
         unknown = ", ".join(f"{row.product} x{row.calls}" for row in self.not_counted)
         if unknown:
             legend.append(f"not counted, since nobody knows the multiply-adds: {unknown}")
-        return TextTable(
-            lines, (0, 1, 2, len(head) - 1) if passes else (0, 1, 2, 3, 8), [*legend, total],
-            rule=True,
-        )  # fmt: skip
+        legend.append(
+            f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the "
+            f"{'forward' if forward else 'forward and the backward'} pass are emulated: "
+            f"{self._share_text()}"
+        )
+        left = (0, 1, 2, 7) if forward else (0, 1, 2, 3, 8)
+        return TextTable(lines, left, legend, rule=True)
 
 
 def _size(row: Row) -> float:
     return float("inf") if row.macs is None else row.macs
 
 
+def _count(row: Row) -> str:
+    return "not counted" if row.macs is None else f"{row.macs:,}"
+
+
 def _stays(row: Row) -> str:
-    macs = "not counted" if row.macs is None else f"{row.macs:,}"
-    return f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {macs}"
+    return f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {_count(row)}"
 
 
-def _cells(row: Row, recipe: str, passes: bool) -> tuple[str, ...]:
+def _cells(row: Row, recipe: str) -> tuple[str, ...]:
     lengths = ("-",) * 3 if row.lengths is None else tuple(f"{n:,}" for n in row.lengths)
+    product = row.product + (f" x{row.calls}" if row.calls > 1 else "")
     recipe = recipe if row.emulated else "torch's own"
-    times = f" x{row.calls}" if row.calls > 1 else ""
-    name = row.name or "(model)"
-    macs = "not counted" if row.macs is None else f"{row.macs:,}"
-    gemm = (row.gemm,) if passes else ()
-    return (name, row.module, row.product + times, *gemm, *lengths, macs, recipe)
+    return (row.name or "(model)", row.module, product, row.gemm, *lengths, _count(row), recipe)
 
 
 def summary(

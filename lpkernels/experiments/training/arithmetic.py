@@ -19,7 +19,7 @@ from lpkernels.arithmetic import (
 from lpkernels.experiments.settings import Option, Settings, checked
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import REDUCING, Policy, method
-from lpkernels.nn.selecting import callers, layers, selection
+from lpkernels.nn.selecting import candidates, selection
 from lpkernels.recipes import as_recipe
 from lpkernels.rounding import check_rounding
 
@@ -101,7 +101,7 @@ def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:
         for layer, *sums in config.layer_accs
     }
     chosen = selection("recipe", rules)
-    places = {name: layer for layer in layers(model) + callers(model) for name in layer.names}
+    places = {name: layer for layer in candidates(model) for name in layer.names}
     own = {}
     for name in dict.fromkeys([*accs, *ends]):
         if any(fnmatchcase(name, glob) for glob in kept):

@@ -20,9 +20,8 @@ from lpkernels.functional.call import Sum
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.matmul import one_sum
 from lpkernels.nn.observing import Call, Run, Visitor
-from lpkernels.nn.selecting import callers
-from lpkernels.nn.selecting import layers as convertible_layers
-from lpkernels.nn.torch_functions import emulation_of
+from lpkernels.nn.selecting import candidates
+from lpkernels.nn.torch_functions import emulation_of, names_of
 from lpkernels.techniques.accumulation.measuring import mantissa_bits, product_bits
 
 _NATIVE = Sum(NATIVE)
@@ -176,12 +175,10 @@ class Products(Visitor):
         self._names: dict[Run, dict[str, int]] = {}
         self._products: dict[Call, Product] = {}
         self._arguments: Mapping[str, Any] = {}
-        self._layers = {
-            layer.module: layer.names[0] for layer in convertible_layers(model) if not layer.why_not
-        }
-        self._callers = {
-            layer.module: layer.names[0] for layer in callers(model) if not layer.why_not
-        }
+        self._layers, self._callers = (
+            {x.module: x.names[0] for x in candidates(model) if not x.why_not and x.calls == calls}
+            for calls in (False, True)
+        )
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         if call.operation not in _READINGS:
@@ -194,7 +191,9 @@ class Products(Visitor):
 
     def after(self, call: Call, result: Any) -> None:
         arguments, self._arguments = self._arguments, {}
-        left, right = (arguments[name] for name in _OPERANDS[call.operation])
+        names = names_of(call.operation)
+        # An addend stands before the operands, a bias and options stand behind them.
+        left, right = (arguments[x] for x in (names[:2] if "weight" in names else names[-2:]))
         is_layer, layer = self._layer_of(call)
         geometry, x, w, shape = _READINGS[call.operation](left, right, arguments, result)
         # w is a parameter, or a part or another view of one.
@@ -341,17 +340,6 @@ def _conv_transpose(x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor) -> R
     return ConvTranspose(conv, tuple(shape[1:])), x, w, shape
 
 
-_OPERANDS: dict[str, tuple[str, str]] = {
-    "matmul": ("input", "other"),
-    "mm": ("input", "mat2"),
-    "bmm": ("input", "mat2"),
-    "mv": ("input", "vec"),
-    "addmm": ("mat1", "mat2"),
-    "baddbmm": ("batch1", "batch2"),
-    "linear": ("input", "weight"),
-    **{f"conv{d}d": ("input", "weight") for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": ("input", "weight") for d in (1, 2, 3)},
-}
 _READINGS: dict[str, Callable[[Tensor, Tensor, Mapping[str, Any], Tensor], Reading]] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "addmm", "baddbmm"), _matmul),
     "linear": _linear,
