@@ -1,8 +1,8 @@
 """The modules that run, the report of one call, and the gradients of its tensors, as backward
 reaches them.
 
-A tensor inside a graph has a hook, which goes with the graph. A leaf outlives the graph: its hook
-is put when the gradient of the result arrives, and taken away when that backward pass ends. So a
+A tensor inside a graph has a hook for each call, which goes with the graph. A leaf outlives the
+graph: it has one hook, for the calls whose result had a gradient in the same backward pass. So a
 call that backward never reaches does not report gradients that the leaf got from other calls.
 """
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.recording import is_in_backward
@@ -155,6 +156,8 @@ class GradientHooks:
     def __init__(self, sink: Sink, wants: Wants) -> None:
         self._sink, self._wants = sink, wants
         self._handles: list[RemovableHandle] = []
+        # Of each leaf the calls whose result's gradient has arrived, with that backward pass.
+        self._leaves: Any = WeakTensorKeyDictionary()
         self._limit = _FEW_HANDLES
         self._is_open = True
 
@@ -182,7 +185,7 @@ class GradientHooks:
     def put_on_steps(self, call: Call, steps: list[Tensor], weight: Tensor) -> None:
         """Hooks on the steps that make up one result; backward reaches the first step last."""
         gradients: list[Tensor | None] = [None] * len(steps)
-        on_leaves = self._on_leaves(call, {"weight": weight})
+        leaves = _leaves_of({"weight": weight})
         wanted = self._wants(call, "result")
 
         def arrived(step: int, gradient: Tensor) -> None:
@@ -191,7 +194,7 @@ class GradientHooks:
             if step == 0:
                 known = [torch.zeros_like(gradient) if g is None else g for g in gradients]
                 gradients[:] = [None] * len(steps)
-                self._arrived(call, "result", on_leaves, wanted, torch.cat(known))
+                self._arrived(call, "result", leaves, wanted, torch.cat(known))
 
         self._keep(
             [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]
@@ -200,25 +203,37 @@ class GradientHooks:
     def _put_on(self, call: Call, results: dict[str, Any], arguments: dict[str, Tensor]) -> bool:
         """Puts the hooks on; returns whether the graph holds the call."""
         found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
-        on_leaves = self._on_leaves(call, arguments)
+        leaves = _leaves_of(arguments)
         for name, y in found.items():
             wanted = self._wants(call, name)
-            if on_leaves or wanted:
-                hook = partial(self._arrived, call, name, on_leaves, wanted)
+            if leaves or wanted:
+                hook = partial(self._arrived, call, name, leaves, wanted)
                 self._keep([y.register_hook(hook)])
         return bool(found)
 
-    def _on_leaves(self, call: Call, arguments: dict[str, Tensor]) -> _LeafHooks:
-        leaves = {name: x for name, x in arguments.items() if x.is_leaf and x.requires_grad}
-        return _LeafHooks([(x, partial(self._send, call, name)) for name, x in leaves.items()])
-
     def _arrived(
-        self, call: Call, name: str, on_leaves: _LeafHooks, wanted: bool, gradient: Tensor | None
+        self,
+        call: Call,
+        name: str,
+        leaves: dict[str, Tensor],
+        wanted: bool,
+        gradient: Tensor | None,
     ) -> None:
-        if self._is_open:
-            self._keep(on_leaves.put())
+        for leaf_name, leaf in leaves.items() if self._is_open else ():
+            calls = self._leaves.get(leaf)
+            if calls is None:
+                calls = self._leaves[leaf] = {}
+                self._keep([leaf.register_hook(partial(self._leaf_arrived, calls))])
+            calls[call, leaf_name] = torch._C._current_graph_task_id()
         if wanted:
             self._send(call, name, gradient)
+
+    def _leaf_arrived(self, calls: dict[tuple[Call, str], int], gradient: Tensor | None) -> None:
+        """A leaf has its whole gradient. A pass that raised may have left calls behind."""
+        for (call, name), number in calls.items():
+            if number == torch._C._current_graph_task_id():
+                self._send(call, name, gradient)
+        calls.clear()
 
     def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:
         if self._is_open and gradient is not None:
@@ -238,35 +253,8 @@ class GradientHooks:
         self._handles = []
 
 
-class _LeafHooks:
-    """Hooks on the leaves among a call's operands, from a gradient of its result to the end of that
-    backward pass. A pass that raises does not report its end, so gradients of another pass are not
-    sent.
-    """
-
-    def __init__(self, leaves: list[tuple[Tensor, Callable[[Tensor | None], None]]]) -> None:
-        self._leaves = leaves
-        self._handles: list[RemovableHandle] = []
-        self._pass = -1
-
-    def __bool__(self) -> bool:
-        return bool(self._leaves)
-
-    def put(self) -> list[RemovableHandle]:
-        """The new hooks; none where this pass has them already."""
-        this = torch._C._current_graph_task_id()
-        if this == self._pass or not self._leaves:
-            return []
-        _remove(self._handles)
-        self._pass = this
-        self._handles = [x.register_hook(partial(self._arrived, send)) for x, send in self._leaves]
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(partial(_remove, self._handles))
-        return self._handles
-
-    def _arrived(self, send: Callable[[Tensor | None], None], gradient: Tensor | None) -> None:
-        if torch._C._current_graph_task_id() == self._pass:
-            send(gradient)
+def _leaves_of(arguments: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x for name, x in arguments.items() if x.is_leaf and x.requires_grad}
 
 
 def _remove(handles: list[RemovableHandle]) -> None:
