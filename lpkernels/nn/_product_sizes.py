@@ -154,35 +154,31 @@ def _grouped(y: Any, a: Tensor, b: Tensor, *_: Any) -> int:
     return groups * math.prod(a.shape[-2:]) * b.shape[-1]
 
 
-def _attention(y: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
-    return q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+def _attention(*, backward: bool = False, flash: bool = False) -> Callable[..., int | None]:
+    """The multiply-adds of attention, whose backward pass computes the scores again."""
+
+    def macs(y: Any, *values: Any) -> int | None:
+        q, k, v, *options = values[1:] if backward else values
+        if flash:
+            scores = _flash_scores(q, k, options[2:4] if backward else options[:3])
+        else:
+            scores = q.shape[:-1].numel() * k.shape[-2]
+        forward = q.shape[-1] + v.shape[-1]
+        return scores and scores * (2 * forward + q.shape[-1] if backward else forward)
+
+    return macs
 
 
-def _attention_backward(y: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
-    # The scores are computed again.
-    return q.shape[:-1].numel() * k.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
-
-
-def _scores(q: Tensor, k: Tensor, values: Sequence[Any]) -> int | None:
-    """The scores of q and k (N, L, heads, E); among the values may be the ends of sequences that
+def _flash_scores(q: Tensor, k: Tensor, options: Sequence[Any]) -> int | None:
+    """The scores of q and k (N, L, heads, E); among the options may be the ends of sequences that
     lie one behind the other, q's and k's. None where nobody knows these."""
-    ends = [x for x in values if isinstance(x, Tensor) and x.dim() == 1]
+    ends = [x for x in options if isinstance(x, Tensor) and x.dim() == 1]
     if not ends:
         return q.shape[:-1].numel() * k.shape[1]
     if ends[0].is_meta:
         return None
     of_q, of_k = (x.diff() for x in ends)
     return int((of_q * of_k).sum()) * q.shape[-2]
-
-
-def _flash(y: Any, q: Tensor, k: Tensor, v: Tensor, *values: Any) -> int | None:
-    scores = _scores(q, k, values[:3])
-    return scores and scores * (q.shape[-1] + v.shape[-1])
-
-
-def _flash_backward(y: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *values: Any) -> int | None:
-    scores = _scores(q, k, values[2:4])
-    return scores and scores * (3 * q.shape[-1] + 2 * v.shape[-1])
 
 
 def _multi_head(y: Any, q: Tensor, k: Tensor, v: Tensor, width: int, *_: Any) -> int:
@@ -239,15 +235,15 @@ _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps": (
-        "attention", _attention,
+        "attention", _attention(),
     ),
     "_scaled_dot_product_flash_attention_backward "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward "
-    "_scaled_dot_product_fused_attention_overrideable_backward": ("attention", _attention_backward),
+    "_scaled_dot_product_fused_attention_overrideable_backward": ("attention", _attention(backward=True)),
     "_flash_attention_forward _flash_attention_forward_no_dropout_inplace "
-    "_efficient_attention_forward": ("attention", _flash),
-    "_flash_attention_backward _efficient_attention_backward": ("attention", _flash_backward),
+    "_efficient_attention_forward": ("attention", _attention(flash=True)),
+    "_flash_attention_backward _efficient_attention_backward": ("attention", _attention(backward=True, flash=True)),
     "_native_multi_head_attention _triton_multi_head_attention": ("attention", _multi_head),
     "_transformer_encoder_layer_fwd": ("attention", _encoder_layer),
     "mkldnn_rnn_layer _cudnn_rnn miopen_rnn": ("recurrent", _recurrent),

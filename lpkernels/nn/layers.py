@@ -71,7 +71,9 @@ def _layer(name: str, mixin: type, functions: str, **attributes: Any) -> Any:
     doc = f"``torch.nn.{name}`` computed by {computed}.\n\n{note}"
     attributes["_function"] = staticmethod(getattr(functional, names[0]))
     if issubclass(mixin, _OfAttributes):
-        attributes["_read"] = [x for x in names_of(names[0]) if not x.startswith("input")]
+        attributes["_attribute_names"] = [
+            x for x in names_of(names[0]) if not x.startswith("input")
+        ]
     return _with_recipe((mixin, plain), plain, doc, attributes)
 
 
@@ -110,13 +112,13 @@ class _OfAttributes(Emulated):
     """A layer whose function takes the layer's attributes, by their names, behind the input."""
 
     #: The names of these attributes.
-    _read: ClassVar[list[str]]
+    _attribute_names: ClassVar[list[str]]
 
     def forward(self, input: Tensor) -> Tensor:
         return self._computed(input)
 
     def _computed(self, *inputs: Tensor) -> Tensor:
-        attributes = {name: getattr(self, name) for name in self._read}
+        attributes = {name: getattr(self, name) for name in self._attribute_names}
         y: Tensor = own(self._function, *inputs, **attributes, recipe=self._arithmetic)
         return y
 
@@ -241,7 +243,7 @@ class _MultiheadAttention(Emulated):
     """
 
     # The attributes that torch's function takes by their names.
-    _read = (
+    _attribute_names = (
         "num_heads in_proj_weight in_proj_bias bias_k bias_v add_zero_attn training q_proj_weight "
         "k_proj_weight v_proj_weight"
     ).split()
@@ -307,7 +309,7 @@ class _MultiheadAttention(Emulated):
             key_padding_mask=key_padding_mask, need_weights=need_weights, attn_mask=attn_mask,
             average_attn_weights=average_attn_weights, is_causal=is_causal,
             recipe=recipe, attention_recipe=inner,
-            **{name: getattr(layer, name) for name in self._read},
+            **{name: getattr(layer, name) for name in self._attribute_names},
         )  # fmt: skip
         return y.transpose(0, 1) if transposed else y, weights
 
@@ -364,7 +366,7 @@ class _BatchNorm(_Norm):
 
     def forward(self, input: Tensor) -> Tensor:
         with Calls(self._arithmetic, self._functions):
-            y: Tensor = super(_OfAttributes, self).forward(input)
+            y: Tensor = super(_OfAttributes, self).forward(input)  # torch.nn's
             return y
 
 
@@ -380,7 +382,7 @@ class _Softmax(_WithoutProducts):
 
     def forward(self, input: Tensor) -> Tensor:
         if self._arithmetic.is_torch or self.dim is None:
-            y: Tensor = super(_OfAttributes, self).forward(input)
+            y: Tensor = super(_OfAttributes, self).forward(input)  # torch.nn's
             return y
         return self._computed(input)
 
