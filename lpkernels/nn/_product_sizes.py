@@ -240,10 +240,14 @@ _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
     "_scaled_dot_product_flash_attention_backward "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward "
-    "_scaled_dot_product_fused_attention_overrideable_backward": ("attention", _attention(backward=True)),
+    "_scaled_dot_product_fused_attention_overrideable_backward": (
+        "attention", _attention(backward=True),
+    ),
     "_flash_attention_forward _flash_attention_forward_no_dropout_inplace "
     "_efficient_attention_forward": ("attention", _attention(flash=True)),
-    "_flash_attention_backward _efficient_attention_backward": ("attention", _attention(backward=True, flash=True)),
+    "_flash_attention_backward _efficient_attention_backward": (
+        "attention", _attention(backward=True, flash=True),
+    ),
     "_native_multi_head_attention _triton_multi_head_attention": ("attention", _multi_head),
     "_transformer_encoder_layer_fwd": ("attention", _encoder_layer),
     "mkldnn_rnn_layer _cudnn_rnn miopen_rnn": ("recurrent", _recurrent),

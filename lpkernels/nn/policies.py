@@ -199,7 +199,6 @@ def describe(name: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    near = nearest(name, policies(), "lp.policies() lists all") if isinstance(name, str) else ""
     if not isinstance(name, str):
         raise TypeError(f"policy: the name must be a str, got {name!r} ({type(name).__name__})")
     if name in policies():
@@ -209,6 +208,7 @@ def _check_name(name: str) -> None:
             f"policy: {name!r} is a recipe without a policy, for every layer alike: "
             f"lp.recipe({name!r}) or lp.convert(model, {name!r})"
         )
+    near = nearest(name, policies(), "lp.policies() lists all")
     raise ValueError(f"policy: unknown name {name!r}; expected one of {near}")
 
 

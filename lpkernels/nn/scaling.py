@@ -198,7 +198,7 @@ def _as_torch(
             vars(layer).update(plain)
             handles.append(layer.register_forward_hook(hook, with_kwargs=True))
         model.eval()
-        with torch.random.fork_rng(devices=list(devices)), torch.no_grad(), _uncompiled():
+        with torch.random.fork_rng(devices=list(devices)), torch.no_grad(), uncompiled():
             yield
     finally:
         for handle in handles:
@@ -209,8 +209,9 @@ def _as_torch(
             module.training = mode
 
 
-def _uncompiled() -> AbstractContextManager[object]:
-    """Compiled functions do not see the change of their layers."""
+def uncompiled() -> AbstractContextManager[object]:
+    """A context in which compiled models run as they are, and see modes and changes of layers."""
+    # Nothing is compiled before the compiler was imported.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     return torch.compiler.set_stance("force_eager")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -202,6 +201,7 @@ def summary(
     # Imported late: few programs ask for a summary.
     from lpkernels.nn.observing.observer import arguments, left_as_found
     from lpkernels.nn.observing.operators import Operators
+    from lpkernels.nn.scaling import uncompiled
 
     _check_batch(model, inputs, kwargs)
     positional: Sequence[Any] = inputs
@@ -209,10 +209,8 @@ def summary(
         positional, kwargs = arguments(inputs[0])
     named = kwargs or {}
     operators = Operators()
-    # Nothing is compiled before the compiler was imported.
-    compiles = "torch._dynamo" in sys.modules
     with (
-        torch.compiler.set_stance("force_eager") if compiles else nullcontext(),
+        uncompiled(),
         left_as_found(model, [*positional, *named.values()]),
         torch.set_grad_enabled(backward),
         operators.runs.watched(model.named_modules()),
