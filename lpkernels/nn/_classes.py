@@ -7,7 +7,7 @@ lazy modules do: the object, its parameters, buffers, hooks and every reference 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -41,66 +41,59 @@ def plain_class(module: torch.nn.Module) -> Any:
     return vars(cls)["_original"] if vars(cls).get("_shields") else cls
 
 
-def _emulating(cls: Any) -> Any:
-    """The class that emulates the layer of torch.nn that a class is or derives from; None if it is
-    no such layer."""
-    if _is_transposed_linear(cls):
-        return TransposedLinear
-    return LAYERS.get(torch_base(cls))
+class Kind(NamedTuple):
+    """What a module is to `convert`, emulated or not.
+
+    Attributes:
+        emulating: the class that emulates the layer of torch.nn that its class is or derives from;
+            None of every other module.
+        why_not: why the layer cannot be emulated, "" if it can; None if there is no layer.
+        multiplies: whether it is a layer with products; an embedding has none.
+        by_class_alone: whether it is a norm, softmax or GELU, converted only by its class.
+        calls_functions: whether its forward is a user's own, which may call products as functions.
+    """
+
+    emulating: Any
+    why_not: str | None
+    multiplies: bool
+    by_class_alone: bool
+    calls_functions: bool
 
 
-def why_not(module: torch.nn.Module) -> str | None:
-    """Why a layer cannot be emulated, "" if it can; None if the module is no such layer."""
+def kind_of(module: torch.nn.Module) -> Kind:
+    """What the module is by its class, without parametrizations and shields."""
     cls = plain_class(module)
-    if issubclass(cls, Emulated) or _is_transposed_linear(cls):
-        return ""
-    plain: Any = torch_base(cls)
+    plain, is_transposed = torch_base(cls), _is_transposed_linear(cls)
+    emulating = TransposedLinear if is_transposed else LAYERS.get(plain)
     # MultiheadAttention's out_proj only holds parameters; it is never called.
-    if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
-        return None
-    own = [getattr(cls, name, None) for name in _FORWARDS]
-    if own != [getattr(plain, name, None) for name in _FORWARDS]:
-        return f"{cls.__name__} has its own forward"
-    return why_not_calls(module)
+    is_called = not issubclass(cls, NonDynamicallyQuantizableLinear)
+    forwards = [getattr(cls, name, None) for name in _FORWARDS]
+    if issubclass(cls, Emulated) or is_transposed:
+        why_not: str | None = ""
+    elif plain is None or not is_called:
+        why_not = None
+    elif forwards != [getattr(plain, name, None) for name in _FORWARDS]:
+        why_not = f"{cls.__name__} has its own forward"
+    else:
+        why_not = why_not_calls(module)
+    return Kind(
+        emulating,
+        why_not,
+        emulating is not None and is_called and emulating._has_products,
+        emulating is not None and emulating._by_class_alone,
+        not (issubclass(cls, Emulated | TRACED) or is_transposed) and is_users(forwards),
+    )
 
 
 def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
-    cls = plain_class(module)
-    emulating = cls if issubclass(cls, Emulated) else _emulating(cls)
+    emulating: Any = module if isinstance(module, Emulated) else kind_of(module).emulating
     tensor_ranks: tuple[Ranks, ...] = () if emulating is None else emulating._ranks(module)
     return tensor_ranks
 
 
-def is_layer(module: torch.nn.Module) -> bool:
-    """Whether the module is a layer of a kind that can be emulated, or of a class derived from
-    one."""
-    return _emulating(plain_class(module)) is not None
-
-
-def has_no_products(module: torch.nn.Module) -> bool:
-    """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
-    return is_layer(module) and bool(_emulating(plain_class(module))._by_class_alone)
-
-
-def multiplies(module: torch.nn.Module) -> bool:
-    """Whether the module is a layer with products, emulated or not; an embedding has none."""
-    cls = plain_class(module)
-    if not is_layer(module) or issubclass(cls, NonDynamicallyQuantizableLinear):
-        return False
-    return bool(_emulating(cls)._has_products)
-
-
-def calls_functions(module: torch.nn.Module) -> bool:
-    """Whether the module's forward is a user's own, which may call products as functions."""
-    cls = plain_class(module)
-    if issubclass(cls, Emulated | TRACED) or _is_transposed_linear(cls):
-        return False
-    return is_users([getattr(cls, name, None) for name in _FORWARDS])
-
-
 def why_not_calls(module: torch.nn.Module) -> str:
-    """Why the calls of such a module cannot be emulated; "" if they can."""
+    """Why the calls of a module with a forward of its own cannot be emulated; "" if they can."""
     return _REPLACED if "forward" in vars(module) else ""
 
 
@@ -120,7 +113,8 @@ def _is_shieldable(module: torch.nn.Module) -> bool:
 
 
 def _may_call(module: torch.nn.Module) -> bool:
-    return calls_functions(module) or (is_layer(module) and not has_no_products(module))
+    kind = kind_of(module)
+    return kind.calls_functions or (kind.emulating is not None and not kind.by_class_alone)
 
 
 def emulate(module: torch.nn.Module) -> None:

@@ -245,4 +245,4 @@ def _multiplies(layer: Layer, recipe: Recipe) -> bool:
     """Whether products of the layer become emulated."""
     if layer.why_not or recipe.is_torch:
         return False
-    return _classes.multiplies(layer.module) or FUNCTIONS in layer.positions
+    return _classes.kind_of(layer.module).multiplies or FUNCTIONS in layer.positions

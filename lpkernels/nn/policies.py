@@ -182,7 +182,7 @@ def method(value: Recipes, model: torch.nn.Module | None = None) -> Recipes:
     """
     if not isinstance(value, str) or value not in policies():
         return value
-    alone = model is not None and _classes.is_layer(model)
+    alone = model is not None and _classes.kind_of(model).emulating is not None
     return recipe(value) if alone else policy(value)
 
 

@@ -149,7 +149,9 @@ def _of_model(model: Module) -> dict[Pattern, Recipe]:
         if isinstance(x, MultiheadAttention) and x.attention_recipe != x.recipe
     }
     # `convert` selects a norm by its name only where some key is its class.
-    norms = (_classes.torch_base(type(x)) for _, x in converted if _classes.has_no_products(x))
+    norms = (
+        _classes.torch_base(type(x)) for _, x in converted if _classes.kind_of(x).by_class_alone
+    )
     keys: dict[Pattern, Recipe] = {escaped(name): x.recipe for name, x in converted}
     return attention | keys | {cls: TORCH for cls in norms if cls is not None}
 

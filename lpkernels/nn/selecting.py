@@ -164,35 +164,29 @@ def candidates(model: Module, functions: bool = True) -> list[Layer]:
     """Every layer of a kind that can be emulated, in the order of the model, and then, if functions
     count, every module with a forward of its own. A layer with a forward of its own is such a
     module."""
-    places, uncalled = _places(model), uncalled_layers(model)
-    layers, callers = [], []
+    kinds = {module: _classes.kind_of(module) for module in model.modules()}
+    multiplying = [module for module, kind in kinds.items() if kind.multiplies]
+    uncalled = uncalled_layers(model)
+    layers: list[Layer] = []
+    callers: list[Layer] = []
     for names, module in named(model):
-        if functions and _classes.calls_functions(module):
-            why_not_calls = _classes.why_not_calls(module)
-            callers.append(Layer(names, module, why_not_calls, places(names, module), calls=True))
+        kind = kinds[module]
+        calls = functions and kind.calls_functions
+        why_not = uncalled.get(module, kind.why_not)
+        why_not = _classes.why_not_calls(module) if calls else why_not
+        if why_not is None:
             continue
-        why_not = uncalled.get(module, _classes.why_not(module))
-        if why_not is not None:
-            has_products = not _classes.has_no_products(module)
-            layers.append(Layer(names, module, why_not, places(names, module), has_products))
-    return layers + callers
-
-
-def _places(model: Module) -> Callable[[list[str], Module], frozenset[Position]]:
-    """The positions of a module of this model, by all its names and the module."""
-    multiplying = [module for module in model.modules() if _classes.multiplies(module)]
-
-    def places(names: list[str], module: Module) -> frozenset[Position]:
-        calls = isinstance(module, EmulatesCalls) or _classes.calls_functions(module)
         holds = {
             FIRST: module in multiplying[:1],
             LAST: module in multiplying[-1:],
             GATES: any(map(_GATE.fullmatch, names)),
-            FUNCTIONS: calls,
+            FUNCTIONS: kind.calls_functions or isinstance(module, EmulatesCalls),
         }
-        return frozenset(position for position, is_there in holds.items() if is_there)
-
-    return places
+        positions = frozenset(position for position, is_there in holds.items() if is_there)
+        has_products = calls or not kind.by_class_alone
+        layer = Layer(names, module, why_not, positions, has_products, calls)
+        (callers if calls else layers).append(layer)
+    return layers + callers
 
 
 def attention_names(names: Iterable[str]) -> list[str]:
