@@ -79,13 +79,13 @@ class ProductOfSteps:
             reading = getattr(self.call.recipe.readings, product)[1]
             if reading.fused:
                 reading = reading._replace(fused=(), as_is=False)
-            self._weights[product] = self.call.operand(Source(w, {}, {}), reading)
+            self._weights[product] = self.call.operand(Source(w, {}, {}), reading, w)
         return self._weights[product]
 
     def forward(self, h: Tensor, step: int) -> Tensor:
         call, source = self._call_of(step), Source(h, {}, {})
         (reading, _), (_, of_wgrad) = call.recipe.readings.fprop, call.recipe.readings.wgrad
-        operands = call.operand(source, reading), self._weight("fprop")
+        operands = call.operand(source, reading, h), self._weight("fprop")
         how = call.sum("fprop", operands)
         y = _LINEAR.fprop(operands[0].values, operands[1].values, self.bias, None, how)
         if self.collects:
@@ -98,7 +98,7 @@ class ProductOfSteps:
         """The gradient of the step's operand."""
         call, source = self._call_of(step), Source(g, {}, {})
         (reading, _), (of_wgrad, _) = call.recipe.readings.dgrad, call.recipe.readings.wgrad
-        operands = call.operand(source, reading), self._weight("dgrad")
+        operands = call.operand(source, reading, g), self._weight("dgrad")
         how = call.sum("dgrad", operands)
         dh = _LINEAR.dgrad(operands[0].values, operands[1].values, self.w.shape, how)
         if self.collects:

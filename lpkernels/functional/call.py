@@ -189,20 +189,22 @@ class Call(NamedTuple):
             self.sees(x, reading.quantizer, reading.role)
         return x
 
-    def operand(self, source: Source, reading: Reading) -> Operand:
-        """The operand of a tensor whose codes are the tensor's own."""
-        x, key = source.tensor, reading.key
-        if not reading.as_is:
-            return self.operand_of(source, reading, x, key, reading.ints)
-        if self.sees is not None and key not in source.values:
-            # A tensor is shown once, whatever number of products reads it.
-            source.values[key] = self._transformed(x, reading)
-        return Operand(x, reading.fused)
+    def operand(self, source: Source, reading: Reading, x: Tensor, product: str = "") -> Operand:
+        """The operand of x: the tensor of a source, or its matrix if the codes are the matrix's.
 
-    def operand_of(
-        self, source: Source, reading: Reading, x: Tensor, key: str, ints: Ints
-    ) -> Operand:
-        """The operand of x, the tensor of a source or a matrix of it."""
+        product: of two activations. Of a batch that is broadcast each product has a matrix of its
+        own; others are the tensor's rows.
+        """
+        key, ints = reading.key, reading.ints
+        if reading.as_is:
+            if self.sees is not None and key not in source.values:
+                # A tensor is shown once, whatever number of products reads it.
+                source.values[key] = self._transformed(x, reading)
+            return Operand(x, reading.fused)
+        if reading.on_matrix:
+            key, ints = reading.matrix_key, reading.matrix_ints
+            if product and x.shape != source.tensor.shape:
+                key += product
         if not reading.in_parts:
             return Operand(self.values(source, reading, x, key, ints))
         parts = self.parts(source, reading, x, key, ints)

@@ -125,37 +125,25 @@ class Layer(NamedTuple):
         of_left, of_right = getattr(call.recipe.readings, product)
         first, second = left.operand, right.operand
         if first is None and not of_left.on_matrix:
-            plain = of_left.as_is and call.sees is None
-            first = Operand(left.tensor, of_left.fused) if plain else call.operand(left, of_left)
+            x, as_is = left.tensor, of_left.as_is and call.sees is None
+            first = Operand(x, of_left.fused) if as_is else call.operand(left, of_left, x)
         if second is None and not of_right.on_matrix:
-            plain = of_right.as_is and call.sees is None
-            second = (
-                Operand(right.tensor, of_right.fused) if plain else call.operand(right, of_right)
-            )
+            y, as_is = right.tensor, of_right.as_is and call.sees is None
+            second = Operand(y, of_right.fused) if as_is else call.operand(right, of_right, y)
         x = left.tensor if first is None or of_left.on_matrix else first.values
         y = right.tensor if second is None or of_right.on_matrix else second.values
         if self.geometry.matmuls and not x.dim() == y.dim() == 2:
             x, y = self.geometry.factors(product, x, y, shape)
+        batches = self.geometry.two_activations
         if first is None:
-            first = self._of_matrix(left, of_left, x, product)
+            first = call.operand(left, of_left, x, product if batches else "")
         elif not of_left.on_matrix and x is not first.values:
             first = first._replace(values=x)
         if second is None:
-            second = self._of_matrix(right, of_right, y, product)
+            second = call.operand(right, of_right, y, product if batches else "")
         elif not of_right.on_matrix and y is not second.values:
             second = second._replace(values=y)
         return first, second
-
-    def _of_matrix(self, source: Source, reading: Reading, x: Tensor, product: str) -> Operand:
-        key = self.matrix_key(source, reading, x, product)
-        return self.call.operand_of(source, reading, x, key, reading.matrix_ints)
-
-    def matrix_key(self, source: Source, reading: Reading, matrix: Tensor, product: str) -> str:
-        """Tells the codes of one tensor's matrices apart: of a batch that is broadcast each product
-        has a matrix of its own; others are the tensor's rows."""
-        if self.geometry.two_activations and matrix.shape != source.tensor.shape:
-            return reading.matrix_key + product
-        return reading.matrix_key
 
     def forward(self, x: Source, w: Source, b: Tensor | None) -> Tensor:
         """The layer's result."""
@@ -193,7 +181,7 @@ class Layer(NamedTuple):
         elif reading.on_matrix:
             operand = Operand(call.values(g, reading, g.tensor, reading.key, reading.ints))
         else:
-            operand = call.operand(g, reading)
+            operand = call.operand(g, reading, g.tensor)
         rows = self.geometry.rows(operand.values, shape)
         return call.bias_gradient(operand._replace(values=rows)).reshape(shape)
 
@@ -289,21 +277,23 @@ def _kept_parts(
     x, call = source.tensor, layer.call
     reading: Reading = getattr(call.recipe.readings, product)[1]
     ints, key = reading.ints, reading.key
-    if not packs(x) or not saving.is_packed(ints[InQuantizer.FORMAT]):
+    layout = saving.layout_of(ints[InQuantizer.FORMAT]) if packs(x) else None
+    if layout is None:
         return Kept(x)
     tensor = layer.source_of_codes(x, product, source) if codes_of is None else codes_of
     if reading.on_matrix:
         left = x.new_empty(()).expand(others[0])
         _, tensor = layer.geometry.factors(product, left, tensor, others[1])
-        ints, key = reading.matrix_ints, layer.matrix_key(source, reading, tensor, product)
-    fmt = ints[InQuantizer.FORMAT]
+        ints, key = reading.matrix_ints, reading.matrix_key
+        if layer.geometry.two_activations and tensor.shape != x.shape:
+            key += product
     parts = call.parts(source, reading, tensor, key, ints)
-    codes = saving.packed(call.run, parts, fmt, call.backend)
+    codes = saving.packed(call.run, parts, layout, call.backend)
     if codes is None:
         return Kept(x)
     if reading.quantizer is not None and not reading.quantizer.is_stochastic:
         codes = shared(codes, x)
-    return Kept(codes, tensor.shape, fmt, True)
+    return Kept(codes, tensor.shape, ints[InQuantizer.FORMAT], True)
 
 
 def emulated_layer(

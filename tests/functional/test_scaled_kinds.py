@@ -41,7 +41,7 @@ def test_kept_codes_are_unpacked_in_one_pass_as_the_products_of_their_parts() ->
         for name in ("block32_axis-2_e4m3_up", "block2_axis-2_e5m2", "nvfp4", "tile4x2_e4m3_up"):
             q = lp.scaled(x, name)
             fmt, parts = parts_of(q)
-            codes = saving.packed(ops.DISPATCHED, parts, fmt, "auto")
+            codes = saving.packed(ops.DISPATCHED, parts, saving.layout_of(fmt), "auto")
             values = ops.unpack(codes, saving.apart(fmt, x.dim()), shape)
             assert_bit_equal(values, q.dequantize(), f"{name} {shape}")
     assert saving.apart(lp.parse_format("mxfp8").to_ints(), 2) == ()

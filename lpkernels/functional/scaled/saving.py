@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,42 +32,72 @@ _MAN_BITS = 23
 _WHOLE = 32
 
 
-def is_packed(fmt: Ints) -> bool:
-    """Whether tensors in this block format, in a graph every one, have codes for less memory."""
-    scale = scale_format(fmt)
-    has_nan = scale is None or code_bits(scale) == _WHOLE or ops.has_every_code(scale)
-    has_nan = has_nan and not (torch.compiler.is_compiling() and _may_lack_a_code(fmt))
-    return has_nan and code_bits(fmt) < _WHOLE
+class Layout(NamedTuple):
+    """How the parts of a tensor in a block format lie as bytes, as `lpkernels.pack` lays them
+    apart: the tensor's scale if there is one, all scales, all elements.
+
+    scale: the format of the scales; None for powers of two. scale_bits: of a scale's code.
+    tensor_bytes: of the tensor's scale.
+    every_code: whether every element has a code: some programs divide infinity by itself.
+    saves: whether every scale has a code, and codes take less memory than values.
+    """
+
+    scale: Ints | None
+    scale_bits: int
+    element: Ints
+    tensor_bytes: int
+    every_code: bool
+    saves: bool
 
 
-def _may_lack_a_code(fmt: Ints) -> bool:
-    """Whether an element may be NaN and have no code: some programs divide infinity by itself."""
-    steps, elements = STEPS[fmt[InBlock.STEPS]], element(fmt)
+def _layout(fmt: Ints) -> Layout:
+    scale, elements, steps = scale_format(fmt), element(fmt), STEPS[fmt[InBlock.STEPS]]
+    bits = scale_bits(fmt)
     divides = steps == "deepgemm" or (steps == "torchao" and elements[KIND] == FIXED)
-    return divides and not ops.has_every_code(elements)
+    every_scale = scale is None or bits == _WHOLE or ops.has_every_code(scale)
+    return Layout(
+        scale,
+        bits,
+        elements,
+        tensor_bytes=4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0,
+        every_code=not divides or ops.has_every_code(elements),
+        saves=every_scale and code_bits(fmt) < _WHOLE,
+    )
 
 
-def packed(run: Operators, parts: ops.Parts, fmt: Ints, backend: str) -> Tensor | None:
-    """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
-    scale if there is one, all scales, all elements. None where an element has no code."""
+_known_layout = lru_cache(maxsize=1024)(_layout)
+
+
+def layout_of(fmt: Ints) -> Layout | None:
+    """The layout of codes of tensors in this block format, in a graph of every one; None where the
+    tensors are kept themselves."""
+    if torch.compiler.is_compiling():
+        layout = _layout(fmt)
+        return layout if layout.saves and layout.every_code else None
+    layout = _known_layout(fmt)
+    return layout if layout.saves else None
+
+
+def packed(run: Operators, parts: ops.Parts, layout: Layout, backend: str) -> Tensor | None:
+    """The codes of the three parts of a tensor; None where an element has no code."""
     values, scale, tensor_scale = parts
-    scale_type = scale_format(fmt)
-    if scale_type is None:
+    if layout.scale is None:
         # The exponent field is the code of a power of two, and 255 that of NaN.
         scales = (scale.contiguous().view(torch.int32) >> _MAN_BITS).to(torch.uint8).flatten()
-    elif code_bits(scale_type) == _WHOLE:
+    elif layout.scale_bits == _WHOLE:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
-        scales = run.pack(scale, scale_type)
-    elements = (
-        run.encode(values, (), element(fmt), backend)
-        if _may_lack_a_code(fmt)
-        else run.pack(values, element(fmt))
-    )
-    if elements is None:
-        return None
-    of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]
-    return torch.cat([*of_tensor, scales, elements])
+        scales = run.pack(scale, layout.scale)
+    if layout.every_code:
+        elements = run.pack(values, layout.element)
+    else:
+        codes = run.encode(values, (), layout.element, backend)
+        if codes is None:
+            return None
+        elements = codes
+    if not layout.tensor_bytes:
+        return torch.cat([scales, elements])
+    return torch.cat([tensor_scale.reshape(1).view(torch.uint8), scales, elements])
 
 
 def apart(fmt: Ints, rank: int) -> Ints:
@@ -74,6 +106,10 @@ def apart(fmt: Ints, rank: int) -> Ints:
     It has all scales in front of the elements where blocks are no blocks along one axis with powers
     of two: those along columns are tiles of one column there.
     """
+    return _apart(fmt, rank) if torch.compiler.is_compiling() else _known_apart(fmt, rank)
+
+
+def _apart(fmt: Ints, rank: int) -> Ints:
     at, size = InBlock, fmt[InBlock.SIZE]
     if not block_by_block(fmt):
         return fmt
@@ -83,22 +119,23 @@ def apart(fmt: Ints, rank: int) -> Ints:
     return tuple([tiles.get(i, number) for i, number in enumerate(fmt)])
 
 
+_known_apart = lru_cache(maxsize=1024)(_apart)
+
+
 def unpacked(run: Operators, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
     """The three parts of a tensor of this shape."""
-    grid, scale_type, first = grid_shape(shape, fmt), scale_format(fmt), _tensor_bytes(fmt)
-    length = (math.prod(grid) * scale_bits(fmt) + 7) // 8
+    layout = layout_of(fmt)
+    assert layout is not None
+    grid, first = grid_shape(shape, fmt), layout.tensor_bytes
+    length = (math.prod(grid) * layout.scale_bits + 7) // 8
     scales = codes[first : first + length].clone()
-    if scale_type is None:
+    if layout.scale is None:
         scale = ops.unpack_powers(scales)
-    elif code_bits(scale_type) == _WHOLE:
+    elif layout.scale_bits == _WHOLE:
         scale = scales.view(torch.float32)
     else:
-        scale = run.unpack(scales, scale_type, grid)
-    values = run.unpack(codes[first + length :], element(fmt), shape)
+        scale = run.unpack(scales, layout.scale, grid)
+    values = run.unpack(codes[first + length :], layout.element, shape)
     one = scale.new_ones(())
     tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
     return values, scale.view(grid), tensor_scale
-
-
-def _tensor_bytes(fmt: Ints) -> int:
-    return 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0
