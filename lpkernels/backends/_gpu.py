@@ -26,15 +26,14 @@ from lpkernels.backends._conv_tables import (
     wgrad_frame,
 )
 
-Ints = tuple[int, ...]
-
 
 class Pass(NamedTuple):
     """One pass that has outputs and something to sum.
 
-    The columns of each product are gathered from ``image`` (N, C, *spatial), rounded and copied
-    into ``frame``. Its rows are the rounded rows of ``rows`` (groups, rows, K). In wgrad ``rows``
-    is the gradient (N, C_out, *spatial), and its channels are the rows.
+    The columns of each product are gathered from ``image`` (N, C, *spatial), rounded as the left
+    operand and copied into ``frame``. Its rows are those of ``rows`` (groups, rows, K), rounded as
+    the right operand. In wgrad ``rows`` is the gradient (N, C_out, *spatial), and its channels are
+    the rows.
     """
 
     geometry: Geometry
@@ -45,13 +44,27 @@ class Pass(NamedTuple):
     rows: Tensor
     are_channels: bool
     bias: Tensor | None
-    #: The quantizers of the image, the rows and the result, as integers, or ().
-    image_rule: Ints
-    row_rule: Ints
-    result_rule: Ints
 
     def products(self) -> list[Tables]:
         return tables(self.build, self.geometry, self.out.device)
+
+
+class Matrices(NamedTuple):
+    """A matmul that has outputs: ``left`` (..., M, K) times ``right`` (..., K, N), whose leading
+    dimensions broadcast to ``batch``. A batch with one right operand may be more rows."""
+
+    left: Tensor
+    right: Tensor
+    out: Tensor
+    batch: torch.Size
+    bias: Tensor | None
+    initial: Tensor | None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """G, M, N, K."""
+        rows, steps = self.left.shape[-2:]
+        return self.batch.numel(), rows, self.right.shape[-1], steps
 
 
 # By the names that `Backend.unsupported` takes.
@@ -79,19 +92,33 @@ class GpuBackend:
         return op.removesuffix("_ordered").removesuffix("_operands") in _OPS
 
     @staticmethod
-    def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+    def convolve(work: Pass, how: How) -> None:
         """Writes all of work.out that has taps."""
         raise NotImplementedError
 
     @staticmethod
-    def multiply_matrices(product: Product, how: How, scales: Scales | None) -> Tensor:
-        """`Backend.multiply` of a matmul."""
+    def multiply_matrices(work: Matrices, how: How, scales: Scales | None) -> None:
+        """Writes work.out."""
         raise NotImplementedError
 
     def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         """`Backend.multiply`."""
-        if product.conv is None:
-            return self.multiply_matrices(product, how, scales)
+        if product.conv is not None:
+            return self._convolve(product, how)
+        left, right = product.left, product.right
+        out = torch.empty(product.shape, dtype=torch.float32, device=left.device)
+        if out.numel() == 0:
+            return out
+        batch = out.shape[:-2]
+        if batch and right.dim() == 2 and left.is_contiguous():
+            # The rows of one matrix have the same keys, and right is packed once for all of them.
+            left, batch = left.view(out.shape[:-1].numel(), left.shape[-1]), torch.Size()
+        further = (None if x is None else x.contiguous() for x in (product.bias, product.initial))
+        self.multiply_matrices(Matrices(left, right, out, batch, *further), how, scales)
+        return out
+
+    def _convolve(self, product: Product, how: How) -> Tensor:
+        assert product.conv is not None
         g = geometry_of(*product.images(), product.conv)
         image, other, kind = product.left, product.right, product.kind
         # A gradient of nothing is zeros, and so is one of positions that no tap meets.
@@ -110,7 +137,5 @@ class GpuBackend:
         else:
             build, frame, rows = wgrad, wgrad_frame(g), other
         bias = None if product.bias is None else product.bias.contiguous()
-        are_channels = kind == "conv_wgrad"
-        work = Pass(g, build, out, image, frame, rows, are_channels, bias, *how.fused)
-        self.convolve(work, how.acc, how.seed, how.role)
+        self.convolve(Pass(g, build, out, image, frame, rows, kind == "conv_wgrad", bias), how)
         return out

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends._protocol import Rounding, Update, UpdateTensors
+from lpkernels.backends._protocol import Update, UpdateTensors
+from lpkernels.backends._tables import offsets
 from lpkernels.formats.grids import Grid, grid_of, misfit
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, takes_scales
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, takes_scales
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.rounding import STOCHASTIC
 
@@ -39,35 +40,34 @@ def dense(x: Tensor) -> bool:
     return True
 
 
-def laid_out(rounding: Rounding) -> Rounding:
-    """The rounding with x and out dense and in one order, row-major where an element's result
+def laid_out(x: Tensor, out: Tensor | None, quantizer: Ints) -> tuple[Tensor, Tensor | None]:
+    """Both tensors of a rounding, dense and in one order, row-major where an element's result
     depends on its place in the tensor. Where out is another tensor then, it is to be copied."""
-    x, out, quantizer = rounding.x, rounding.out, rounding.quantizer
     if x.is_contiguous() and (out is None or out.stride() == x.stride()):
-        return rounding
+        return x, out
     by_place = takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
     if by_place or (out is not None and out.stride() != x.stride()) or not dense(x):
         x = x.contiguous()
     if out is not None and out.stride() != x.stride():
         out = torch.empty_like(x, dtype=out.dtype)
-    return rounding._replace(x=x, out=out)
+    return x, out
 
 
-def kernel_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Sequence[int]:
+def kernel_sizes(x: Tensor, fmt: Ints) -> Sequence[int]:
     """The sizes of a contiguous tensor as csrc/cpu reads them: the grid of a block format, else
     `axis_sizes`."""
     if fmt[KIND] not in _WITH_SCALES:
-        return (1, shape.numel(), 1)
-    return _block_sizes(shape, fmt) if fmt[KIND] == BLOCK else axis_sizes(shape, fmt)
+        return (1, x.numel(), 1)
+    return _block_sizes(x.shape, fmt) if fmt[KIND] == BLOCK else axis_sizes(x.shape, fmt)
 
 
 @lru_cache(maxsize=4096)
-def _block_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Grid:
+def _block_sizes(shape: torch.Size, fmt: Ints) -> Grid:
     check_fits(fmt, shape)
     return grid_of(shape, fmt) if math.prod(shape) else Grid(0, 0, 0, 1, 1)
 
 
-def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
+def axis_sizes(shape: torch.Size, fmt: Ints) -> list[int]:
     """(outer, length, inner) around the axis of a block or affine format; one line for others.
 
     Raises: ValueError: shape lacks the axis.
@@ -82,7 +82,7 @@ def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
     return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
 
 
-def check_fits(fmt: tuple[int, ...], shape: torch.Size) -> None:
+def check_fits(fmt: Ints, shape: torch.Size) -> None:
     """Raises: ValueError: the format has no blocks or slices in a tensor of this shape. Public
     functions check it before; compiled graphs that read a format as they run cannot."""
     wrong = misfit(fmt, len(shape))
@@ -92,15 +92,8 @@ def check_fits(fmt: tuple[int, ...], shape: torch.Size) -> None:
 
 def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
-    if not batch:
-        return NO_OFFSET
-    offsets = torch.zeros((), dtype=torch.int64, device="cpu")
-    expanded = x.expand(*batch, *x.shape[-2:])
-    for size, stride in zip(batch, expanded.stride()[: len(batch)], strict=True):
-        offsets = (
-            offsets.unsqueeze(-1) + torch.arange(size, dtype=torch.int64, device="cpu") * stride
-        )
-    return offsets.contiguous()
+    strides = x.expand(*batch, *x.shape[-2:]).stride()[: len(batch)]
+    return offsets(tuple(batch), strides, NO_OFFSET.device) if batch else NO_OFFSET
 
 
 def by_batch(
@@ -120,10 +113,10 @@ def by_batch(
     return left, batch.numel(), (batch_offsets(left, batch), batch_offsets(right, batch))
 
 
-def strides(x: Tensor) -> list[int]:
-    """Strides of the two leading dimensions and of three spatial ones, missing ones in front."""
-    strides = list(x.stride())
-    return strides[:2] + [0] * (_SPATIAL + 2 - len(strides)) + strides[2:]
+def five(strides: Sequence[int]) -> Sequence[int]:
+    """The strides of an image or kernel: two leading dimensions and three spatial ones, of which
+    missing ones stand in front as 0."""
+    return (*strides[:2], *[0] * (_SPATIAL + 2 - len(strides)), *strides[2:])
 
 
 def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:

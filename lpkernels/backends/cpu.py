@@ -38,17 +38,16 @@ from lpkernels.backends._layout import (
     NO_OFFSET,
     batch_offsets,
     by_batch,
+    five,
     kernel_sizes,
     laid_out,
-    strides,
     update_dtypes,
     update_parameters,
 )
 from lpkernels.formats import known_tables
-from lpkernels.formats.integers import BLOCK, KIND, TABLE, InBlock, Ints, without_zero
+from lpkernels.formats.integers import BLOCK, KIND, Ints, without_zero
 
 Shape = torch.Size | tuple[int, ...]
-_ELEMENT_KIND = InBlock.ELEMENT.start
 # The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
 # How the values of an update lie.
@@ -146,37 +145,28 @@ class CpuBackend:
         return ""
 
     def quantize(self, rounding: Rounding) -> None:
-        x, out, dense = rounding.x, rounding.out, rounding
+        x, quantizer, seed, role, site, out, counts, limits, parts = rounding
         # Asked here too, because a call takes as long as the rounding of a few values.
-        if out is None or not x.is_contiguous() or x.stride() != out.stride():
-            dense = laid_out(rounding)
-        x, quantizer, seed, role, site, out, counts, limits, parts = dense
+        if out is None or not (x.is_contiguous() and out.is_contiguous()):
+            x, out = laid_out(x, out, quantizer)
         values_alone = out is not None and counts is None and limits is None
-        if values_alone and quantizer[KIND] == BLOCK and _needs_parts(quantizer):
+        if values_alone and quantizer[KIND] == BLOCK and without_zero(quantizer):
             return self._quantize_by_parts(rounding)
-        call = (
-            kernel_sizes(x.shape, quantizer),
-            quantizer,
-            0 if seed is None else int(seed),
-            role,
-            site,
-            get_num_threads(),
-            self.stream_bytes,
-        )
-        dtype = DTYPES[x.dtype]
+        sizes, threads = kernel_sizes(x, quantizer), get_num_threads()
+        draws = (0 if seed is None else int(seed), role, site, threads, self.stream_bytes)
+        module, dtype = self._c(), DTYPES[x.dtype]
         if parts is not None:
             outputs = [part.data_ptr() for part in parts]
-            self._c().scaled(x.data_ptr(), dtype, outputs, *call, _pointer(limits))
-            return
-        out_dtype = 0 if out is None else DTYPES[out.dtype]
-        ends = (x.data_ptr(), 0 if out is None else out.data_ptr(), dtype, out_dtype)
+            pointers = (x.data_ptr(), dtype, outputs)
+            return module.scaled(*pointers, sizes, quantizer, *draws, _pointer(limits))
+        target, kind = (0, 0) if out is None else (out.data_ptr(), DTYPES[out.dtype])
+        call = (x.data_ptr(), target, dtype, kind, sizes, quantizer, *draws)
         if values_alone:
-            self._c().quantize(*ends, *call)
+            module.quantize(*call)
         else:
             bins = 0 if counts is None else counts.numel() - COUNTS
-            more = (_pointer(counts), bins, _pointer(limits))
-            self._c().quantize_counting(*ends, *call, *more)
-        if out is not None and rounding.out is not None and out is not rounding.out:
+            module.quantize_counting(*call, _pointer(counts), bins, _pointer(limits))
+        if out is not None and out is not rounding.out and rounding.out is not None:
             rounding.out.copy_(out)
 
     def _quantize_by_parts(self, rounding: Rounding) -> None:
@@ -208,23 +198,23 @@ class CpuBackend:
             multiply = self._multiply_grouped if group_of(how.acc) else self._multiply_scaled
             return multiply(product, how, scales)
         kind, left, right, shape, conv, bias, initial = product
-        acc, seed, role, fused = how
-        out = left.new_empty(shape)
-        if out.numel() == 0:
+        acc, seed, role, (left_rule, right_rule, result_rule) = how
+        out = left.new_empty(*shape)
+        if 0 in shape:
             return out
-        offsets = (NO_OFFSET.data_ptr(), NO_OFFSET.data_ptr())
+        left_offset = right_offset = NO_OFFSET.data_ptr()
+        left_strides: Sequence[int] = left.stride()
+        right_strides: Sequence[int] = right.stride()
         if conv is not None:
             sizes = _conv_sizes(*product.images(), conv)
-            left_strides: Sequence[int] = strides(left)
-            right_strides: Sequence[int] = strides(right)
+            left_strides, right_strides = five(left_strides), five(right_strides)
+        elif len(shape) == 2:
+            sizes = (1, shape[0], shape[1], left.shape[1])
         else:
-            entries = 1
-            if len(shape) > 2:
-                left, entries, starts = by_batch(left, right, out.shape)
-                offsets = (starts[0].data_ptr(), starts[1].data_ptr())
-            rows, length = left.shape[-2:]
-            sizes = (entries, rows, shape[-1], length)
-            left_strides, right_strides = left.stride()[-2:], right.stride()[-2:]
+            left, entries, starts = by_batch(left, right, out.shape)
+            left_offset, right_offset = starts[0].data_ptr(), starts[1].data_ptr()
+            sizes = (entries, left.shape[-2], shape[-1], left.shape[-1])
+            left_strides, right_strides = left.stride()[-2:], right_strides[-2:]
         if bias is not None:
             bias = bias.contiguous()
         if initial is not None:
@@ -239,9 +229,12 @@ class CpuBackend:
             sizes,
             left_strides,
             right_strides,
-            *offsets,
+            left_offset,
+            right_offset,
             acc,
-            *fused,
+            left_rule,
+            right_rule,
+            result_rule,
             0 if seed is None else int(seed),
             role,
             get_num_threads(),
@@ -334,7 +327,7 @@ class CpuBackend:
         self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
     ) -> Tensor:
         x, module = x.contiguous(), self._c()
-        sizes = kernel_sizes(x.shape, fmt)
+        sizes = kernel_sizes(x, fmt)
         codes = torch.empty(module.packed_bytes(sizes, fmt), **_BYTES)
         if x.numel() == 0:
             return codes
@@ -355,7 +348,7 @@ class CpuBackend:
         out = torch.empty(shape, **_FLOAT32)
         if out.numel() == 0:
             return out
-        sizes, threads = kernel_sizes(out.shape, fmt), get_num_threads()
+        sizes, threads = kernel_sizes(out, fmt), get_num_threads()
         if isinstance(codes, Tensor):
             codes = codes.contiguous()
             self._c().unpack(codes.data_ptr(), out.data_ptr(), sizes, fmt, threads)
@@ -378,13 +371,6 @@ class CpuBackend:
             get_num_threads(),
             self.stream_bytes,
         )
-
-
-def _needs_parts(quantizer: Ints) -> bool:
-    """Whether values follow from codes and scales alone, since no code is zero."""
-    return (
-        quantizer[KIND] == BLOCK and quantizer[_ELEMENT_KIND] == TABLE and without_zero(quantizer)
-    )
 
 
 def _warn_of_scalar(module: ModuleType) -> None:

@@ -54,7 +54,8 @@ def floating(function: str, **tensors: Tensor | None) -> bool:
 
     Returns whether they are float32 and operators may run directly (`ops.is_direct`).
     """
-    if ops.is_direct(*tensors.values()) and _are_float32(tensors):
+    needed = [x for name, x in tensors.items() if x is not None or name != "bias"]
+    if ops.is_direct(*needed, dtype=torch.float32):
         return True
     _untraced(function)
     for name, value in tensors.items():
@@ -76,16 +77,6 @@ def _untraced(function: str) -> None:
         raise NotImplementedError(
             f"{function}: torch.jit.trace cannot follow emulated arithmetic; use torch.export"
         )
-
-
-def _are_float32(tensors: dict[str, Tensor | None]) -> bool:
-    for name, value in tensors.items():
-        if value is None:
-            if name != "bias":
-                return False
-        elif value.dtype is not torch.float32:
-            return False
-    return True
 
 
 def operands(function: str, **tensors: Tensor | None) -> bool:

@@ -111,7 +111,9 @@ def matmul(
         _check_starts(sums)
     if sums.is_native and quantizer is None and not scaled:
         return own(torch.matmul, left, right, out=out)
-    direct = _checks.operands("matmul", a=left, b=right)
+    direct = ops.is_direct(left, right, dtype=torch.float32)
+    if not direct:
+        _checks.operands("matmul", a=left, b=right)
     shape = result_shape(left, right)
     if sums.ints[InAccumulator.CHUNK] < 0 and not scaled:
         raise ValueError(
@@ -125,7 +127,14 @@ def matmul(
         _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=left, b=right)
-    seed = seed_for(True, generator) if stochastic or sums.is_stochastic else None
+    drawn = stochastic or sums.is_stochastic
+    if direct and not (drawn or scaled) and initial is None and output is None:
+        # As below, with less to ask, because the calls of a small product take most of its time.
+        if left.dim() > 1 and right.dim() > 1 and not is_recorded(left, right):
+            how = ops.How(sums.ints)
+            result = ops.DIRECT.multiply(ops.Product("matmul", left, right, shape), how, backend)
+            return result if out is None else out.copy_(result)
+    seed = seed_for(True, generator) if drawn else None
     fused = ops.NOT_FUSED
     own_pass = scaled or sums.is_native or stochastic
     if quantizer is not None and not (own_pass or takes_scales(quantizer)):
@@ -135,8 +144,7 @@ def matmul(
 
         result = scaled_matmul(a, b, as_accumulator(acc), initial, seed, backend)
     else:
-        direct = direct and initial is None and seed is None
-        result = _product(left, right, initial, sums, seed, backend, fused, direct)
+        result = _product(left, right, initial, sums, seed, backend, fused)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:
@@ -220,7 +228,6 @@ def _product(
     seed: Tensor | None,
     backend: str,
     fused: ops.Fused,
-    direct: bool,
 ) -> Tensor:
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
@@ -231,8 +238,6 @@ def _product(
     if is_recorded(a, b, initial):
         return _Matmul.apply(left, right, start, sums.ints, seed, backend, fused)
     how = ops.How(sums.ints, seed, Role.DIRECT, fused)
-    if direct:
-        return ops.DIRECT.multiply(ops.matmul_of(left, right), how, backend)
     left, right, _ = widened_all(left, right, None)
     return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)
 

@@ -46,14 +46,14 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
 
     Raises: ValueError: there is none.
     """
+    left, right = a.shape, b.shape
+    if len(left) == len(right) == 2 and left[1] == right[0]:
+        return (left[0], right[1])
     if a.dim() == 0 or b.dim() == 0:
         raise ValueError(
             f"matmul: a has shape {tuple(a.shape)} and b {tuple(b.shape)}; both need at least one "
             "dimension; for a product with a scalar use *"
         )
-    left, right = a.shape, b.shape
-    if len(left) == len(right) == 2 and left[1] == right[0]:
-        return (left[0], right[1])
     inner = b.shape[-2] if b.dim() > 1 else b.shape[0]
     if a.shape[-1] != inner:
         raise ValueError(

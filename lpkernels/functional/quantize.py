@@ -95,7 +95,9 @@ def quantize(
     >>> lp.quantize(x, lp.FixedFormat(8, 4), "toward_zero")
     tensor([ 0.2500, -1.6875,  7.9375,     nan])
     """
-    direct = _checks.floating("quantize", x=x)
+    direct = ops.is_direct(x, dtype=torch.float32)
+    if not direct:
+        _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)
     scales = quantizer[KIND] == AFFINE or quantizer[KIND] == BLOCK
     if scales:

@@ -24,10 +24,9 @@ from lpkernels.backends import (
     fprop_of,
     matmul_of,
 )
-from lpkernels.ops._checks import Codes, Rounds, Sums, has_every_code, rounds, sums
+from lpkernels.ops._descriptions import ROW, Ints, Row, has_every_code, rounds
 from lpkernels.ops._hadamard import hadamard
 from lpkernels.ops._operator import (
-    Packable,
     assume_constant_result,
     draw_seed,
     is_direct,
@@ -35,7 +34,6 @@ from lpkernels.ops._operator import (
 )
 from lpkernels.ops._packing import (
     dequantize,
-    encode,
     pack,
     pack_scaled,
     packed_bytes,
@@ -44,69 +42,10 @@ from lpkernels.ops._packing import (
     unpack_powers,
 )
 from lpkernels.ops._products import add_bias, multiply, records
-from lpkernels.ops._quantize import Counting, count, quantize, result_dtype
-from lpkernels.ops._ranges import delayed, finite_range, largest, update_range
-from lpkernels.ops._rows import ROW, Ints, Row
+from lpkernels.ops._quantize import Counting, count, delayed, quantize, result_dtype, scaled
+from lpkernels.ops._ranges import finite_range, largest, update_range
 from lpkernels.ops._running import DIRECT, DISPATCHED, Operators, operators_for
-from lpkernels.ops._scaled import scaled
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
 """The values of a `backend` argument."""
-
-__all__ = [
-    "BACKENDS",
-    "BINS",
-    "COUNTS",
-    "DIRECT",
-    "DISPATCHED",
-    "NOT_FUSED",
-    "ROW",
-    "Codes",
-    "Convolution",
-    "Counting",
-    "Fused",
-    "How",
-    "Ints",
-    "Operators",
-    "Packable",
-    "Parts",
-    "Product",
-    "Rounds",
-    "Row",
-    "Scales",
-    "Sums",
-    "UpdateTensors",
-    "add_bias",
-    "assume_constant_result",
-    "broadcast_batch",
-    "count",
-    "delayed",
-    "dequantize",
-    "draw_seed",
-    "encode",
-    "finite_range",
-    "fprop_of",
-    "hadamard",
-    "has_every_code",
-    "is_direct",
-    "is_in_cpu_memory",
-    "largest",
-    "matmul_of",
-    "multiply",
-    "operators_for",
-    "pack",
-    "pack_scaled",
-    "packed_bytes",
-    "packs_at_once",
-    "quantize",
-    "records",
-    "result_dtype",
-    "rounds",
-    "scaled",
-    "sums",
-    "unpack",
-    "unpack_powers",
-    "update",
-    "update_range",
-]

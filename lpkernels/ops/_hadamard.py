@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -14,13 +12,13 @@ from lpkernels.arithmetic.hadamard import (
     transform_from_int,
     transform_to_int,
 )
-from lpkernels.ops import _checks
+from lpkernels.ops._descriptions import require
 from lpkernels.ops._operator import define, without_grad
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _result(x: Tensor, *call: Any) -> Tensor:
+def _result(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=torch.float32, device=x.device)
 
 
@@ -33,21 +31,20 @@ def _transformed(x: Tensor, transform: int, axis: int, backend: str) -> Tensor:
     return chosen.hadamard(without_grad(x), size, signs_of(size, signs), axis % x.dim())
 
 
-def _guard(x: Tensor, transform: int, axis: int, *call: Any) -> None:
+def _check(x: Tensor, transform: int, axis: int) -> None:
     size, signs = transform_from_int(transform)
     check_transform("lpkernels::_hadamard", size, signs)
-    _checks.require(x.dtype in _FLOATS, "hadamard", "float16, bfloat16 or float32", x.dtype)
-    right = -x.dim() <= axis < x.dim()
-    _checks.require(right, "hadamard", f"an axis of {x.dim()} dimensions", axis)
+    require(x.dtype in _FLOATS, "hadamard", "float16, bfloat16 or float32", x.dtype)
+    require(-x.dim() <= axis < x.dim(), "hadamard", f"an axis of {x.dim()} dimensions", axis)
     expected = f"a length along axis {axis} that {size} divides"
-    _checks.require(x.shape[axis] % (size or 1) == 0, "hadamard", expected, tuple(x.shape))
+    require(x.shape[axis] % (size or 1) == 0, "hadamard", expected, tuple(x.shape))
 
 
 _hadamard = define(
-    "_hadamard(Tensor x, int transform, int axis, str backend) -> Tensor",
-    _result,
+    "_hadamard(x, int transform, int axis, backend) -> Tensor",
+    lambda a: _result(a.x),
     _transformed,
-    _guard,
+    lambda a: _check(a.x, a.transform, a.axis),
 )
 
 
@@ -64,5 +61,5 @@ def hadamard(x: Tensor, size: int, signs: str | int, axis: int, backend: str = "
         not divide.
     """
     transform = transform_to_int(*check_transform("hadamard", size, signs))
-    _guard(x, transform, axis)
+    _check(x, transform, axis)
     return _hadamard(x, transform, axis, backend)

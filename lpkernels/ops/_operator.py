@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import namedtuple
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -24,19 +25,14 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import BlockFormat, Number
-from lpkernels.ops._rows import (
-    DESCRIPTIONS,
-    NOTHING,
-    TABLE,
-    Ints,
-    by_number,
-    with_descriptions,
-    with_table,
-)
+from lpkernels.formats.integers import Ints
+from lpkernels.ops._checks import ARGUMENTS
+from lpkernels.ops._descriptions import NOTHING, TABLE_NAME, by_number, crossed
 
 Packable: TypeAlias = Number | BlockFormat
 
 _lib = torch.library.Library("lpkernels", "FRAGMENT")
+_CPU = torch.device("cpu")
 
 
 def as_ints(description: Quantizer | Accumulator | Packable | Ints) -> Ints:
@@ -78,44 +74,69 @@ def refuse_mapped(*tensors: Tensor | None) -> None:
 
 
 def define(
-    schema: str,
-    fake: Callable[..., Any],
-    impl: Callable[..., Any],
-    guard: Callable[..., object] | None = None,
+    line: str,
+    result: Callable[[Any], Any],
+    run: Callable[..., Any],
+    guard: Callable[[Any], object] | None = None,
 ) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns the function that calls it.
 
-    guard refuses wrong arguments of calls by torch: of torch.ops, and of compiled and exported
-    programs. Calls by the package itself that go straight to impl were checked before.
+    Args:
+        line: "_name(argument, ...) -> result". An argument is a name of `_checks.ARGUMENTS`, or a
+            type of torch's schemas and a name.
+        result: new tensors of the result's shapes and dtypes, for fake tensors; it takes the
+            arguments as one tuple with their names.
+        run: the work, which takes the arguments in their order.
+        guard: refuses what the checks of single arguments let pass, and takes what result takes.
+            Calls by torch are checked (of torch.ops, and of compiled and exported programs); the
+            package itself has checked before.
 
-    Descriptions are integers or, where torch.compile traces, rows (`_rows`); an empty one crosses
-    as `NOTHING`. The call goes to impl at once where the dispatcher would do nothing else
+    Descriptions are integers or, where torch.compile traces, rows (`_descriptions`); an empty one
+    crosses as `NOTHING`. The call goes to run at once where the dispatcher would do nothing else
     (`is_direct`), which is half the time of a small product.
     """
-    name = schema.partition("(")[0]
-    _lib.define(with_table(schema))
-    overload = getattr(torch.ops.lpkernels, name).default
-    arguments = [each for each in overload._schema.arguments if each.name != TABLE]
-    count = len(arguments)
-    described = {i: each.name for i, each in enumerate(arguments) if each.name in DESCRIPTIONS}
-    places = [i for i, each in enumerate(arguments) if "Tensor" in str(each.type)]
-    needed = [i for i in places if str(arguments[i].type) == "Tensor"]
+    name, _, text = line.partition("(")
+    listed, _, returns = text.rpartition(") -> ")
+    types = {
+        each.split()[-1]: each.rpartition(" ")[0] or ARGUMENTS[each].type
+        for each in listed.split(", ")
+    }
+    Arguments = namedtuple(name.lstrip("_"), types)  # type: ignore[misc]
+    known = {each: ARGUMENTS[each] for each in listed.split(", ") if " " not in each}
+    checks = [each.check for each in known.values() if each.check is not None]
+    row_parts = {i: known[x].part for i, x in enumerate(types) if x in known}
+    parts = {i: part for i, part in row_parts.items() if part is not None}
+    count, places = len(types), [i for i, kind in enumerate(types.values()) if "Tensor" in kind]
+    needed = [i for i in places if [*types.values()][i] == "Tensor"]
     # Two places at least, so that the getter returns a tuple.
     tensors_of = itemgetter(*places, places[0])
+    schema = ", ".join(f"{kind} {each}" for each, kind in types.items())
+    table = f", Tensor? {TABLE_NAME}=None" if parts else ""
+    _lib.define(f"{name}({schema}{table}) -> {returns}")
+    overload = getattr(torch.ops.lpkernels, name).default
 
     # The dispatcher leaves out a table that is None, and hands over a missing tensor as None.
     def kernel(*args: Any) -> Any:
         if any(args[i] is None for i in needed):
             raise ValueError(f"lpkernels::{name}: expected a tensor, got None")
         table = args[count] if len(args) > count else None
-        given = with_descriptions(args[:count], described, table)
+        values = list(args[:count])
+        for i, part in parts.items():
+            values[i] = crossed(values[i], table, part)
+        arguments = Arguments(*values)
+        for check in checks:
+            check(name.lstrip("_"), arguments)
         if guard is not None:
-            guard(*given)
-        return impl(*given)
+            guard(arguments)
+        return run(*arguments)
 
     _lib.impl(name, kernel, "CPU")
     _lib.impl(name, kernel, "CUDA")
-    torch.library.register_fake(f"lpkernels::{name}", lambda *args: fake(*args[:count]), lib=_lib)
+
+    def fake(*args: Any) -> Any:
+        return result(Arguments(*args[:count]))
+
+    torch.library.register_fake(f"lpkernels::{name}", fake, lib=_lib)
     if overload._schema.is_mutable:
         torch.library.register_vmap(f"lpkernels::{name}", _refuse_vmap, lib=_lib)
     else:
@@ -124,10 +145,10 @@ def define(
     def call(*args: Any) -> Any:
         if torch.compiler.is_compiling():
             return overload(*full(by_number(args)))
-        return impl(*args) if is_direct(*tensors_of(args)) else overload(*full(args))
+        return run(*args) if is_direct(*tensors_of(args)) else overload(*full(args))
 
     def full(args: Sequence[Any]) -> Sequence[Any]:
-        return [NOTHING if i in described and not len(x) else x for i, x in enumerate(args)]
+        return [NOTHING if i in parts and not len(x) else x for i, x in enumerate(args)]
 
     return call
 
@@ -160,11 +181,12 @@ _MODE_KEYS = {
 _TYPES = (Tensor, torch.nn.Parameter)
 
 
-def is_direct(*tensors: Tensor | list[Tensor] | None) -> bool:
+def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None = None) -> bool:
     """Whether the dispatcher would go straight to the kernel for tensors on the CPU or on one CUDA
     device, and nobody looks on: no compiler, no mode or subclass that takes the call, no profiler.
 
     Tensors that an operator makes of such tensors are such tensors too, so a layer asks once.
+    dtype: every argument must be a tensor of this dtype as well; without it None is passed over.
     """
     if torch.compiler.is_compiling():
         return False
@@ -175,14 +197,13 @@ def is_direct(*tensors: Tensor | list[Tensor] | None) -> bool:
     if _get_tracing_state() is not None:
         return False
     device = None
+    x: Any
     for x in tensors:
-        if x is None:
-            continue
-        if type(x) is list:
-            if not is_direct(*x):
-                return False
-            continue
-        if not isinstance(x, Tensor) or type(x) not in _TYPES:
+        if type(x) not in _TYPES:
+            if (x is None and dtype is None) or (type(x) is list and is_direct(*x)):
+                continue
+            return False
+        if dtype is not None and x.dtype is not dtype:
             return False
         keys = _dispatch_keys(x).raw_repr()
         if keys not in _CPU_KEYS:
@@ -270,6 +291,8 @@ def _new_label() -> int:
 
 def draw_seed() -> Tensor:
     """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
+    if is_direct():
+        return _seed(0, device=_CPU)
     compiling = torch.compiler.is_compiling()
     if not compiling and _functorch.maybe_current_level() is not None:
         # torch.vmap decides by its `randomness` whether calls of random functions may differ.

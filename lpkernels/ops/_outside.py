@@ -17,13 +17,11 @@ from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import How, Product
 from lpkernels.formats import FloatFormat
 from lpkernels.ops._quantize import quantize_directly
-from lpkernels.rng import SITE_QUANTIZE, Role
 
 # Bounds the set of shapes, and the time that a program with ever new shapes spends on searches.
 MOST = 256
 
 _SIDES = ("left", "right")
-_CALL = (None, Role.DIRECT, SITE_QUANTIZE, "auto")
 
 # The shapes that were looked at, and the formats that a warning has named.
 _looked: set[tuple[object, ...]] = set()
@@ -51,7 +49,7 @@ def look_once(product: Product, how: How) -> None:
     ):
         if fmt in _warned:
             continue
-        value = _lacking(quantize_directly(x, ints, *_CALL) if ints else x, fmt)
+        value = _lacking(quantize_directly(x, ints) if ints else x, fmt)
         if value is not None:
             _warned.add(fmt)
             _warn(op, side, fmt, value)
@@ -59,7 +57,7 @@ def look_once(product: Product, how: How) -> None:
 
 def _lacking(x: Tensor, fmt: FloatFormat) -> float | None:
     """A value of x that fmt lacks; no format lacks NaN here."""
-    values = quantize_directly(x, Quantizer(fmt, "toward_zero").to_ints(), *_CALL)
+    values = quantize_directly(x, Quantizer(fmt, "toward_zero").to_ints())
     lacking = (values != x) & (x == x)
     return x[lacking][0].item() if bool(lacking.any()) else None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from lpkernels.formats.integers import (
     KIND,
     TENSOR_SCALE,
     InBlock,
+    Ints,
     block_by_block,
     code_bits,
     element,
@@ -29,10 +29,9 @@ from lpkernels.formats.integers import (
     scale_format,
 )
 from lpkernels.ops import _checks
+from lpkernels.ops._descriptions import Row, has_every_code, packs, require
 from lpkernels.ops._operator import Packable, as_ints, define, without_grad
-from lpkernels.ops._quantize import quantize, quantize_directly
-from lpkernels.ops._rows import Ints, Row
-from lpkernels.ops._scaled import scaled
+from lpkernels.ops._quantize import quantize, quantize_directly, scaled
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 Scale: TypeAlias = Tensor | None
@@ -88,19 +87,12 @@ def packs_at_once(device_type: str) -> bool:
     return all(backend.name != "reference" for backend in chosen)
 
 
-def _new_codes(
-    x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]
-) -> Tensor:
-    length = _bytes(x.shape, *room) if room[0] else packed_bytes(tuple(fmt), x.shape)
-    return x.new_empty(length, dtype=torch.uint8)
-
-
 def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tensor | None:
     """`encode` of a plain float32 tensor on the CPU, rounded and packed in one pass."""
-    known = _checks.packs(fmt)
+    known = packs(fmt)
     chosen = backends.select("auto", known.pack, x.device)
     if quantizer and not chosen.packs_rounding:
-        x = quantize_directly(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend)
+        x = quantize_directly(x, quantizer, backend=backend)
         quantizer = ()
     if x.requires_grad:
         x = x.detach()
@@ -115,7 +107,7 @@ def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tens
 
 
 def pack_directly(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    known = _checks.packs(fmt)
+    known = packs(fmt)
     fmt = known.ints
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
@@ -148,16 +140,11 @@ def _pack(x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequenc
     return padded
 
 
-@lru_cache(maxsize=1024)
-def _unpack_operation(fmt: Ints) -> str:
-    return for_table("unpack", fmt)
-
-
 def unpack_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     """The work of `unpack`, of a tensor of any shape."""
     if not shape:
         return unpack_directly(codes, fmt, (1,)).view(())
-    chosen = backends.select("auto", _unpack_operation(fmt), codes.device)
+    chosen = backends.select("auto", packs(fmt).unpack, codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, shape)
@@ -260,48 +247,47 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     return dequantize_directly(values, scale.view(grid), t, fmt, "auto")
 
 
-def _guard_pack(
-    x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]
-) -> None:
-    right = len(room) == 3 and all(0 <= number < 2**31 for number in room[:2])
-    _checks.require(right, "pack", "bits, size and axis of the room for codes", room)
-    packable = _checks.packable(fmt, x.dim())
-    if scale is not None:
-        _checks.parts((x, scale, tensor_scale), packable)
+def _guard_pack(a: Any) -> None:
+    right = len(a.room) == 3 and all(0 <= number < 2**31 for number in a.room[:2])
+    require(right, "pack", "bits, size and axis of the room for codes", a.room)
+    if a.scale is not None:
+        _checks.parts("pack", (a.x, a.scale, a.tensor_scale), a.format)
     else:
-        from_values = packable[KIND] != BLOCK or follows_from_values(packable)
-        _checks.require(from_values, "pack", "a format of values", packable)
-    if room[0]:
-        dimensions = max(x.dim(), 1)
-        fits = -dimensions <= room[2] < dimensions and packed_bytes(fmt, x.shape) <= _bytes(
-            x.shape, *room
-        )
-        _checks.require(fits, "pack", "room for all codes", room)
+        from_values = a.format[KIND] != BLOCK or follows_from_values(a.format)
+        require(from_values, "pack", "a format of values", a.format)
+    if a.room[0]:
+        dimensions, needed = max(a.x.dim(), 1), packed_bytes(a.format, a.x.shape)
+        right = -dimensions <= a.room[2] < dimensions and needed <= _bytes(a.x.shape, *a.room)
+        require(right, "pack", "room for all codes", a.room)
 
 
-def _guard_unpack(
-    codes: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, shape: Sequence[int], backend: str
-) -> None:
-    packable = _checks.packable(fmt, len(shape))
-    if scale is not None:
-        _checks.parts((codes, scale, tensor_scale), packable)
-        right = tuple(shape) == tuple(codes.shape)
-        _checks.require(right, "unpack", f"the shape of the codes, {tuple(codes.shape)}", shape)
-    else:
-        _checks.codes(codes, packed_bytes(packable, shape), shape)
+def _guard_unpack(a: Any) -> None:
+    codes, shape = a.codes, tuple(a.shape)
+    if a.scale is not None:
+        _checks.parts("unpack", (codes, a.scale, a.tensor_scale), a.format)
+        right = shape == tuple(codes.shape)
+        return require(right, "unpack", f"the shape of the codes, {tuple(codes.shape)}", shape)
+    require(all(size >= 0 for size in shape), "unpack", "sizes from 0 up", shape)
+    needed = packed_bytes(a.format, shape)
+    right = codes.dtype is torch.uint8 and codes.dim() == 1 and codes.numel() >= needed
+    got = f"{tuple(codes.shape)} in {codes.dtype} for {shape}"
+    right = right and codes.is_contiguous()
+    require(right, "unpack", f"at least {needed} bytes in one dense dimension", got)
 
 
 # scale, tensor_scale: of the blocks and of the tensor, beside the codes of a block format; or none.
 _pack_operator = define(
-    "_pack(Tensor x, Tensor? scale, Tensor? tensor_scale, int[] format, int[] room) -> Tensor",
-    _new_codes,
+    "_pack(x, Tensor? scale, Tensor? tensor_scale, format, int[] room) -> Tensor",
+    lambda a: a.x.new_empty(
+        _bytes(a.x.shape, *a.room) if a.room[0] else packed_bytes(tuple(a.format), a.x.shape),
+        dtype=torch.uint8,
+    ),
     _pack,
     _guard_pack,
 )
 _unpack_operator = define(
-    "_unpack(Tensor codes, Tensor? scale, Tensor? tensor_scale, int[] format, SymInt[] shape,"
-    " str backend) -> Tensor",
-    lambda codes, *rest: codes.new_empty(rest[-2], dtype=torch.float32),
+    "_unpack(Tensor codes, Tensor? scale, Tensor? tensor_scale, format, shape, backend) -> Tensor",
+    lambda a: a.codes.new_empty(a.shape, dtype=torch.float32),
     _unpack,
     _guard_unpack,
 )
@@ -311,7 +297,7 @@ def encode(x: Tensor, quantizer: Ints, fmt: Ints | Row, backend: str) -> Tensor 
     """The codes of float32 x once it is rounded by a quantizer without scales and draws; () rounds
     nothing. None where a value has no code."""
     values = quantize(x, quantizer, None, Role.DIRECT, SITE_QUANTIZE, backend) if quantizer else x
-    if isinstance(fmt, Row) or _checks.has_every_code(fmt):
+    if isinstance(fmt, Row) or has_every_code(fmt):
         return pack(values, fmt)
     try:
         return pack(values, fmt)
@@ -334,7 +320,7 @@ def pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) 
 def unpack(codes: Tensor, fmt: Packable | Ints | Row, shape: Sequence[int]) -> Tensor:
     """The float32 values of codes."""
     ints = fmt if isinstance(fmt, Row) else as_ints(fmt)
-    # A list that crosses to an operator is never empty (`_rows.NOTHING`).
+    # A list that crosses to an operator is never empty (`_descriptions.NOTHING`).
     values = _unpack_operator(codes, None, None, ints, shape or (1,), "auto")
     return values if shape else values.view(())
 

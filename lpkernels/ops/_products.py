@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from lpkernels.arithmetic.integers import (
     has_running_sum,
 )
 from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
-from lpkernels.formats.integers import for_table, has_table
+from lpkernels.formats.integers import Ints, for_table, has_table
 from lpkernels.ops import _checks
+from lpkernels.ops._descriptions import crossed, require, sums
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import quantize_directly
-from lpkernels.ops._rows import Ints, described
-from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
+from lpkernels.rng import SITE_BIAS
 from lpkernels.rounding import STOCHASTIC
 
 # The sizes of no scales: products that share a scale in both operands, whether a scale is float32,
@@ -32,6 +33,8 @@ from lpkernels.rounding import STOCHASTIC
 _NO_SIZES = (0, 0, 0, 0)
 # A matmul is a convolution without spatial dimensions, and of one group.
 _NO_CONVOLUTION = (1,)
+# How many arguments the operator has.
+_ARGUMENTS = 17
 
 
 def multiply_directly(
@@ -41,28 +44,27 @@ def multiply_directly(
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
     if scales is not None:
         return _multiply_scaled(product, how, backend, scales)
-    known = _checks.sums(how.acc)
+    known = sums(how.acc)
+    chosen = backends.select(backend, known.products[product.kind], product.left.device)
+    if known.has_operands:
+        look_once(product, how)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
-    needed = known.accumulate if known.native else product.kind + known.suffix
-    chosen = backends.select(backend, needed, product.left.device)
-    if len(how.acc) > InAccumulator.PLAIN:
-        look_once(product, how)
     native_order = known.native and not chosen.sums_native
     fuses = chosen.fuses and (chosen.fuses_tables or not has_table(*how.fused))
     if fuses and not native_order:
         return chosen.multiply(product, how)
     if 0 in product.shape:
-        return product.left.new_empty(tuple(product.shape))
-    call = (None, Role.DIRECT, SITE_QUANTIZE, backend)
-    left, right, result = how.fused
-    alone = product._replace(
-        left=quantize_directly(product.left, left, *call) if left else product.left,
-        right=quantize_directly(product.right, right, *call) if right else product.right,
-    )
+        return product.left.new_empty(*product.shape)
+    left, right, result = (partial(_rounded, quantizer=x, backend=backend) for x in how.fused)
+    alone = product._replace(left=left(product.left), right=right(product.right))
     how = how._replace(fused=NOT_FUSED)
     y = native.multiply(chosen, alone, how) if native_order else chosen.multiply(alone, how)
-    return quantize_directly(y, result, *call) if result else y
+    return result(y)
+
+
+def _rounded(x: Tensor, quantizer: Ints, backend: str) -> Tensor:
+    return quantize_directly(x, quantizer, backend=backend) if quantizer else x
 
 
 def _multiply_scaled(product: Product, how: How, backend: str, scales: Scales) -> Tensor:
@@ -108,61 +110,34 @@ def crossing(
     return (*call, scales.left, scales.right, sizes)
 
 
-def records(
-    kind: str,
-    left: Tensor,
-    right: Tensor,
-    bias: Tensor | None,
-    initial: Tensor | None,
-    shape: Sequence[int],
-    numbers: Sequence[int],
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str,
-    left_quantizer: Ints,
-    right_quantizer: Ints,
-    result_quantizer: Ints,
-    left_scale: Tensor | None = None,
-    right_scale: Tensor | None = None,
-    sizes: Sequence[int] = _NO_SIZES,
-    table: None = None,
-) -> tuple[Product, How, str, Scales | None]:
-    """The records of the operator's arguments, as the operator or a mode of torch gets them."""
+def records(*arguments: Any) -> tuple[Product, How, str, Scales | None]:
+    """The records of the operator's arguments, as the operator or a mode of torch gets them: with a
+    table behind them, or without."""
+    (
+        kind, left, right, bias, initial, shape, numbers, acc, seed, role, backend, left_quantizer,
+        right_quantizer, result_quantizer, left_scale, right_scale, sizes,
+    ) = arguments[:_ARGUMENTS]  # fmt: skip
     product = Product(kind, left, right, shape, _convolution(numbers), bias, initial)
-    fused = Fused(*map(described, (left_quantizer, right_quantizer, result_quantizer)))
+    fused = Fused(*map(crossed, (left_quantizer, right_quantizer, result_quantizer)))
     how = How(tuple(acc), seed, role, fused)
     if left_scale is None or right_scale is None:
         return product, how, backend, None
     left_size, right_size, float32, least = sizes
-    return (
-        product,
-        how,
-        backend,
-        Scales(left_scale, right_scale, left_size, right_size, bool(float32), least),
-    )
+    scales = Scales(left_scale, right_scale, left_size, right_size, bool(float32), least)
+    return product, how, backend, scales
 
 
-def _guard(kind: str, *args: Any) -> None:
-    left_scale, right_scale, sizes = args[-3:]
-    _checks.numbers(kind, args[5])
-    both = (left_scale is None) == (right_scale is None)
-    right = both and len(sizes) == 4 and -300 <= sizes[-1] <= 300
-    _checks.require(right, "multiply", "two scales or none, two sizes, a flag, an exponent", sizes)
-    product, how, _, of_codes = records(kind, *args)
-    if of_codes is None:
-        _checks.multiply(product, how)
-    else:
-        _checks.multiply_scaled(product, of_codes, how)
+def _guard(a: Any) -> None:
+    product, how, _, scales = records(*a)
+    _checks.product(product, how, scales)
 
 
 _multiply = define(
-    "_multiply(str kind, Tensor left, Tensor right, Tensor? bias, Tensor? initial, SymInt[] shape,"
-    " int[] numbers, int[] acc, Tensor? seed, int role, str backend, int[] left_quantizer,"
-    " int[] right_quantizer, int[] result_quantizer, Tensor? left_scale,"
-    " Tensor? right_scale, int[] sizes) -> Tensor",
-    lambda kind, left, right, bias, initial, shape, *rest: left.new_empty(shape),
-    lambda *args: multiply_directly(*records(*map(without_grad, args))),
+    "_multiply(kind, left, right, Tensor? bias, initial, shape, numbers, acc, seed, role, backend,"
+    " left_quantizer, right_quantizer, result_quantizer, Tensor? left_scale, Tensor? right_scale,"
+    " sizes) -> Tensor",
+    lambda a: a.left.new_empty(a.shape),
+    lambda *arguments: multiply_directly(*records(*map(without_grad, arguments))),
     _guard,
 )
 
@@ -182,7 +157,7 @@ def multiply(
     return _multiply(*crossing(product, how, backend, scales))
 
 
-def _like_total(total: Tensor, *_: Any) -> Tensor:
+def _like(total: Tensor) -> Tensor:
     return torch.empty_like(total, memory_format=torch.contiguous_format)
 
 
@@ -197,31 +172,41 @@ def add_bias_directly(
     result: Ints = (),
 ) -> Tensor:
     """The work of the operator."""
-    made = _checks.sums(acc)
-    chosen = backends.select(backend, made.accumulate, total.device)
-    out = _like_total(total)
+    known = sums(acc)
+    chosen = backends.select(backend, known.accumulate, total.device)
+    out = _like(total)
     if total.numel() == 0:
         return out
     moved = without_grad(total).movedim(channels, -1)
-    sums = moved.clone(memory_format=torch.contiguous_format)
-    rows = sums.view(-1, moved.shape[-1])
+    totals = moved.clone(memory_format=torch.contiguous_format)
+    rows = totals.view(-1, moved.shape[-1])
     addend = without_grad(bias)
     if addend.dim() != 1 or addend.shape != moved.shape[-1:]:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
-    how = How(made.acc[: InAccumulator.PLAIN], seed, role)
+    how = How(known.acc[: InAccumulator.PLAIN], seed, role)
     chosen.accumulate(rows, addend, how, DrawKey(0, 0, SITE_BIAS, 0))
-    out.copy_(sums.movedim(-1, channels))
-    call = (None, role, SITE_QUANTIZE, backend)
-    return quantize_directly(out, tuple(result), *call) if result else out
+    out.copy_(totals.movedim(-1, channels))
+    return _rounded(out, tuple(result), backend)
+
+
+def _guard_bias(a: Any) -> None:
+    op, total, channels = "add_bias", a.total, a.channels
+    _checks.operands(op, total, a.bias)
+    require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
+    moved = total.movedim(channels, -1).shape
+    sizes = zip(a.bias.shape[::-1], moved[::-1], strict=False)
+    right = a.bias.dim() <= len(moved) and all(one in (1, size) for one, size in sizes)
+    got = f"{tuple(a.bias.shape)} for {tuple(total.shape)}, channels={channels}"
+    require(right, op, "a bias that broadcasts to the total", got)
 
 
 _add_bias = define(
-    "_add_bias(Tensor total, Tensor bias, int channels, int[] acc, Tensor? seed, int role,"
-    " str backend, int[] result_quantizer) -> Tensor",
-    _like_total,
+    "_add_bias(Tensor total, Tensor bias, int channels, acc, seed, role, backend, result_quantizer)"
+    " -> Tensor",
+    lambda a: _like(a.total),
     add_bias_directly,
-    _checks.add_bias,
+    _guard_bias,
 )
 
 

@@ -1,15 +1,29 @@
-"""The operators that round whole tensors, some to limits, and count what rounding does."""
+"""The operators that round whole tensors: to values, to codes with scales, and to counts of what
+rounding does."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
-from lpkernels.backends import Rounding
-from lpkernels.formats import FloatFormat, TableFormat
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends import Parts, Rounding, new_parts
+from lpkernels.formats import (
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    TableFormat,
+    table_of_handle,
+)
+from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock, InTable, Ints, element
 from lpkernels.ops import _checks
+from lpkernels.ops._descriptions import has_every_code, require, rounds
 from lpkernels.ops._operator import (
     as_ints,
     define,
@@ -18,8 +32,8 @@ from lpkernels.ops._operator import (
     refuse_mapped,
     without_grad,
 )
-from lpkernels.ops._rows import Ints
-from lpkernels.rng import SITE_QUANTIZE
+from lpkernels.ops._ranges import largest
+from lpkernels.rng import SITE_QUANTIZE, Role
 
 _WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
 
@@ -38,30 +52,51 @@ def _new_result(x: Tensor, quantizer: Ints) -> Tensor:
     return torch.empty_like(x, dtype=result_dtype(x.dtype, quantizer))
 
 
+def carry_out(rounding: Rounding, backend: str) -> None:
+    """A rounding by a backend. Its tensors may be empty or scalars and require gradients, out may
+    be x itself where no scale follows from the values, and out may be None where there are counts.
+    """
+    x, quantizer, _, _, _, out, counts, limits, parts = rounding
+    known = rounds(quantizer)
+    if parts is not None:
+        op = known.scaled_op
+    else:
+        op = known.op if counts is None and limits is None else known.counting_op
+    chosen = backends.select(backend, op, x.device)
+    if x.numel() == 0:
+        return
+    if x.requires_grad or (out is not None and out.requires_grad):
+        rounding = rounding._replace(x=x.detach(), out=without_grad(out))
+    if x.dim() == 0:
+        # A scalar is a vector of one element, which has an axis for formats that need one.
+        vector = None if rounding.out is None else rounding.out.view(1)
+        rounding = rounding._replace(x=rounding.x.view(1), out=vector)
+    chosen.quantize(rounding)
+    if counts is not None:
+        torch.autograd.graph.increment_version(counts)
+
+
 def quantize_directly(
     x: Tensor,
     quantizer: Ints,
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    backend: str,
+    seed: Tensor | None = None,
+    role: int = Role.DIRECT,
+    site: int = SITE_QUANTIZE,
+    backend: str = "auto",
     limits: Tensor | None = None,
     counts: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """The work of `quantize`, by a backend, in one pass."""
-    call = (quantizer, seed, role, site, backend, limits, counts)
     if out is None:
-        out = torch.empty_like(x) if x.dtype is torch.float32 else _new_result(x, quantizer)
-        round_into(out, x, *call)
-        return out
-    if _may_overlap(x, out):
-        # Values, and what a scale is taken from, are read while out is written.
-        target = torch.empty_like(out)
-        round_into(target, x, *call)
+        y = torch.empty_like(x) if x.dtype is torch.float32 else _new_result(x, quantizer)
+        carry_out(Rounding(x, quantizer, seed, role, site, y, counts, limits), backend)
+        return y
+    # Values, and what a scale is taken from, are read while the result is written.
+    target = torch.empty_like(out) if _may_overlap(x, out) else out
+    carry_out(Rounding(x, quantizer, seed, role, site, target, counts, limits), backend)
+    if target is not out:
         out.detach().copy_(target)
-    else:
-        round_into(out, x, *call)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(out)
     return out
@@ -74,74 +109,38 @@ def _may_overlap(x: Tensor, out: Tensor) -> bool:
     return first < second + other.nbytes() and second < first + one.nbytes()
 
 
-def round_into(
-    out: Tensor | None,
+def _counted(
     x: Tensor,
     quantizer: Ints,
+    limits: Tensor | None,
     seed: Tensor | None,
     role: int,
     site: int,
     backend: str,
-    limits: Tensor | None = None,
-    counts: Tensor | None = None,
-) -> None:
-    """Writes x, rounded, to out, which may be x itself where no scale follows from the values, and
-    adds to counts, if there are any. Without out it counts alone."""
-    rounds = _checks.rounds(quantizer)
-    values_alone = counts is None and limits is None
-    op = rounds.op if values_alone else rounds.counting_op
-    chosen = backends.select(backend, op, x.device)
-    if x.numel() == 0:
-        return
-    if x.requires_grad or (out is not None and out.requires_grad):
-        x, out = x.detach(), without_grad(out)
-    if x.dim() == 0:
-        # A scalar is a vector of one element, which has an axis for formats that need one.
-        x, out = x.view(1), None if out is None else out.view(1)
-    chosen.quantize(Rounding(x, rounds.ints, seed, role, site, out, counts, limits))
-    if counts is not None:
-        torch.autograd.graph.increment_version(counts)
-
-
-def _guard(
-    x: Tensor, quantizer: Ints, limits: Tensor | None, seed: Tensor | None, role: int, site: int,
-    backend: str, length: int = backends.COUNTS,
-) -> None:  # fmt: skip
-    _checks.quantizer("quantize", quantizer, x, seed, role, site)
-    _checks.limits(x, quantizer, limits)
-    lengths = (backends.COUNTS, backends.COUNTS + backends.BINS)
-    _checks.require(length in lengths, "count", f"one of {lengths} counts", length)
-
-
-def _counted(
-    x: Tensor, quantizer: Ints, limits: Tensor | None, seed: Tensor | None, role: int, site: int,
-    backend: str, length: int,
-) -> Tensor:  # fmt: skip
-    counts = _new_counts(x, length)
-    round_into(None, x, quantizer, seed, role, site, backend, limits, counts)
+    length: int,
+) -> Tensor:
+    counts = x.new_zeros(length, dtype=torch.int64)
+    carry_out(Rounding(x, quantizer, seed, role, site, None, counts, limits), backend)
     return counts
 
 
-def _new_counts(x: Tensor, length: int) -> Tensor:
-    return x.new_zeros(length, dtype=torch.int64)
+def _guard_count(a: Any) -> None:
+    lengths = (backends.COUNTS, backends.COUNTS + backends.BINS)
+    require(a.length in lengths, "count", f"one of {lengths} counts", a.length)
 
 
-_ARGUMENTS = (
-    "Tensor x, int[] quantizer, Tensor? limits, Tensor? seed, int role, int site, str backend"
-)
 _quantize = define(
-    f"_quantize({_ARGUMENTS}) -> Tensor",
-    lambda x, quantizer, *rest: _new_result(x, quantizer),
+    "_quantize(x, quantizer, limits, seed, role, site, backend) -> Tensor",
+    lambda a: _new_result(a.x, a.quantizer),
     lambda x, quantizer, limits, seed, role, site, backend: quantize_directly(
         x, quantizer, seed, role, site, backend, limits
     ),
-    _guard,
 )
 _count = define(
-    f"_count({_ARGUMENTS}, int length) -> Tensor",
-    lambda x, *rest: _new_counts(x, rest[-1]),
+    "_count(x, quantizer, limits, seed, role, site, backend, int length) -> Tensor",
+    lambda a: a.x.new_zeros(a.length, dtype=torch.int64),
     _counted,
-    _guard,
+    _guard_count,
 )
 
 
@@ -169,10 +168,9 @@ def quantize(
     if is_direct(x, limits, seed, counts, out):
         return quantize_directly(x, ints, seed, role, site, backend, limits, counts, out)
     # The operators change no argument, so that compilers can trace them.
-    x, call = without_grad(x), (ints, limits, seed, int(role), site, backend)
-    y = _quantize(x, *call)
+    y = _quantize(without_grad(x), ints, limits, seed, int(role), site, backend)
     if counts is not None:
-        counts.add_(_count(x, *call, counts.numel()))
+        count(x, ints, counts, limits, seed, role, site, backend)
     if out is None:
         return y
     out.detach().copy_(y)
@@ -191,11 +189,12 @@ def count(
 ) -> None:
     """Adds to counts what `quantize` would do to x, which stays."""
     refuse_mapped(x, counts)
-    call = (as_ints(quantizer), limits, seed, int(role), site, backend)
+    x, ints = without_grad(x), as_ints(quantizer)
     if is_direct(x, limits, seed, counts):
-        round_into(None, x, call[0], *call[2:], limits, counts)
+        carry_out(Rounding(x, ints, seed, role, site, None, counts, limits), backend)
     else:
-        counts.add_(_count(x, *call, counts.numel()))
+        length = counts.numel()
+        counts.add_(_count(x, ints, limits, seed, int(role), site, backend, length))
 
 
 class Counting:
@@ -215,6 +214,147 @@ class Counting:
             return count(x, self._ints, counts, None, None, 0)
         chosen = self._backend
         if chosen is None:
-            op = _checks.rounds(self._ints).counting_op
+            op = rounds(self._ints).counting_op
             chosen = self._backend = backends.select("auto", op, x.device)
         chosen.quantize(Rounding(x, self._ints, counts=counts))
+
+
+def scaled_directly(
+    x: Tensor,
+    quantizer: Ints,
+    amax: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> Parts:
+    """The work of the operator."""
+    # A scalar is a vector of one element, which has an axis.
+    parts = new_parts(x if x.dim() else x.view(1), quantizer)
+    carry_out(Rounding(x, quantizer, seed, role, site, None, None, amax, parts), backend)
+    values, scale, tensor_scale = parts
+    codes = rounds(quantizer).codes
+    if codes is not None and codes.without_zero:
+        # The codes of a block that is NaN are 0, or the least value where 0 is none.
+        values.clamp_(min=table_of_handle(element(quantizer)[InTable.HANDLE]).min)
+    if x.dim():
+        return parts
+    return values.view(()), scale.view(()), tensor_scale
+
+
+_scaled = define(
+    "_scaled(x, quantizer, amax, seed, role, site, backend) -> (Tensor, Tensor, Tensor)",
+    lambda a: new_parts(a.x, tuple(a.quantizer)),
+    scaled_directly,
+    lambda a: require(a.quantizer[KIND] == BLOCK, "scaled", "a block format", a.quantizer),
+)
+
+
+def scaled(
+    x: Tensor,
+    quantizer: Ints,
+    amax: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str = "auto",
+) -> Parts:
+    """x in a block format: codes of x's shape, the scales of its blocks on their grid, and the
+    scale of the tensor, all float32.
+
+    amax: one float64 element on x's device, in place of the tensor's largest finite magnitude.
+    """
+    return _scaled(without_grad(x), quantizer, amax, seed, int(role), site, backend)
+
+
+class _DelayedCodes(NamedTuple):
+    """How codes are made; most: the largest magnitude that rounding gets, None where it saturates
+    there itself."""
+
+    quantizer: Ints
+    most: float | None
+    one_zero: bool
+    has_nan: bool
+
+
+@lru_cache(maxsize=1024)
+def _delayed_codes(quantizer: Ints) -> _DelayedCodes:
+    fmt = quantizer_from_ints(quantizer).fmt
+    assert isinstance(fmt, BlockFormat)
+    number, integers, most = fmt.element, isinstance(fmt.element, FixedFormat), fmt.largest
+    # A target above the largest integer lets the one below the least in.
+    clamps = integers or most < number.max
+    if isinstance(number, TableFormat):
+        ints, clamps = number.to_ints(), True
+    else:
+        ints = replace(number, overflow="saturate").to_ints()
+    of_codes = ints + quantizer[InQuantizer.MODE]
+    return _DelayedCodes(of_codes, most if clamps else None, integers, has_every_code(ints))
+
+
+def _delayed_directly(
+    x: Tensor,
+    encode: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    notes: bool,
+    backend: str,
+) -> Parts:
+    x, encode = without_grad(x), without_grad(encode)
+    how = _delayed_codes(tuple(quantizer))
+    codes = x.float() * encode
+    if how.most is not None:
+        codes.clamp_(-how.most, how.most)
+    # In place: every value is rounded by itself, and one of the format stays.
+    carry_out(Rounding(codes, how.quantizer, seed, role, site, codes), backend)
+    if how.one_zero:
+        codes += 0.0
+    seen = largest(x) if notes or not how.has_nan else torch.zeros_like(encode)
+    scale = 1 / encode
+    if not how.has_nan:
+        # As in other block formats the scale alone says NaN.
+        codes.nan_to_num_(0.0)
+        scale = torch.where(seen.isnan(), seen, scale)
+    return codes, scale, seen
+
+
+def _delayed_result(a: Any) -> Parts:
+    one = a.x.new_empty((), dtype=torch.float32)
+    return torch.empty_like(a.x, dtype=torch.float32), one, torch.empty_like(one)
+
+
+def _guard_delayed(a: Any) -> None:
+    of_tensor = a.quantizer[KIND] == BLOCK and a.quantizer[InBlock.LINES] == TENSOR
+    require(of_tensor, "delayed", "one scale a tensor", a.quantizer)
+    _checks.tensor("delayed", "scale", a.encode, (), torch.float32, a.x.device)
+
+
+_delayed = define(
+    "_delayed(x, Tensor encode, quantizer, seed, role, site, bool notes, backend)"
+    " -> (Tensor, Tensor, Tensor)",
+    _delayed_result,
+    _delayed_directly,
+    _guard_delayed,
+)
+
+
+def delayed(
+    x: Tensor,
+    encode: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    notes: bool,
+    backend: str = "auto",
+) -> Parts:
+    """Codes of x, their scale 1 / encode, and the largest magnitude of x (0 unless it notes), all
+    float32.
+
+    The codes are round(clamp(x * encode, -M, M)), of x's shape; the others are 0-d. encode: 0-d
+    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor;
+    where the element has no code for it, its code is 0 and the scale is NaN.
+    """
+    return _delayed(x.detach(), encode, quantizer, seed, int(role), site, notes, backend)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lpkernels.backends import Parts
-from lpkernels.ops import _packing, _products, _quantize, _scaled
+from lpkernels.ops import _packing, _products, _quantize
 from lpkernels.ops._operator import is_direct
 
 
@@ -31,7 +31,7 @@ DISPATCHED = Operators(
     _products.multiply,
     _products.add_bias,
     _quantize.quantize,
-    _scaled.scaled,
+    _quantize.scaled,
     _packing.dequantize,
     _packing.pack,
     _packing.encode,
@@ -42,7 +42,7 @@ DIRECT = Operators(
     _products.multiply_directly,
     _products.add_bias_directly,
     _quantize.quantize_directly,
-    _scaled.scaled_directly,
+    _quantize.scaled_directly,
     _packing.dequantize_directly,
     _packing.pack_directly,
     _packing.encode_directly,

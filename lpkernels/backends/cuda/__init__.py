@@ -81,7 +81,7 @@ class CudaBackend(GpuBackend):
             raise NotImplementedError(_NO_OTHER_SUMS)
         return super().multiply(product, how, scales)
 
-    multiply_matrices = staticmethod(_products.matmul)
+    multiply_matrices = staticmethod(_products.multiply_matrices)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
     hadamard = staticmethod(partial(_refuse, "hadamard"))

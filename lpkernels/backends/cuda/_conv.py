@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.integers import InAccumulator, Ints
+from lpkernels.backends import How
 from lpkernels.backends._conv_geometry import Frame, three
 from lpkernels.backends._conv_phases import starts
 from lpkernels.backends._conv_tables import Tables, gradient_frame
@@ -24,29 +25,27 @@ from lpkernels.backends.cuda._products import (
     pack_matrices,
 )
 
-Ints = tuple[int, ...]
 
-
-def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+def convolve(work: Pass, how: How) -> None:
     """`GpuBackend.convolve`."""
     with on_device(work.out):
         facts = new_facts(work.out.device)
-        image = framed(work.image, work.frame, facts[0], work.image_rule)
-        rows = _rows(work, facts[1])
+        image = framed(work.image, work.frame, facts[0], how.fused.left)
+        rows = _rows(work, facts[1], how.fused.right)
         for product in work.products():
-            begins = starts(product, acc[InAccumulator.CHUNK])
+            begins = starts(product, how.acc[InAccumulator.CHUNK])
             sums = _sums(product, work.out, work.bias, begins)
             left, right = _at_positions(rows, product.positions), _gathered(product, image)
             if product.swapped:
                 left, right = right, left
-            multiply(left, right, sums, acc, work.result_rule, seed, role)
+            multiply(left, right, sums, how)
 
 
-def _rows(work: Pass, facts: Tensor) -> Operand:
+def _rows(work: Pass, facts: Tensor, quantizer: Ints) -> Operand:
     if not work.are_channels:
-        return pack_matrices(work.rows, facts, work.row_rule)
+        return pack_matrices(work.rows, facts, quantizer)
     frame = gradient_frame(work.geometry)
-    return framed(work.rows, frame, facts, work.row_rule)._replace(
+    return framed(work.rows, frame, facts, quantizer)._replace(
         batch=every(work.geometry.out_channels), lanes=every(1), steps=every(frame.place_step)
     )
 

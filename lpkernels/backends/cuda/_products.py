@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import DrawKey, How, Product, Scales
+from lpkernels.backends import DrawKey, How, Scales
+from lpkernels.backends._gpu import Matrices
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 #: Lanes of a packed operand are padded to a multiple of a tile's side.
@@ -111,21 +112,13 @@ def pack_matrices(x: Tensor, facts: Tensor, quantizer: tuple[int, ...]) -> Opera
     return Operand(values, facts, False, every(steps * padded), every(1), every(padded))
 
 
-def multiply(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    acc: tuple[int, ...],
-    result: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-) -> None:
+def multiply(left: Operand, right: Operand, sums: Sums, how: How) -> None:
     """Fill ``sums.out``. Runs inside `on_device`; the host waits for nothing."""
     out = sums.out
-    sizes, ints = list(sums.sizes), list(acc)
+    sizes, ints = list(sums.sizes), list(how.acc)
     size = module().cuda_scratch_bytes(sizes=sizes[:3], accumulator=ints)
     scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
-    draws = Seed(seed, out.device)
+    draws = Seed(how.seed, out.device)
     module().cuda_multiply(
         left=left.ints(),
         right=right.ints(),
@@ -133,28 +126,20 @@ def multiply(
         lines=sums.lines(),
         sizes=sizes,
         accumulator=ints,
-        result=list(result),
+        result=list(how.fused.result),
         seed=draws.value,
         device_seed=draws.pointer,
-        role=role,
+        role=how.role,
         scratch=scratch.data_ptr(),
         stream=stream(out),
     )
 
 
-def matmul(product: Product, how: How, scales: Scales | None = None) -> Tensor:
+def multiply_matrices(work: Matrices, how: How, scales: Scales | None) -> None:
     """`GpuBackend.multiply_matrices`, without scales."""
     assert scales is None
-    a, b = product.left, product.right
-    out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
-    if out.numel() == 0:
-        return out
-    *_, m, k = a.shape
-    n, batch = b.shape[-1], out.shape[:-2]
-    if batch and b.dim() == 2 and a.is_contiguous():
-        # One product, whose rows have the same ids: b is read once for all of them.
-        m = batch.numel() * m
-        a, batch = a.view(m, k), torch.Size(())
+    a, b, out, batch, bias, initial = work
+    _, m, n, k = work.sizes
     with on_device(a):
         facts = new_facts(a.device)
         left = pack_matrices(a.reshape(a.shape[:-2].numel(), m, k), facts[0], how.fused.left)
@@ -170,14 +155,13 @@ def matmul(product: Product, how: How, scales: Scales | None = None) -> Tensor:
             row_keys=every(1),
             col_batch=every(0),
             col_keys=every(1),
-            bias=None if product.bias is None else product.bias.contiguous(),
+            bias=bias,
             positions=None,
             starts=None,
-            sizes=(batch.numel(), m, n, k),
-            initial=None if product.initial is None else product.initial.contiguous(),
+            sizes=work.sizes,
+            initial=initial,
         )
-        multiply(left, right, sums, how.acc, how.fused.result, how.seed, how.role)
-    return out
+        multiply(left, right, sums, how)
 
 
 def broadcast(step: int, shape: torch.Size, batch: torch.Size, device: torch.device) -> Line:

@@ -68,15 +68,14 @@ class TritonBackend(GpuBackend):
     def quantize(self, rounding: Rounding) -> None:
         if rounding.x.numel() == 0:
             return
-        dense = laid_out(rounding)
+        x, out = laid_out(rounding.x, rounding.out, rounding.quantizer)
         counts = rounding.counts is not None or rounding.limits is not None
-        with _launch.on_device(rounding.x):
-            _QUANTIZE[rounding.quantizer[KIND]][counts](dense)
-        if rounding.out is not None and dense.out is not rounding.out:
-            assert dense.out is not None
-            rounding.out.copy_(dense.out)
+        with _launch.on_device(x):
+            _QUANTIZE[rounding.quantizer[KIND]][counts](rounding._replace(x=x, out=out))
+        if out is not None and rounding.out is not None and out is not rounding.out:
+            rounding.out.copy_(out)
 
-    multiply_matrices = staticmethod(_matmul.matmul)
+    multiply_matrices = staticmethod(_matmul.multiply_matrices)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
     hadamard = staticmethod(_hadamard.hadamard)

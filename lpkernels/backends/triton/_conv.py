@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.integers import InAccumulator, Ints
+from lpkernels.backends import How
 from lpkernels.backends._conv_phases import starts
 from lpkernels.backends._gpu import Pass
 from lpkernels.backends.triton._config import transposes
@@ -24,26 +25,27 @@ from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.images import framed
 from lpkernels.backends.triton.operands.matrices import pack_operand
 
-Ints = tuple[int, ...]
 
-
-def convolve(work: Pass, acc: Ints, seed: Tensor | None, role: int) -> None:
+def convolve(work: Pass, how: How) -> None:
     """`GpuBackend.convolve`."""
     facts = new_facts(work.out.device)
-    rows = _rows(work, facts[0])
-    image = framed(work.image, work.frame, facts[1], work.image_rule)
+    rows = _rows(work, facts[0], how.fused.right)
+    image = framed(work.image, work.frame, facts[1], how.fused.left)
     for product in work.products():
-        begins = starts(product, acc[InAccumulator.CHUNK])
+        begins = starts(product, how.acc[InAccumulator.CHUNK])
         sums = sums_of(product, work.out, work.bias, begins)
-        operands = (_at_positions(rows, product.positions), image_operand(product, image))
-        _run(*operands, sums, acc, seed, role, work.result_rule)
+        left, right = _at_positions(rows, product.positions), image_operand(product, image)
+        # The longer side of the outputs lies along the longer side of tiles.
+        if transposes(*sums.sizes[1:3]):
+            left, right, sums = right, left, _turned(sums)
+        products(left, right, sums, how)
 
 
-def _rows(work: Pass, facts: Tensor) -> Operand:
+def _rows(work: Pass, facts: Tensor, quantizer: Ints) -> Operand:
     if not work.are_channels:
-        return pack_operand(work.rows, work.rows.shape[:1], facts, work.row_rule)
-    gradient = framed(work.rows, gradient_frame(work.geometry), facts, work.row_rule)
-    return gradient_operand(work.geometry, gradient.values, gradient.facts, work.row_rule)
+        return pack_operand(work.rows, work.rows.shape[:1], facts, quantizer)
+    gradient = framed(work.rows, gradient_frame(work.geometry), facts, quantizer)
+    return gradient_operand(work.geometry, gradient.values, gradient.facts, quantizer)
 
 
 def _at_positions(rows: Operand, positions: Tensor | None) -> Operand:
@@ -59,19 +61,3 @@ def _turned(sums: Sums) -> Sums:
         row_batch=sums.col_batch, col_batch=sums.row_batch, swapped=not sums.swapped,
         sizes=(matrices, n, m, k),
     )  # fmt: skip
-
-
-def _run(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    acc: Ints,
-    seed: Tensor | None,
-    role: int,
-    result: Ints,
-) -> None:
-    """`products`, with the longer side of the outputs along the longer side of tiles."""
-    _, m, n, _ = sums.sizes
-    if transposes(m, n):
-        left, right, sums = right, left, _turned(sums)
-    products(left, right, sums, acc, seed, role, result)

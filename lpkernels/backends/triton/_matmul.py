@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.backends import How, Product, Scales
+from lpkernels.backends import How, Scales
+from lpkernels.backends._gpu import Matrices
 from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import (
@@ -28,46 +29,22 @@ from lpkernels.backends.triton.operands.matrices import pack_operand
 from lpkernels.reference.matmul import segments
 
 
-def matmul(product: Product, how: How, scales: Scales | None = None) -> Tensor:
+def multiply_matrices(work: Matrices, how: How, scales: Scales | None) -> None:
     """`GpuBackend.multiply_matrices`. Draws are keyed (batch * M + m, n, k). With scales the chunks
     of the sums are segments."""
-    if scales is None:
-        return _multiplied(product, how, None)
-    longest = max((end - start for start, end in _cuts(product, scales)), default=1)
-    acc, at = how.acc, InAccumulator.CHUNK
-    segments_how = how._replace(acc=(*acc[:at], longest, *acc[at + 1 :]))
-    return _multiplied(product, segments_how, scales, acc[at])
-
-
-def _cuts(product: Product, scales: Scales) -> Sequence[tuple[int, int]]:
-    return tuple(segments(product.left.shape[-1], scales.left_size, scales.right_size))
-
-
-def _multiplied(product: Product, how: How, scales: Scales | None, chunk: int = 0) -> Tensor:
-    """chunk: that of the accumulator, with scales."""
-    a, b = product.left, product.right
-    out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
-    if out.numel() == 0:
-        return out
-    *_, m, k = a.shape
-    n, batch = b.shape[-1], out.shape[:-2]
-    if batch and b.dim() == 2 and a.is_contiguous():
-        # One product, whose rows have the same keys: b is packed once for all of them.
-        m *= batch.numel()
-        a, batch = a.view(m, k), torch.Size(())
-    bias = None if product.bias is None else product.bias.contiguous()
-    sums = _sums(out, batch, m, n, k, bias)
-    if product.initial is not None:
-        sums = sums._replace(initial=product.initial.contiguous())
+    left, right, batch = work.left, work.right, work.batch
+    sums = _sums(work)
     if scales is not None:
-        order = -chunk if scales.float32 else EXACT_SCALES
-        sums = _with_scales(sums, _cuts(product, scales), scales, order, out.shape)
-    facts = new_facts(a.device)
-    rows = pack_operand(a, batch, facts[0], how.fused.left)
-    cols = pack_operand(b.mT, batch, facts[1], how.fused.right)
-    left, right = (cols, rows) if sums.swapped else (rows, cols)
-    products(left, right, sums, how.acc, how.seed, how.role, how.fused.result)
-    return out
+        cuts = tuple(segments(left.shape[-1], scales.left_size, scales.right_size))
+        longest = max((end - start for start, end in cuts), default=1)
+        acc, at = how.acc, InAccumulator.CHUNK
+        order = -acc[at] if scales.float32 else EXACT_SCALES
+        sums = _with_scales(sums, cuts, scales, order, work.out.shape)
+        how = how._replace(acc=(*acc[:at], longest, *acc[at + 1 :]))
+    facts = new_facts(left.device)
+    rows = pack_operand(left, batch, facts[0], how.fused.left)
+    cols = pack_operand(right.mT, batch, facts[1], how.fused.right)
+    products(*((cols, rows) if sums.swapped else (rows, cols)), sums, how)
 
 
 def _with_scales(
@@ -99,13 +76,13 @@ def _by_chunk(scale: Tensor, matrices: int, starts: Sequence[int], size: int) ->
     return scale.index_select(-1, index).reshape(matrices, lanes, len(starts)).mT.contiguous()
 
 
-def _sums(out: Tensor, batch: torch.Size, m: int, n: int, k: int, bias: Tensor | None) -> Sums:
+def _sums(work: Matrices) -> Sums:
     """The outputs of a contiguous (batch, m, n), in tiles whose long side is n or, swapped, m."""
 
     def steps(size: int, stride: int) -> Tensor:
-        return offsets((size,), (stride,), out.device)
+        return offsets((size,), (stride,), work.out.device)
 
-    matrices = math.prod(batch)
+    matrices, m, n, k = work.sizes
     rows, row_keys, row_batch = steps(m, n), steps(m, 1), steps(matrices, m)
     cols, col_keys, col_batch = steps(n, 1), steps(n, 1), steps(matrices, 0)
     swapped = transposes(m, n)
@@ -115,6 +92,6 @@ def _sums(out: Tensor, batch: torch.Size, m: int, n: int, k: int, bias: Tensor |
             cols, col_keys, col_batch, rows, row_keys, row_batch,
         )  # fmt: skip
     return Sums(
-        out, steps(matrices, m * n), rows, cols, row_keys, col_keys, row_batch, col_batch, swapped,
-        bias, None, None, (matrices, m, n, k),
+        work.out, steps(matrices, m * n), rows, cols, row_keys, col_keys, row_batch, col_batch,
+        swapped, work.bias, None, None, (matrices, m, n, k), work.initial,
     )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch import Tensor
 
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
+from lpkernels.backends import How
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import groups, tiers
 from lpkernels.backends.planning.triton_tiles import certified_tiles
@@ -21,28 +21,16 @@ from lpkernels.backends.triton.certified import stages
 from lpkernels.backends.triton.exact import orders, sequential, units
 
 
-def products(
-    left: Operand,
-    right: Operand,
-    sums: Sums,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    result: tuple[int, ...] = (),
-) -> None:
-    """Writes every output that the tables of sums reach.
-
-    Args:
-        acc: ``Accumulator.to_ints()``, of any order. seed, role: of the call.
-        result: the deterministic quantizer of the result (`Fused`), or ().
-    """
-    start = seed_on(seed, sums.out.device)
-    roundings, constants = roundings_of(acc, result, sums.out.device)
+def products(left: Operand, right: Operand, sums: Sums, how: How) -> None:
+    """Writes every output that the tables of sums reach. The operands are rounded already."""
+    acc, device = how.acc, sums.out.device
+    start = seed_on(how.seed, device)
+    roundings, constants = roundings_of(acc, how.fused.result, device)
     if sums.scaling is not None:
         roundings = roundings._replace(scale_order=sums.scaling.order)
-    problem = Problem(left, right, sums, roundings, constants, acc, start, role)
+    problem = Problem(left, right, sums, roundings, constants, acc, start, how.role)
     matrices, m, n, _ = sums.sizes
-    there = processors(sums.out.device)
+    there = processors(device)
     if acc[InAccumulator.ORDER] == NATIVE:
         return _native.launch(problem, there)
     tile = exact_tile(m, n, matrices, there)
