@@ -34,43 +34,51 @@ class _Adder(NamedTuple):
     backend: Backend
     how: How
 
-    @property
-    def chunk(self) -> int:
+    def product(
+        self, a: Tensor, b: Tensor, bias: Tensor | None = None, row: int = 0, col: int = 0
+    ) -> Tensor:
+        """The chunked sum of a (..., rows, K) times b (..., K, cols), plus bias. Draws are keyed
+        from row and col on."""
         chunk = accumulator_from_ints(self.how.acc).chunk_length
         if chunk is None:
             raise ValueError("native sums without chunks are torch's own function, no operator")
-        return chunk
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        result = a.new_zeros(*batch, a.shape[-2], b.shape[-1])
+        total = result.view(-1, b.shape[-1])
+        with torch.no_grad(), torch.autocast(total.device.type, enabled=False):
+            for index, start in enumerate(range(0, a.shape[-1], chunk)):
+                part = torch.matmul(a[..., start : start + chunk], b[..., start : start + chunk, :])
+                key = DrawKey(row, col, SITE_OUTER, index)
+                self.backend.accumulate(total, part.reshape(total.shape), self.how, key)
+            if bias is not None:
+                key = DrawKey(row, col, SITE_BIAS, 0)
+                self.backend.accumulate(total, bias.expand(total.shape), self.how, key)
+        return result
 
 
 def multiply(backend: Backend, product: Product, how: How) -> Tensor:
     """As `Backend.multiply`, for order "native" with chunks, whose sums the backend adds."""
-    return _MAKES[product.kind](_Adder(backend, how), product)
+    return _PRODUCTS[product.kind](_Adder(backend, how), product)
 
 
 def _matmul(adder: _Adder, product: Product) -> Tensor:
-    a, b = product.left, product.right
-    total = a.new_zeros(tuple(product.shape))
-    _add_chunks(adder, total.view(-1, b.shape[-1]), a, b, product.bias, (0, 0))
-    return total
+    return adder.product(product.left, product.right, product.bias)
 
 
 def _fprop(adder: _Adder, product: Product) -> Tensor:
-    x, w, conv = product.left, product.right, product.conv
+    x, w, conv, bias = product.left, product.right, product.conv, product.bias
     assert conv is not None
     kernel = list(w.shape[2:])
     padded = F.pad(x, _pairs(conv.padding, conv.padding))
     windows = _windows(padded, kernel, conv.stride, conv.dilation)
-    spatial = windows.shape[2 : 2 + len(kernel)]
     c_in, c_out = w.shape[1], w.shape[0] // conv.groups
     parts = []
     for g in range(conv.groups):
-        columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
-        weights = w[g * c_out : (g + 1) * c_out].reshape(c_out, -1).t()
-        total = x.new_zeros((columns.shape[0], c_out))
-        bias = None if product.bias is None else product.bias[g * c_out : (g + 1) * c_out]
-        _add_chunks(adder, total, columns, weights, bias, (0, g * c_out))
-        parts.append(total)
-    return _channels_first(parts, x.shape[0], spatial)
+        columns = _columns(windows.narrow(1, g * c_in, c_in), len(kernel))
+        weights = w.narrow(0, g * c_out, c_out).reshape(c_out, -1).t()
+        share = None if bias is None else bias.narrow(0, g * c_out, c_out)
+        parts.append(adder.product(columns, weights, share, col=g * c_out))
+    return _channels_first(parts, x.shape[0], windows.shape[2 : 2 + len(kernel)])
 
 
 def _dgrad(adder: _Adder, product: Product) -> Tensor:
@@ -84,15 +92,12 @@ def _dgrad(adder: _Adder, product: Product) -> Tensor:
     sizes = zip(shape[2:], padding, spread.shape[2:], strict=True)
     after = [n + p - size for n, p, size in sizes]
     windows = _windows(F.pad(spread, _pairs(before, after)), kernel, [1] * len(kernel), dilation)
-    c_in, c_out = w.shape[1], w.shape[0] // groups
+    c_in, c_out, taps = w.shape[1], w.shape[0] // groups, tuple(range(-len(kernel), 0))
     parts = []
     for g in range(groups):
-        mine = windows[:, g * c_out : (g + 1) * c_out]
-        columns = _columns(mine.flip(tuple(range(-len(kernel), 0))), len(kernel))
-        weights = w[g * c_out : (g + 1) * c_out].transpose(0, 1).reshape(c_in, -1).t()
-        total = w.new_zeros((columns.shape[0], c_in))
-        _add_chunks(adder, total, columns, weights, None, (0, g * c_in))
-        parts.append(total)
+        columns = _columns(windows.narrow(1, g * c_out, c_out).flip(taps), len(kernel))
+        weights = w.narrow(0, g * c_out, c_out).transpose(0, 1).reshape(c_in, -1).t()
+        parts.append(adder.product(columns, weights, col=g * c_in))
     return _channels_first(parts, shape[0], torch.Size(shape[2:]))
 
 
@@ -103,37 +108,16 @@ def _wgrad(adder: _Adder, product: Product) -> Tensor:
     padded = F.pad(x, _pairs(conv.padding, conv.padding))
     windows = _windows(padded, kernel, conv.stride, conv.dilation, gradient.shape[2:])
     c_in, c_out = shape[1], shape[0] // conv.groups
-    total = x.new_zeros((shape[0], c_in * math.prod(kernel)))
     rows = gradient.movedim(1, 0).reshape(shape[0], -1)
+    parts = []
     for g in range(conv.groups):
-        columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
-        part = total[g * c_out : (g + 1) * c_out]
-        mine = rows[g * c_out : (g + 1) * c_out]
-        _add_chunks(adder, part, mine, columns, None, (g * c_out, g * columns.shape[1]))
-    return total.view(tuple(shape))
+        columns = _columns(windows.narrow(1, g * c_in, c_in), len(kernel))
+        share = rows.narrow(0, g * c_out, c_out)
+        parts.append(adder.product(share, columns, row=g * c_out, col=g * columns.shape[1]))
+    return torch.cat(parts).view(tuple(shape))
 
 
-_MAKES = {"matmul": _matmul, "conv_fprop": _fprop, "conv_dgrad": _dgrad, "conv_wgrad": _wgrad}
-
-
-def _add_chunks(
-    adder: _Adder,
-    total: Tensor,
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    rows_cols: tuple[int, int],
-) -> None:
-    """total (rows, cols), zero on entry, becomes the chunked sum of a times b, plus bias."""
-    chunk = adder.chunk
-    with torch.no_grad(), torch.autocast(total.device.type, enabled=False):
-        for index, start in enumerate(range(0, a.shape[-1], chunk)):
-            part = torch.matmul(a[..., start : start + chunk], b[..., start : start + chunk, :])
-            key = DrawKey(*rows_cols, SITE_OUTER, index)
-            adder.backend.accumulate(total, part.reshape(total.shape), adder.how, key)
-        if bias is not None:
-            key = DrawKey(*rows_cols, SITE_BIAS, 0)
-            adder.backend.accumulate(total, bias.expand(total.shape), adder.how, key)
+_PRODUCTS = {"matmul": _matmul, "conv_fprop": _fprop, "conv_dgrad": _dgrad, "conv_wgrad": _wgrad}
 
 
 def _windows(
