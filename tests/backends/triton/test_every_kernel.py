@@ -29,9 +29,6 @@ from tests.backends.triton.machine_code import machine_code
 
 #: Kernels that multiply and add in one operation, where it is exact or what is asked for.
 MULTIPLY_ADDS = ("certified_kernel", "native_kernel")
-#: Kernels of which a rare variant has a stack of one word, and its bytes: packing of two-bit codes,
-#: and one step of Adam.
-SPILLED = {"pack_kernel": 8, "update_kernel": 8}
 NAMES = sorted(kernels())
 
 
@@ -106,7 +103,7 @@ def stack_of(result: Any) -> int:
 
 
 def check(launches: list[Launch], target: str) -> None:
-    """Kernels contract and flush nothing, have no stack but `SPILLED`, and the launch's options."""
+    """Kernels contract and flush nothing, have no stack, and have the launch's options."""
     wrong = []
     for launch in launches:
         result = compiled_launch(launch, target)
@@ -114,7 +111,7 @@ def check(launches: list[Launch], target: str) -> None:
         if any(has[name] != value for name, value in launch.told.items() if name in has):
             wrong.append((launch.name, launch.told, has))
         stack = stack_of(result)
-        if COUNTED and stack > SPILLED.get(launch.name, 0):
+        if COUNTED and stack > 0:
             wrong.append((launch.name, launch.told, f"{stack} bytes of stack"))
         # The sums of chunks are added by multiply-adds where float32 has room for them.
         adds = launch.name == "exact_kernel" and launch.constant("SINGLE")

@@ -30,6 +30,8 @@ from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats.integers import BLOCK, KIND, InBlock, element
 
 _WORDS, _VALUES = 512, 1024
+# With four warps a thread would pack four words, and spill with codes of two bits.
+_PACK_WARPS = 8
 _SCALE_BITS = tl.constexpr(8)
 _NAN_SCALE = tl.constexpr(255)
 _NO_INDEX = tl.constexpr(2**63 - 1)
@@ -248,7 +250,9 @@ def _pack(x: Tensor, fmt: tuple[int, ...], missing: Tensor) -> Tensor:
     if count > 0:
         grid = (triton.cdiv(words.numel(), _WORDS),)
         table = table_codes(fmt, x.device)
-        pack_kernel[grid](x, words, missing, count, table, F=codec, WORDS=_WORDS, **EXACT)
+        pack_kernel[grid](
+            x, words, missing, count, table, F=codec, WORDS=_WORDS, num_warps=_PACK_WARPS, **EXACT
+        )
     return words.view(torch.uint8)[: triton.cdiv(bits, 8)]
 
 

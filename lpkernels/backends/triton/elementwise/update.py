@@ -36,6 +36,8 @@ from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 from lpkernels.rng import SITE_QUANTIZE
 
 _BLOCK = 1024
+# With four warps a thread would step eight elements, and spill in some steps of Adam.
+_WARPS = 8
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _SITE = tl.constexpr(SITE_QUANTIZE)
 _PLACES = 5
@@ -279,7 +281,7 @@ def update(update: Update) -> None:
                 tensors.gradients[i], weight if tensors.masters else None, *kept,
                 tensors.steps[i] if tensors.steps else None, tensors.counts[i], seed, skips, scale,
                 count, origins[i], positions[i], *doubles, *(part[0] for part in parts), *values,
-                constants, S=options, **named, BLOCK=_BLOCK, **EXACT,
+                constants, S=options, **named, BLOCK=_BLOCK, num_warps=_WARPS, **EXACT,
             )  # fmt: skip
     add_steps(tensors.steps, skips)
 
