@@ -242,12 +242,12 @@ def _of_unit(unit: Unit) -> Recipe:
     if inputs == "tf32":
         return _of_operands("tf32:toward_zero", acc)
     forward = E5M2 if inputs == "e5m2" else E4M3FN
-    built = _of_operands(f"{forward}_sat", acc, grad_output="e5m2_sat")
+    fp8 = _of_operands(f"{forward}_sat", acc, grad_output="e5m2_sat")
     if acc.operands != (forward, forward):
-        return built
+        return fp8
     # The gradient of the output, in e5m2, is the left factor of both gradients' products.
     gradients = replace(acc, operands=(E5M2, forward))
-    return replace(built, dgrad=gradients, wgrad=gradients)
+    return replace(fp8, dgrad=gradients, wgrad=gradients)
 
 
 @_named

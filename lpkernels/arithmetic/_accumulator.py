@@ -26,7 +26,6 @@ from lpkernels.formats import (
     format_from_ints,
 )
 from lpkernels.formats.checks import checked_choice, checked_int, set_fields
-from lpkernels.formats.elsewhere import order_here
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
@@ -195,7 +194,7 @@ class Accumulator(PlainValues):
             chunk=chunk,
             outer=None if outer is None else _sum_format("outer", outer),
             outer_rounding=outer_rounding,
-            order=checked_choice("Accumulator", "order", order, ORDERS, order_here(order)),
+            order=checked_choice("Accumulator", "order", order, ORDERS),
             block=_checked_int("block", block, 1, _MAX_BLOCK),
             aligned_bits=_checked_int("aligned_bits", aligned_bits, 1, _MAX_ALIGNED_BITS),
             operands=_checked_operands(operands),

@@ -86,6 +86,8 @@ class Quantizer(PlainValues):
     signs: str | int
     if TYPE_CHECKING:
         is_stochastic: bool
+        # Size and signs of the transform, if there is one.
+        transform: tuple[int, str | int] | None
         is_scaled: bool
         fuses: bool
         _ints: tuple[int, ...]
@@ -127,6 +129,7 @@ class Quantizer(PlainValues):
             hadamard=hadamard,
             signs=signs,
             is_stochastic=draws,
+            transform=None if hadamard is None else (hadamard, signs),
             is_scaled=isinstance(fmt, BlockFormat) or hadamard is not None,
             fuses=not (draws or scales or hadamard),
             _ints=fmt.to_ints() + codes,
@@ -196,14 +199,14 @@ def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name in the text, or a Quantizer with a Hadamard transform.
     """
-    read = any_quantizer(quantizer)
-    if read.hadamard is not None:
+    plain = any_quantizer(quantizer)
+    if plain.hadamard is not None:
         raise ValueError(
-            f"expected a Quantizer without a Hadamard transform, got {str(read)!r}; a transform is "
-            "for operands in recipes' products only, where the other operand has it too, so leave "
-            "hadamard away here"
+            f"expected a Quantizer without a Hadamard transform, got {str(plain)!r}; a transform "
+            "is for operands in recipes' products only, where the other operand has it too, so "
+            "leave hadamard away here"
         )
-    return read
+    return plain
 
 
 def any_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:

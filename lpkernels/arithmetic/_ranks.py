@@ -89,15 +89,10 @@ class Ranks(NamedTuple):
     no_k: str = ""
 
 
-def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
-    """An Axis for each of the `quantizers`, (field, quantizer or None), whose format has one."""
-    axes_found = []
-    for name, quantizer in quantizers:
-        if quantizer is not None:
-            fmt = quantizer.to_ints()
-            if axis_of(fmt) is not None:
-                axes_found.append(Axis(name, axis_alone(fmt)))
-    return tuple(axes_found)
+def axes(quantizers: Iterable[tuple[str, Quantizer]]) -> tuple[Axis, ...]:
+    """An Axis for each of the `quantizers`, (field, quantizer), whose format has one."""
+    formats = ((name, quantizer.to_ints()) for name, quantizer in quantizers)
+    return tuple([Axis(name, axis_alone(fmt)) for name, fmt in formats if axis_of(fmt) is not None])
 
 
 def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
@@ -120,8 +115,8 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
                     f"{owner or layer.layer}: {name}={getattr(recipe, name).fmt} has blocks along "
                     f"'k', the summed dimension of a matrix product, but {layer.no_k}"
                 )
-            wrong = misfit(fmt, rank)
-            if wrong is not None:
+            problem = misfit(fmt, rank)
+            if problem is not None:
                 rank = counted_rank(fmt[KIND], rank)
                 has = f"{layer.layer}'s {name} has {rank} dimension{'' if rank == 1 else 's'}"
-                raise wrong.error(owner or layer.layer, getattr(recipe, name).fmt, has)
+                raise problem.error(owner or layer.layer, getattr(recipe, name).fmt, has)

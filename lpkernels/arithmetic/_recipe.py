@@ -199,23 +199,20 @@ class Recipe(PlainValues):
         self._learn()
         _check_reused(self)
 
-    def _learn(self, its_axes: tuple[Axis, ...] | None = None) -> None:
-        """Computes once what every call of a layer asks; its_axes: where they are known."""
-        quantizers = {name: getattr(self, name) for name in QUANTIZERS}
-        given = [each for each in quantizers.values() if each is not None]
-        sums = [getattr(self, name) for name in PRODUCTS]
-        rounded = {
-            product
-            for name, quantizer in quantizers.items()
-            if quantizer is not None
-            for product in TENSORS[name].products
-        }
+    def _learn(self, quantizer_axes: tuple[Axis, ...] | None = None) -> None:
+        """Computes once what every call of a layer asks; quantizer_axes: None to find them."""
+        fields = {name: getattr(self, name) for name in QUANTIZERS}
+        quantizers = {name: field for name, field in fields.items() if field is not None}
+        sums = {name: getattr(self, name) for name in PRODUCTS}
+        rounded = {product for name in quantizers for product in TENSORS[name].products}
+        emulated = [name for name, acc in sums.items() if name in rounded or not acc.is_native]
+        parts = (*quantizers.values(), *sums.values())
         set_fields(
             self,
-            axes=axes(list(quantizers.items())) if its_axes is None else its_axes,
-            is_torch=not given and all(acc.is_native for acc in sums),
-            emulated=tuple(x for x in PRODUCTS if x in rounded or not getattr(self, x).is_native),
-            is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
+            axes=axes(quantizers.items()) if quantizer_axes is None else quantizer_axes,
+            is_torch=not quantizers and all(acc.is_native for acc in sums.values()),
+            emulated=tuple(emulated),
+            is_stochastic=any(part.is_stochastic for part in parts),
             fused=Applied(*map(self._applied, Applied._fields)),
         )
         set_fields(self, readings=self._readings())
@@ -305,19 +302,20 @@ def _check_reused(recipe: Recipe) -> None:
 
 
 def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
-    try:
-        if value is None:
-            raise TypeError("expected an Accumulator or its name, got None; use 'native'")
-        return as_accumulator(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"Recipe: {name}: {error}") from error
-
-
-def _optional(name: str, read: Callable[[Any], T], value: object) -> T | None:
     if value is None:
-        return None
+        raise TypeError(
+            f"Recipe: {name}: expected an Accumulator or its name, got None; use 'native'"
+        )
+    return _parsed(name, as_accumulator, value)
+
+
+def _optional(name: str, parse: Callable[[Any], T], value: object) -> T | None:
+    return None if value is None else _parsed(name, parse, value)
+
+
+def _parsed(name: str, parse: Callable[[Any], T], value: object) -> T:
     try:
-        return read(value)
+        return parse(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
 

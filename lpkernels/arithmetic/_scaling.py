@@ -52,6 +52,11 @@ class _Worded(PlainValues):
             )
         return cls(**read_options(text, parts, cls._options))
 
+    @classmethod
+    def of(cls: type[T], value: T | str) -> T:
+        """`value` itself if it is such a description, else the one of that text; as `parse`."""
+        return value if isinstance(value, cls) else cls.parse(value)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class RunningRange(_Worded):
@@ -93,14 +98,6 @@ class RunningRange(_Worded):
             )
         checked_bool("RunningRange", "debiased", self.debiased)
         set_fields(self, momentum=float(momentum))
-
-
-def as_running_range(value: RunningRange | str) -> RunningRange:
-    """`value` itself if it is a RunningRange, else the one of that text form.
-
-    Raises:  TypeError: something else.  ValueError: text of another form.
-    """
-    return value if isinstance(value, RunningRange) else RunningRange.parse(value)
 
 
 @dataclass(frozen=True)
@@ -180,12 +177,7 @@ DelayedScaling._options = options_of(
 )  # fmt: skip
 
 
-def as_scaling(value: DelayedScaling | str) -> DelayedScaling:
-    """`value` itself if it is a DelayedScaling, else the one of that text form.
-
-    Raises:  TypeError: something else.  ValueError: text of another form.
-    """
-    return value if isinstance(value, DelayedScaling) else DelayedScaling.parse(value)
+as_running_range, as_scaling = RunningRange.of, DelayedScaling.of
 
 
 def check_scaling(quantizers: Mapping[str, Quantizer | None]) -> None:

@@ -169,7 +169,7 @@ def _reading(recipe: Recipe, name: str) -> Reading:
         quantizer = None
     if quantizer is not None:
         fmt = quantizer.fmt
-        transform = (quantizer.hadamard, quantizer.signs) if quantizer.hadamard else None
+        transform = quantizer.transform
         along_k = transform is not None or _is_along_k(quantizer)
         own = own or (name != general and along_k and (transform is not None or has_axis(fmt)))
         if _is_along_k(quantizer):
@@ -257,31 +257,22 @@ def _check_operands(recipe: Recipe) -> None:
 
 
 def _check_transforms(product: str, operands: Mapping[str, Any]) -> None:
-    transforms = [
-        None if each is None or each.hadamard is None else (each.hadamard, each.signs)
-        for each in operands.values()
-    ]
-    if transforms[0] == transforms[1]:
+    left, right = (quantizer and quantizer.transform for quantizer in operands.values())
+    if left == right:
         return
-    given = ", ".join(f"{name}={each and repr(str(each))}" for name, each in operands.items())
+    texts = ", ".join(f"{name}={q and repr(str(q))}" for name, q in operands.items())
     raise ValueError(
-        f"Recipe: {product} reads {given}: a Hadamard transform cancels only where both operands "
+        f"Recipe: {product} reads {texts}: a Hadamard transform cancels only where both operands "
         "of a product have the same size and signs; give it to both, or to neither"
     )
 
 
 def _check_scales(product: str, acc: Accumulator, operands: Mapping[str, Any]) -> None:
-    formats = {
-        name: each.fmt
-        for name, each in operands.items()
-        if each is not None and isinstance(each.fmt, BlockFormat)
-    }
+    formats = {name: quantizer and quantizer.fmt for name, quantizer in operands.items()}
     if acc.group is not None:
-        sides = {
-            name: Side(None if each is None else each.fmt, _ALONG[name])
-            for name, each in operands.items()
-        }
+        sides = {name: Side(fmt, _ALONG[name]) for name, fmt in formats.items()}
         return check_operands(f"Recipe: {product}", acc, sides)
+    formats = {name: fmt for name, fmt in formats.items() if isinstance(fmt, BlockFormat)}
     if acc.chunk == "scale":
         if not formats:
             names = " and ".join(operands)

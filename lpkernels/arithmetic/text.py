@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from lpkernels.formats.elsewhere import field_here, nearest
+from lpkernels.formats.elsewhere import nearest, word_here
 
 T = TypeVar("T", bound="PlainValues")
 
@@ -60,7 +60,7 @@ def check_field(
     if name not in fields:
         kind = label.partition(".")[0]
         listed = nearest(name, fields, f"help(lpkernels.{kind}) lists all")
-        near = field_here(name) or f"; expected one of {listed}"
+        near = word_here(name, fields) or f"; expected one of {listed}"
         raise error(f"{label}: has no field {name!r}{near}")
 
 

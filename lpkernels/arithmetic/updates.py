@@ -112,8 +112,7 @@ class UpdateRounding(NamedTuple):
         """Each rounding's key, whether it has a Quantizer, and the Quantizer's twelve integers."""
         ints: tuple[int, ...] = ()
         for quantizer, key in (self.grad, self.master, *self.states, self.weight):
-            given = quantizer if quantizer is not None else _FLOAT32
-            ints += (key, int(quantizer is not None), *given.to_ints())
+            ints += (key, int(quantizer is not None), *(quantizer or _FLOAT32).to_ints())
         return ints
 
 

@@ -4,14 +4,14 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats.checks import Named, checked_bool, checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import FIXED
 
 FIXED_OVERFLOWS = ("saturate", "wrap")
 
 
 @dataclass(frozen=True)
-class FixedFormat:
+class FixedFormat(Named):
     """Integers of ``word_bits`` bits (the sign included) times ``2^-frac_bits``.
 
     Values are rounded to an integer multiple of ``quantum`` in the rounding mode (even and odd are
@@ -98,24 +98,13 @@ class FixedFormat:
         suffix = "_wrap" if self.overflow == "wrap" else ""
         return f"{prefix}{self.word_bits}_f{self.frac_bits}{suffix}"
 
-    def __str__(self) -> str:
-        return self.name
-
     def values(self) -> np.ndarray:
         """Every value once, ascending, as float64.
 
         Raises:  ValueError: the format has more than 16 bits.
         """
-        if self.word_bits > 16:
-            raise ValueError(
-                f"values: {self.name} has {self.word_bits} bits; a list of all values is made for "
-                "at most 16"
-            )
+        self._check_listable(self.word_bits)
         return np.arange(self.min_code, self.max_code + 1, dtype=np.float64) * self.quantum
-
-    def fits_in(self, exp_bits: int, man_bits: int) -> bool:
-        """Whether results may keep a narrower dtype: fixed point always travels as float32."""
-        return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
         """Eight integers: FIXED, word_bits, frac_bits, signed, overflow, 0, 0, 0."""

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
+from lpkernels.formats.checks import Named, checked_bool, checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import FLOAT
 
 SPECIALS = ("ieee", "fn", "none", "fnuz", "p3109")
@@ -21,7 +21,7 @@ OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
 
 
 @dataclass(frozen=True)
-class FloatFormat:
+class FloatFormat(Named):
     """A binary floating-point format: a sign bit, ``exp_bits`` and ``man_bits`` (no hidden bit).
 
     Formats of specials "fnuz" and "p3109" have one zero: every result that is zero is +0, also of
@@ -199,19 +199,12 @@ class FloatFormat:
             name += f"_{OVERFLOW_SUFFIX[self.overflow]}"
         return name
 
-    def __str__(self) -> str:
-        return self.name
-
     def values(self) -> np.ndarray:
         """Every finite value once, ascending, as float64; zero appears once.
 
         Raises:  ValueError: the format has more than 16 bits.
         """
-        if self.bits > 16:
-            raise ValueError(
-                f"values: {self.name} has {self.bits} bits; a list of all values is made for at "
-                "most 16"
-            )
+        self._check_listable(self.bits)
         mantissas = np.arange(2**self.man_bits, dtype=np.float64)
         exponents = np.arange(1, self.emax + self.bias + 1) - self.bias
         normals = np.ldexp(1.0 + mantissas * self.epsilon, exponents[:, None]).ravel()
@@ -222,10 +215,6 @@ class FloatFormat:
         return np.concatenate([negative, [0.0], positive])
 
     def fits_in(self, exp_bits: int, man_bits: int) -> bool:
-        """Whether the IEEE format of these widths holds every value of this one, exactly.
-
-        ``(5, 10)`` asks about float16, ``(8, 7)`` bfloat16, ``(8, 23)`` float32.
-        """
         emax = 2 ** (exp_bits - 1) - 1
         return (
             self.man_bits <= man_bits

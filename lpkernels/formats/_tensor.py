@@ -10,12 +10,7 @@ from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import FP32
 from lpkernels.formats._table import TableFormat
-from lpkernels.formats.checks import (
-    checked_bool,
-    checked_choice,
-    checked_int,
-    set_fields,
-)
+from lpkernels.formats.checks import Named, checked_bool, checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import (
     AFFINE,
     AXIS_K,
@@ -39,7 +34,7 @@ _RULES = {True: ("floor", "ceil", "even", "up"), False: ("nearest", "up")}
 
 
 @dataclass(frozen=True)
-class AffineFormat:
+class AffineFormat(Named):
     """Codes ``rint((x - lo) / s)`` over the min/max range of a tensor, or of each slice along axis.
 
     With ``L = 2^bits - 1`` and lo, hi over the finite values: ``s = max((hi - lo) / L, 1e-8)``,
@@ -82,13 +77,6 @@ class AffineFormat:
         axis = "" if self.axis is None else f"_axis{self.axis}"
         return f"affine{self.bits}{symmetric}{axis}"
 
-    def __str__(self) -> str:
-        return self.name
-
-    def fits_in(self, exp_bits: int, man_bits: int) -> bool:
-        """Whether results may keep a narrower dtype: affine values always travel as float32."""
-        return (exp_bits, man_bits) == (8, 23)
-
     def to_ints(self) -> tuple[int, ...]:
         """Eight integers: AFFINE, bits, symmetric, has_axis, axis, 0, 0, 0."""
         has_axis = self.axis is not None
@@ -96,7 +84,7 @@ class AffineFormat:
 
 
 @dataclass(frozen=True, init=False)
-class BlockFormat:
+class BlockFormat(Named):
     """Codes of a narrow format that share a scale: MX, NVFP4, scaled FP8 and integer groups.
 
     A tensor is codes q, a scale s for every block and a tensor scale t (1 without
@@ -269,13 +257,6 @@ class BlockFormat:
         [_to<target>][_<steps>]``.
         """
         return _scaled.name(self)
-
-    def __str__(self) -> str:
-        return self.name
-
-    def fits_in(self, exp_bits: int, man_bits: int) -> bool:
-        """Whether results may keep a narrower dtype: block values always travel as float32."""
-        return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
         """Sixteen integers (`integers.InBlock`); the last eight are the element's, and eight

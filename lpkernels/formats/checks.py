@@ -1,9 +1,9 @@
-"""Argument checks shared by the format classes and by the arithmetic built on them."""
+"""What the format classes share, and the checks of arguments in them and in the arithmetic."""
 
 import operator
 from collections.abc import Sequence
 
-from lpkernels.formats.elsewhere import nearest, rounding_here
+from lpkernels.formats.elsewhere import nearest, word_here
 
 #: The rounding modes; the position is the code that crosses the op boundary.
 ROUNDINGS = (
@@ -47,21 +47,45 @@ def checked_bool(owner: str, name: str, value: object) -> bool:
 
 
 def checked_choice(
-    owner: str, name: str, value: object, choices: Sequence[str], meant: str = ""
+    owner: str, name: str, value: object, choices: Sequence[str], *listing: str
 ) -> str:
-    """``value`` if it is one of ``choices``; ``meant`` ends the error about another str.
+    """``value`` if it is one of ``choices``; ``listing`` says who lists all of many.
 
-    Raises:  TypeError: not a str.  ValueError: no such choice.
+    Raises:  TypeError: not a str.  ValueError: no such choice; a word of other libraries is
+        answered with the one here.
     """
+    if isinstance(value, str) and value in choices:
+        return value
+    listed = nearest(value, choices, *listing)
     if not isinstance(value, str):
         raise TypeError(
-            f"{owner}: {name} must be a str, one of {nearest(value, choices)}; got {value!r} "
+            f"{owner}: {name} must be a str, one of {listed}; got {value!r} "
             f"({type(value).__name__})"
         )
-    if value not in choices:
-        listed = nearest(value, choices)
-        raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}{meant}")
-    return value
+    meant = word_here(value, choices)
+    raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}{meant}")
+
+
+class Named:
+    """A format whose text is its name."""
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+    def fits_in(self, exp_bits: int, man_bits: int) -> bool:
+        """Whether the IEEE format of these widths holds every value, exactly: ``(5, 10)`` asks
+        about float16, ``(8, 7)`` bfloat16, ``(8, 23)`` float32, which alone does here."""
+        return (exp_bits, man_bits) == (8, 23)
+
+    def _check_listable(self, bits: int) -> None:
+        if bits > 16:
+            raise ValueError(
+                f"values: {self} has {bits} bits; a list of all values is made for at most 16"
+            )
 
 
 def set_fields(instance: object, **fields: object) -> None:
@@ -75,19 +99,10 @@ def check_rounding(rounding: object, owner: str = "rounding") -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such mode; "nearest" is refused by name.
     """
-    if isinstance(rounding, str) and rounding in ROUNDINGS:
-        return rounding
     if rounding == "nearest":
         raise ValueError(
             f"{owner}: rounding 'nearest' does not say where ties go; use 'nearest_even' or "
             "'nearest_away'"
         )
-    listed = nearest(rounding, ROUNDINGS, "help(lpkernels.quantize) lists all")
-    if not isinstance(rounding, str):
-        raise TypeError(
-            f"{owner}: rounding must be a str, one of {listed}; got {rounding!r} "
-            f"({type(rounding).__name__})"
-        )
-    raise ValueError(
-        f"{owner}: rounding must be one of {listed}; got {rounding!r}{rounding_here(rounding)}"
-    )
+    listing = "help(lpkernels.quantize) lists all"
+    return checked_choice(owner, "rounding", rounding, ROUNDINGS, listing)

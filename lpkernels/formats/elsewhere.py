@@ -53,19 +53,16 @@ DTYPES = {
     "torch.float8_e4m3fnuz": "e4m3fnuz",
     "torch.float4_e2m1fn_x2": "fp4_e2m1",
 }
-_ROUNDINGS = {
+# The names of roundings, of orders of sums, and of a recipe's fields; no two kinds share one.
+_WORDS = {
     "sr": "stochastic",
     "rne": "nearest_even",
     "rna": "nearest_away",
     "rtz": "toward_zero",
-}
-_ORDERS = {
     "kahan": "compensated",
     "neumaier": "compensated",
     "tree": "pairwise",
     "recursive": "sequential",
-}
-_FIELDS = {
     "activation": "input",
     "activations": "input",
     "acc": "fprop dgrad wgrad",
@@ -126,19 +123,10 @@ def name_here(name: str) -> str:
     return ""
 
 
-def rounding_here(name: str) -> str:
-    """As `name_here`, for an unknown rounding mode."""
-    return _here(_ROUNDINGS.get(name.lower(), ""))
-
-
-def order_here(order: object) -> str:
-    """As `name_here`, for an unknown order of sums."""
-    return _here(_ORDERS.get(str(order).lower(), ""))
-
-
-def field_here(name: str) -> str:
-    """As `name_here`, for an unknown field of a recipe."""
-    return _here(_FIELDS.get(name, ""))
+def word_here(word: object, choices: Iterable[str]) -> str:
+    """As `name_here`, for a word that is none of the choices."""
+    names = _WORDS.get(str(word).lower(), "")
+    return _here(names) if set(names.split()) <= set(choices) else ""
 
 
 def _here(names: str) -> str:

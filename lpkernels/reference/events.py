@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Number
 from lpkernels.reference.addition import odd_sum
-from lpkernels.reference.sums import Exponents, Present, Rounds, Sequential, Sums
+from lpkernels.reference.sums import Product, Rounds, Sequential, Sums
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rng import SITE_PRODUCT, SITE_SUM
 from lpkernels.rounding import overflows_array
@@ -86,12 +86,10 @@ class _Lost(Sequential):
         super().__init__(rounds, shape)
         self.swamped = self.added = 0
 
-    def push(
-        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
-    ) -> None:
+    def push(self, product: Product, k: int) -> None:
         before = self.total
-        super().push(product, present, k)
-        counts = _can_be_lost(product) & np.isfinite(before)
+        super().push(product, k)
+        counts = _can_be_lost(product.values) & np.isfinite(before)
         self.added += int(counts.sum())
         self.swamped += int((counts & (self.total == before)).sum())
 
@@ -127,7 +125,7 @@ def matmul_events(
     sums = Sums(shape, seen, inner)
     wide_a, wide_b = widen(a), widen(b)
     for k in range(length):
-        sums.push(wide_a[:, k, None] * wide_b[None, k, :], None)
+        sums.push(Product(wide_a[:, k, None] * wide_b[None, k, :]))
     total = narrow(sums.result(None))
     counts = (inner.swamped, inner.added, seen.swamped_chunks, seen.added_chunks)
     return Events(total, (*counts, int(seen.overflowed.sum())))

@@ -134,7 +134,8 @@ def matmul_scaled(
                 together = None
                 if exponents is not None:
                     together = exponents[0][:, :, k, None] + exponents[1][:, k, None, :]
-                sums.push(left[:, :, k, None] * right[:, k, None, :], None, together)
+                product = left[:, :, k, None] * right[:, k, None, :]
+                sums.push(Product(product, exponents=together))
             at_left, at_right = scales.at(start)
             addend = scaled_sum(
                 sums.inner.take(),
@@ -188,7 +189,7 @@ def matmul_grouped(
             with np.errstate(invalid="ignore"):
                 # Codes of few bits: exact in any order.
                 total = (left[:, :, k : k + group] @ right[:, k : k + group]) * (x * y)
-            yield total, None, exponents
+            yield Product(total, exponents=exponents)
 
     unit = replace(acc, group=None, block=acc.block // group)
     starts = batch.starts(initial)

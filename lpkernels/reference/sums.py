@@ -6,7 +6,7 @@ docs/contract.md has the rules, exact.py the same one output at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,21 @@ Integers = NDArray[np.integer]
 # Which outputs have a product: an array that broadcasts to their shape.
 Present = NDArray[np.bool_]
 Exponents = NDArray[np.int32]
-# The products of one k, which outputs have one (None: all), and, where the accumulator has
-# operands, the exponents of both factors together.
-Product = tuple[Float64, Present | None, Exponents | None]
 Draws = NDArray[np.uint32] | None
 
 ALL: Present = np.ones((), dtype=bool)
+
+
+class Product(NamedTuple):
+    """The products of one k, which broadcast to the outputs' shape.
+
+    values: exact, or rounded to the format of products. present: which outputs have one; the others
+    only count. exponents: of both factors together, for an accumulator with operands.
+    """
+
+    values: Float64
+    present: Present = ALL
+    exponents: Exponents | None = None
 
 
 class Rounds:
@@ -98,15 +107,11 @@ class Sequential:
         self.rounds, self.acc, self.shape = rounds, rounds.acc, shape
         self.total: Float64 = np.zeros(shape)
 
-    def push(
-        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
-    ) -> None:
-        """The products at position k, rounded already; absent ones only count.
-
-        exponents: of both factors together, for `Aligned` blocks of an accumulator with operands.
-        """
-        if present.any():
-            self.total = np.where(present, self.rounds.add(self.total, product, k), self.total)
+    def push(self, product: Product, k: int) -> None:
+        """Adds the products at position k, which are rounded already."""
+        if product.present.any():
+            total = self.rounds.add(self.total, product.values, k)
+            self.total = np.where(product.present, total, self.total)
 
     def take(self) -> Float64:
         """The sums; the next ones start at +0."""
@@ -130,12 +135,10 @@ class Pairwise(Sequential):
         self.waiting: dict[int, Node] = {}
         self.first, self.count = first, 0
 
-    def push(
-        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
-    ) -> None:
+    def push(self, product: Product, k: int) -> None:
         if self.count == 0:
             self._start(k)
-        node: Node = (np.broadcast_to(product, self.shape), present)
+        node: Node = (np.broadcast_to(product.values, self.shape), product.present)
         level = 0
         while level in self.waiting:
             node = self._join(level, node)
@@ -172,13 +175,11 @@ class Compensated(Sequential):
         super().__init__(rounds, shape)
         self.correction: Float64 = np.zeros(shape)
 
-    def push(
-        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
-    ) -> None:
+    def push(self, product: Product, k: int) -> None:
+        add, present = self.rounds.add, product.present
         if not present.any():
             return
-        add = self.rounds.add
-        addend = add(-self.correction, product, k)
+        addend = add(-self.correction, product.values, k)
         total = add(self.total, addend, k)
         correction = add(add(total, -self.total, k), -addend, k)
         self.total = np.where(present, total, self.total)
@@ -227,17 +228,15 @@ class Aligned(Sequential):
         fmt, by_operands = self.acc.fmt, self.acc.operands is not None
         self.least = fmt.emin if by_operands and isinstance(fmt, FloatFormat) else _LEAST
         self.run = self.acc.interleaved * (self.acc.block or 1)
-        self.terms: list[tuple[Float64, Present, Exponents]] = []
+        self.terms: list[Product] = []
         self.first = 0
 
-    def push(
-        self, product: Float64, present: Present, k: int, exponents: Exponents | None = None
-    ) -> None:
+    def push(self, product: Product, k: int) -> None:
         if not self.terms:
             self.first = k
-        if exponents is None:
-            exponents = exponents_from(product, _LEAST)
-        self.terms.append((product, present, exponents))
+        if product.exponents is None:
+            product = product._replace(exponents=exponents_from(product.values, _LEAST))
+        self.terms.append(product)
         if len(self.terms) == self.run:
             self._close_run()
 
@@ -250,8 +249,8 @@ class Aligned(Sequential):
         for turn in range(turns):
             block = [term for i, term in enumerate(self.terms) if i // 2 % turns == turn]
             filled = ~ALL
-            for _, present, _ in block:
-                filled = filled | present
+            for term in block:
+                filled = filled | term.present
             if filled.any():
                 total = self.rounds.round(self._sum(block), self.first + 2 * turn)
                 if self.acc.operands is not None:
@@ -260,12 +259,13 @@ class Aligned(Sequential):
                 self.total = np.where(filled, total, self.total)
         self.terms = []
 
-    def _sum(self, terms: list[tuple[Float64, Present, Exponents]]) -> Float64:
+    def _sum(self, terms: list[Product]) -> Float64:
         """Exact: at most 257 integers of 43 bits. -0 adds nothing, not even a sign."""
         # The largest exponent of the total and of the products that are there.
         exponent = exponents_from(self.total, self.least)
-        for _, present, exponents in terms:
-            exponent = np.maximum(exponent, np.where(present, exponents, _ABSENT))
+        for term in terms:
+            assert term.exponents is not None
+            exponent = np.maximum(exponent, np.where(term.present, term.exponents, _ABSENT))
         if self.acc.least_exponent is not None:
             exponent = np.maximum(exponent, self.acc.least_exponent)
         place = np.where(exponent < _NONE, 0, exponent) - (self.acc.aligned_bits or 0)
@@ -313,14 +313,11 @@ class Sums:
         else:
             self.inner.total = total
 
-    def push(
-        self, product: Float64, present: Present | None, exponents: Exponents | None = None
-    ) -> None:
-        """One exact product for every output; where ``present`` is False it only counts."""
-        present = ALL if present is None else present
-        if present.any():
-            product = self.rounds.product(product, self.k)
-        self.inner.push(product, present, self.k, exponents)
+    def push(self, product: Product) -> None:
+        """Adds the next products, which are exact."""
+        if product.present.any():
+            product = product._replace(values=self.rounds.product(product.values, self.k))
+        self.inner.push(product, self.k)
         self.k += 1
         if self.chunk is not None and self.k % self.chunk == 0:
             self._close_chunk()
@@ -351,9 +348,8 @@ def accumulate(
     """Sums of exact products, k by k, every output at once: the twin of exact.accumulate.
 
     Args:
-        products: for every k the float64 products, broadcastable to ``shape``, which are present
-            (None: all) and, for an accumulator with operands, the sum of their two
-            `factor_exponents` (None without operands).
+        products: for every k the exact products, with the sum of their two `factor_exponents` for
+            an accumulator with operands.
         shape: of the outputs. acc: any order but "native". seed: already derived for its role.
         row, col: the outputs' keys for draws, broadcastable to ``shape``.
         bias: float32 values broadcastable to ``shape``, one more addition in the outermost
@@ -365,7 +361,7 @@ def accumulate(
     if initial is not None:
         sums.start(widen(initial))
     for product in products:
-        sums.push(*product)
+        sums.push(product)
     return sums.result(None if bias is None else widen(bias))
 
 
@@ -394,12 +390,12 @@ def accumulate_tile(
     def products() -> Iterator[Product]:
         for k in range(length):
             with np.errstate(invalid="ignore"):
-                product = left[:, k, :, None] * right[:, k, None, :]
-            here = None if present is None else present[k % len(present)][:, None]
+                values = left[:, k, :, None] * right[:, k, None, :]
+            here = ALL if present is None else present[k % len(present)][:, None]
             together = None
             if exponents is not None:
                 together = exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
-            yield product, here, together
+            yield Product(values, here, together)
 
     shape = (groups, rows, right.shape[2])
     return accumulate(

@@ -9,7 +9,7 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
-from lpkernels.reference.sums import factor_exponents
+from lpkernels.reference.sums import Product, factor_exponents
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
@@ -51,7 +51,7 @@ def of_twin(pair, acc):
     """The product of a pair, whether it is there, and the exponents of its factors."""
     factors = [np.array([x], np.float64) for x in pair or (7.0, 7.0)]
     exponents = sum(factor_exponents(*factors, acc))
-    return factors[0] * factors[1], np.array([pair is not None]), exponents
+    return Product(factors[0] * factors[1], np.array([pair is not None]), exponents)
 
 
 @rows(
