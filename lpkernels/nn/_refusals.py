@@ -107,10 +107,10 @@ def _refuse_unsupported(
     patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
     patterns += chosen.rules if chosen.is_mapping else []
     by_module = {layer.module: layer for layer in candidates}
+    modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
     for pattern, recipe in patterns:
         if not isinstance(pattern, _SAYS_WHICH) or any(matches(pattern, x) for x in able):
             continue
-        modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
         blocked = [layer for layer in modules if matches(pattern, layer)]
         if recipe is not None:
             blocked = [

@@ -8,6 +8,7 @@ with observe(model, Largest()):
     loss(model(x)).backward()
 """
 
+from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.visiting import Call, Run, Visitor
 from lpkernels.nn.torch_functions import EVERYTHING, LAYERS, PRODUCTS
@@ -16,6 +17,7 @@ __all__ = [
     "EVERYTHING",
     "LAYERS",
     "PRODUCTS",
+    "WITHOUT_PRODUCTS",
     "Call",
     "Depth",
     "Run",

@@ -23,7 +23,7 @@ from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.parts import PARTS, in_parts
-from lpkernels.nn.observing.reporting import GradientHooks, Reporter, Runs
+from lpkernels.nn.observing.reporting import Reporter, Runs
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.ranges_and_scales import KeptScales
 from lpkernels.nn.selecting import check_model
@@ -98,10 +98,7 @@ def observe(
         raise TypeError(f"observe: visitor must be a Visitor, got {got}; derive a class from it")
     if depth not in get_args(Depth):
         raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
-    hooks = None
-    if type(visitor).gradient is not Visitor.gradient:
-        hooks = GradientHooks(visitor.gradient, visitor.wants_gradient)
-    reporter = Reporter(visitor, hooks, Runs() if operators is None else operators.runs)
+    reporter = Reporter(visitor, Runs() if operators is None else operators.runs)
     modules = list(model.named_modules())
     _check_visible(modules)
     if operations is None or operations is LAYERS:

@@ -122,9 +122,6 @@ class Runs:
         ]
 
 
-Sink = Callable[[Call, str, Tensor], None]
-Wants = Callable[[Call, str], bool]
-
 # Handles of graphs that are gone are looked for when there are this many, or twice the living.
 _FEW_HANDLES = 64
 
@@ -150,11 +147,11 @@ class unseen:
 
 
 class GradientHooks:
-    """Puts hooks on tensors of calls where gradients are wanted, and sends each gradient that
-    arrives to sink, until it is closed."""
+    """Puts hooks on tensors of calls where a visitor wants gradients, and tells it of each gradient
+    that arrives, until it is closed."""
 
-    def __init__(self, sink: Sink, wants: Wants) -> None:
-        self._sink, self._wants = sink, wants
+    def __init__(self, visitor: Visitor) -> None:
+        self._visitor, self._wants = visitor, visitor.wants_gradient
         self._handles: list[RemovableHandle] = []
         # Of each leaf the calls whose result's gradient has arrived, with that backward pass.
         self._leaves: Any = WeakTensorKeyDictionary()
@@ -171,15 +168,20 @@ class GradientHooks:
         wanted = {n: x for n, x in entered.items() if x.requires_grad and self._wants(call, n)}
         inner = {name: x for name, x in wanted.items() if not x.is_leaf}
         handles = [x.register_hook(partial(self._send, call, name)) for name, x in inner.items()]
-        recorded = False
+        outputs: dict[str, Tensor] = {}
         try:
             result = compute()
-            recorded = self._put_on(call, {"result": result}, wanted)
+            values = tensors({"result": result})
+            outputs = {name: y for name, y in values.items() if y.grad_fn is not None}
         finally:
-            if recorded:
-                self._keep(handles)
-            else:
-                _remove(handles)
+            # A call with such a result is part of the graph.
+            (self._keep if outputs else _remove)(handles)
+        leaves = _leaves_of(wanted)
+        for name, y in outputs.items():
+            is_wanted = self._wants(call, name)
+            if leaves or is_wanted:
+                hook = partial(self._arrived, call, name, leaves, is_wanted)
+                self._keep([y.register_hook(hook)])
         return result
 
     def put_on_steps(self, call: Call, steps: list[Tensor], weight: Tensor) -> None:
@@ -199,17 +201,6 @@ class GradientHooks:
         self._keep(
             [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]
         )
-
-    def _put_on(self, call: Call, results: dict[str, Any], arguments: dict[str, Tensor]) -> bool:
-        """Puts the hooks on; returns whether the graph holds the call."""
-        found = {name: y for name, y in tensors(results).items() if y.grad_fn is not None}
-        leaves = _leaves_of(arguments)
-        for name, y in found.items():
-            wanted = self._wants(call, name)
-            if leaves or wanted:
-                hook = partial(self._arrived, call, name, leaves, wanted)
-                self._keep([y.register_hook(hook)])
-        return bool(found)
 
     def _arrived(
         self,
@@ -238,7 +229,8 @@ class GradientHooks:
     def _send(self, call: Call, name: str, gradient: Tensor | None) -> None:
         if self._is_open and gradient is not None:
             with unseen():
-                self._sink(call, name, gradient.detach() if gradient.requires_grad else gradient)
+                gradient = gradient.detach() if gradient.requires_grad else gradient
+                self._visitor.gradient(call, name, gradient)
 
     def _keep(self, handles: list[RemovableHandle]) -> None:
         if len(self._handles) > self._limit:
@@ -268,9 +260,10 @@ _FORWARD = (Role.INPUT, Role.WEIGHT, Role.BIAS, Role.OUTPUT)
 class Reporter:
     """Tells a visitor of calls, in their order."""
 
-    def __init__(self, visitor: Visitor, hooks: GradientHooks | None, runs: Runs) -> None:
-        self.runs = runs
-        self._visitor, self._hooks = visitor, hooks
+    def __init__(self, visitor: Visitor, runs: Runs) -> None:
+        self.runs, self._visitor = runs, visitor
+        wants_none = type(visitor).gradient is Visitor.gradient
+        self._hooks = None if wants_none else GradientHooks(visitor)
         self._told = 0
         self._sees_rounding = type(visitor).rounding is not Visitor.rounding
 
