@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -62,57 +62,38 @@ def _stepped(cell: Cell, zx: Tensor, zh: Tensor, state: tuple[Tensor, ...]) -> t
     return (h,) if c is None else (h, c)
 
 
-@dataclass
-class _Steps:
-    """The steps of a recurrent product."""
-
-    weight: Tensor
-    bias: Tensor | None
-    inputs: list[Tensor] = field(default_factory=list)
-    results: list[Tensor] = field(default_factory=list)
-
-
 class _Products:
     """The products of one call of `function`."""
 
     def __init__(self, reporter: Reporter, name: str, function: Callable[..., Any]) -> None:
-        self._reporter = reporter
-        self.name, self.function = name, function
-        self._steps: dict[str, _Steps] = {}
+        self.reporter, self.name, self.function = reporter, name, function
+        # The arguments and the results of each series of steps.
+        self._steps: dict[str, tuple[dict[str, Any], list[Tensor]]] = {}
 
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
-        arguments = {"input": x, "weight": w, "bias": b}
-        return self._report("linear", arguments, lambda: F.linear(x, w, b), part)
+        of, compute = {"input": x, "weight": w, "bias": b}, partial(F.linear, x, w, b)
+        y: Tensor = self.reporter.report("linear", self.function, of, compute, part=part)
+        return y
 
     def matmul(self, left: Tensor, right: Tensor, part: str) -> Tensor:
-        arguments = {"input": left, "other": right}
-        return self._report("matmul", arguments, lambda: torch.matmul(left, right), part)
+        of, compute = {"input": left, "other": right}, partial(torch.matmul, left, right)
+        y: Tensor = self.reporter.report("matmul", self.function, of, compute, part=part)
+        return y
 
     def step_linear(self, x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
         """One step of a series whose weight gradient is one sum over all steps."""
-        steps = self._steps.setdefault(part, _Steps(w, b))
-        steps.inputs.append(x)
-        steps.results.append(F.linear(x, w, b))
-        return steps.results[-1]
+        new: dict[str, Any] = {"input": [], "weight": w, "bias": b}
+        arguments, results = self._steps.setdefault(part, (new, []))
+        arguments["input"].append(x)
+        results.append(F.linear(x, w, b))
+        return results[-1]
 
     def report_steps(self) -> None:
         """Reports the steps so far, each series as one product."""
-        for part, steps in self._steps.items():
-            inputs = torch.cat(steps.inputs)
-            arguments = {"input": inputs, "weight": steps.weight, "bias": steps.bias}
-            self._reporter.report_steps(self.function, arguments, steps.results, part=part)
+        for part, (arguments, results) in self._steps.items():
+            arguments["input"] = torch.cat(arguments["input"])
+            self.reporter.report_steps(self.function, arguments, results, part=part)
         self._steps = {}
-
-    def refuse(self, what: str, instead: str) -> NotImplementedError:
-        return NotImplementedError(
-            f"{self.name} with {what}, called by {self._reporter.runs.innermost}, is not traced "
-            f"product by product; {instead}"
-        )
-
-    def _report(
-        self, operation: str, arguments: dict[str, Any], compute: Callable[[], Any], part: str
-    ) -> Any:
-        return self._reporter.report(operation, self.function, arguments, compute, part=part)
 
 
 def in_parts(
@@ -135,7 +116,10 @@ def _recurrent(products: _Products, of: dict[str, Any]) -> tuple[Tensor, ...]:
     per = 4 if biases else 2
     if packed or projected or len(weights) % per:
         what = "a packed sequence" if packed else "proj_size"
-        raise products.refuse(what, "take padded sequences and no projection")
+        raise NotImplementedError(
+            f"{kind} with {what}, called by {products.reporter.runs.innermost}, is not traced "
+            "product by product; take padded sequences and no projection"
+        )
     x = of["input"].transpose(0, 1) if of["batch_first"] else of["input"]
     last: list[tuple[Tensor, ...]] = []
     for layer in range(of["num_layers"]):
