@@ -34,9 +34,9 @@ from lpkernels.nn.torch_functions import EMULATIONS
 # Patterns that are read off the model; a function may be made for some of its layers alone.
 _SAYS_WHICH = (str, type, Position)
 _OURS, _ATEN = "lpkernels::", "aten::"
-# The names of functions, of methods, and of the operators that stand for them in exported graphs.
-_PRODUCT_NAMES = {str(function.__name__) for function in EMULATIONS}
-_PRODUCT_NAMES |= {name.removeprefix(_ATEN) for name in SIZES} | {"_convolution"}
+# The operators of functions and methods that multiply, and the names of all these in graphs.
+_OPERATORS = {_ATEN + function.__name__ for function in EMULATIONS} | {*SIZES, "aten::_convolution"}
+_PRODUCT_NAMES = {name.removeprefix(_ATEN) for name in _OPERATORS}
 
 
 class NotEmulatedWarning(UserWarning):
@@ -200,11 +200,7 @@ def _scripted_products(module: Any) -> set[str]:
     if not module._c._has_method("forward"):
         return set()
     graph = module.inlined_graph
-    return {name for name in _PRODUCT_NAMES if graph.findAllNodes(_in_namespace(name))}
-
-
-def _in_namespace(name: str) -> str:
-    return name if name.startswith(_OURS) else _ATEN + name
+    return {name.removeprefix(_ATEN) for name in _OPERATORS if graph.findAllNodes(name)}
 
 
 def warn_of_torchs_own(
