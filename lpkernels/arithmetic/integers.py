@@ -2,9 +2,9 @@
 reads them: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
-Ints: TypeAlias = tuple[int, ...]
+from lpkernels.formats.integers import Ints as Ints
 
 #: Values of acc[InAccumulator.ORDER]: positions in lpkernels.arithmetic.ORDERS.
 SEQUENTIAL, NATIVE, PAIRWISE, COMPENSATED = range(4)

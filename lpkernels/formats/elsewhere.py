@@ -44,15 +44,12 @@ _NAMES = {
 }
 #: torch's dtypes that have exactly the values of a format, with the format's name.
 DTYPES = {
-    "torch.float32": "fp32",
-    "torch.float16": "fp16",
-    "torch.bfloat16": "bf16",
-    "torch.float8_e5m2": "fp8_e5m2",
-    "torch.float8_e4m3fn": "fp8_e4m3",
-    "torch.float8_e5m2fnuz": "e5m2fnuz",
-    "torch.float8_e4m3fnuz": "e4m3fnuz",
-    "torch.float4_e2m1fn_x2": "fp4_e2m1",
-}
+    f"torch.{dtype}": _NAMES[dtype]
+    for dtype in (
+        "float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz",
+        "float8_e4m3fnuz", "float4_e2m1fn_x2",
+    )
+}  # fmt: skip
 # The names of roundings, of orders of sums, and of a recipe's fields; no two kinds share one.
 _WORDS = {
     "sr": "stochastic",

@@ -9,8 +9,6 @@ IEEE Transactions on Computers 57(4), 2008).
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,10 +32,6 @@ def odd_sum(a: Float64, b: Float64) -> Float64:
 def with_zero_sign(s: Float64, a: Float64, b: Float64) -> Float64:
     """toward_negative: an exact zero sum is -0 unless both addends are +0."""
     return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
-
-
-def _wraps(fmt: Number) -> TypeGuard[FixedFormat]:
-    return isinstance(fmt, FixedFormat) and fmt.overflow == "wrap"
 
 
 def _wrapped_addend(b: Float64, fmt: FixedFormat) -> Float64:
@@ -71,54 +65,33 @@ def _wrapped_product(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
 
 
 def add(
-    total: Float64,
-    addend: Float64,
+    left: Float64,
+    right: Float64,
     fmt: Number,
     rounding: str,
     *,
+    products: bool = False,
     draws: NDArray[np.uint32] | None = None,
     random_bits: int = 32,
 ) -> Float64:
-    """total + addend rounded once to fmt.
+    """left + right rounded once to fmt.
 
     Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
     FixedFormat and a TableFormat only have +0). inf - inf is NaN; an infinite sum becomes what
     fmt.overflow says.
 
     Args:
-        total: values of fmt. addend: exact products or values of at most 48 significant bits. They
-            broadcast.
+        left, right: values of fmt, and exact products or values of at most 48 significant bits.
+            They broadcast.
+        products: whether left is an exact product too, and no value of fmt.
         draws: the random bits of a stochastic sum, of the sum's shape.
     """
-    if _wraps(fmt):
-        addend = _wrapped_addend(addend, fmt)
-    return _rounded_sum(total, addend, fmt, rounding, draws, random_bits)
-
-
-def add_products(
-    left: Float64,
-    right: Float64,
-    fmt: Number,
-    rounding: str,
-    *,
-    draws: NDArray[np.uint32] | None = None,
-    random_bits: int = 32,
-) -> Float64:
-    """`add` of two exact products, neither a value of fmt."""
-    if _wraps(fmt):
-        left, right = _wrapped_product(left, right, fmt), _wrapped_product(right, left, fmt)
-    return _rounded_sum(left, right, fmt, rounding, draws, random_bits)
-
-
-def _rounded_sum(
-    total: Float64,
-    addend: Float64,
-    fmt: Number,
-    rounding: str,
-    draws: NDArray[np.uint32] | None,
-    random_bits: int,
-) -> Float64:
-    s = odd_sum(total, addend)
+    if isinstance(fmt, FixedFormat) and fmt.overflow == "wrap":
+        if products:
+            left, right = _wrapped_product(left, right, fmt), _wrapped_product(right, left, fmt)
+        else:
+            right = _wrapped_addend(right, fmt)
+    total = odd_sum(left, right)
     if rounding == "toward_negative":
-        s = with_zero_sign(s, total, addend)
-    return round_array(s, fmt, rounding, draws=draws, random_bits=random_bits)
+        total = with_zero_sign(total, left, right)
+    return round_array(total, fmt, rounding, draws=draws, random_bits=random_bits)

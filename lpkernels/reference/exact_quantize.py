@@ -36,9 +36,9 @@ from lpkernels.rounding import floor_log2, round_scalar
 # that index's draw.
 _Round = Callable[[Fraction | float, Number, int], float]
 
-# Codes of an AffineFormat: integers of at most 17 bits with their sign.
-_INTEGERS = FixedFormat(24, 0)
-_SMALLEST_STEP = 1e-8
+#: Codes of an AffineFormat: integers of at most 17 bits with their sign.
+INTEGERS = FixedFormat(24, 0)
+SMALLEST_STEP = 1e-8
 
 
 def quantize(
@@ -94,11 +94,11 @@ def _of_slice(
         top = 2.0 ** (fmt.bits - 1) - 1
         least, lo, hi = -top, 0.0, max(-lo, hi)
     exact_step = (hi - lo) / top
-    step = max(exact_step, _SMALLEST_STEP)
+    step = max(exact_step, SMALLEST_STEP)
     code = (value - lo) / step
     if not math.isnan(code):
-        code = rounded(min(max(code, least), top), _INTEGERS, index)
-    ends = code == top and exact_step >= _SMALLEST_STEP and not fmt.symmetric
+        code = rounded(min(max(code, least), top), INTEGERS, index)
+    ends = code == top and exact_step >= SMALLEST_STEP and not fmt.symmetric
     return float(narrow(np.array(hi if ends else code * step + lo))) + 0.0
 
 

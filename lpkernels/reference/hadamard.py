@@ -14,7 +14,7 @@ Reference: NVIDIA, "Pretraining Large Language Models with NVFP4" (2025, arXiv 2
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -41,38 +41,26 @@ def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int
         size:  a power of two.
         signs: size numbers 1 or -1.
     """
-    runs, shape = _runs(x, size, axis)
+    moved = np.moveaxis(widen(x), axis, -1)
+    runs = moved.reshape(-1, size)
     with np.errstate(invalid="ignore"):
         runs = runs * np.asarray(signs, np.float64)
         # A sum of negative zeros is +0.
         y = _sylvester(runs) / math.sqrt(size) + 0.0
-        wrong = _error(runs) / math.sqrt(size)
+        bound = _error(runs) / math.sqrt(size)
         if math.isqrt(size) ** 2 != size:
             # The root and the quotient are rounded.
-            wrong = wrong + np.abs(y) * 2.0**-51
-        low, high = (round_array(y + each, BF16, "nearest_even") for each in (-wrong, wrong))
-        undecided = (low != high) | ((np.abs(y) <= wrong) & (wrong > 0))
+            bound = bound + np.abs(y) * 2.0**-51
+        low, high = (round_array(y + error, BF16, "nearest_even") for error in (-bound, bound))
+        undecided = (low != high) | ((np.abs(y) <= bound) & (bound > 0))
     inexact = undecided.any(axis=-1) & np.isfinite(runs).all(axis=-1)
-    sums = _sylvester(_units(runs[inexact].reshape(-1)).reshape(-1, size))
+    # Python's integers, in units of 2^-149.
+    units = [int(math.ldexp(v, _UNIT)) for v in runs[inexact].reshape(-1)]
+    sums = _sylvester(np.array(units, dtype=object).reshape(-1, size))
     quotients = [_quotient(total, size) for total in sums.reshape(-1)]
     results = np.where(np.isfinite(y), low, y)
     results[inexact] = np.array(quotients, np.float64).reshape(-1, size)
-    return narrow(_joined(results, shape, axis))
-
-
-def _runs(x: NDArray[np.floating], size: int, axis: int) -> tuple[Float64, tuple[int, ...]]:
-    """The runs as rows, and the shape of x with the axis moved to the end."""
-    moved = np.moveaxis(widen(x), axis, -1)
-    return moved.reshape(-1, size), moved.shape
-
-
-def _joined(runs: Float64, shape: tuple[int, ...], axis: int) -> Float64:
-    return np.moveaxis(runs.reshape(shape), -1, axis)
-
-
-def _units(values: Iterable[float]) -> NDArray[np.object_]:
-    """Finite values as Python's integers, in units of 2^-149."""
-    return np.array([int(math.ldexp(v, _UNIT)) for v in values], dtype=object)
+    return narrow(np.moveaxis(results.reshape(moved.shape), -1, axis))
 
 
 def _quotient(total: int, size: int) -> float:

@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Number
+from lpkernels.formats import AffineFormat, BlockFormat, Number
 from lpkernels.reference import scaled as blocks
+from lpkernels.reference.exact_quantize import INTEGERS, SMALLEST_STEP
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE, draws
 from lpkernels.rounding import MAX_RANDOM_BITS, overflows_array, round_array
-
-# Codes of an AffineFormat: integers of at most 17 bits with their sign.
-_INTEGERS = FixedFormat(24, 0)
-_SMALLEST_STEP = 1e-8
 
 
 @dataclass(frozen=True)
@@ -116,12 +113,12 @@ def _quantize_affine(
             hi = np.maximum(np.abs(lo), np.abs(hi))
             lo, zero, top = -hi, np.zeros_like(lo), 2.0 ** (fmt.bits - 1) - 1
         exact_step = (hi - zero) / top
-        step = np.maximum(exact_step, _SMALLEST_STEP)
+        step = np.maximum(exact_step, SMALLEST_STEP)
         u = np.clip((values - zero) / step, -top if fmt.symmetric else 0.0, top)
-        code = rounding(u, _INTEGERS, index)
+        code = rounding(u, INTEGERS, index)
         value = code * step + zero
         if not fmt.symmetric:
-            value = np.where((code == top) & ~(exact_step < _SMALLEST_STEP), hi, value)
+            value = np.where((code == top) & ~(exact_step < SMALLEST_STEP), hi, value)
         result = narrow(np.where(missing, np.nan, value))
     if rounding.overflowed is not None:
         outside = np.isfinite(values) & ~missing & ((values < lo) | (values > hi))

@@ -6,7 +6,7 @@ docs/contract.md has the rules, exact.py the same one output at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lpkernels import rng
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FloatFormat, Number
-from lpkernels.reference.addition import add, add_products
+from lpkernels.reference.addition import add
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM
 from lpkernels.rounding import round_array
@@ -79,24 +79,23 @@ class Rounds:
 
     def add(self, total: Float64, addend: Float64, k: int) -> Float64:
         """total, a value of the inner accumulator, plus a product or another value of it."""
-        return self._added(add, total, addend, SITE_SUM, k)
+        acc = self.acc
+        return self._added(total, addend, acc.fmt, acc.rounding, SITE_SUM, k)
 
     def add_products(self, left: Float64, right: Float64, k: int) -> Float64:
-        return self._added(add_products, left, right, SITE_SUM, k)
+        acc = self.acc
+        return self._added(left, right, acc.fmt, acc.rounding, SITE_SUM, k, products=True)
 
     def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
-        return self._added(add, total, addend, site, k, outermost=True)
+        acc = self.acc
+        return self._added(total, addend, acc.outermost, acc.outermost_rounding, site, k)
 
     def _added(
-        self, plus: Any, left: Float64, right: Float64, site: int, k: int, outermost: bool = False
-    ) -> Float64:
-        acc = self.acc
-        fmt, rounding = (acc.fmt, acc.rounding)
-        if outermost:
-            fmt, rounding = acc.outermost, acc.outermost_rounding
-        draws = self.draws(rounding, site, k)
-        total: Float64 = plus(left, right, fmt, rounding, draws=draws, random_bits=acc.random_bits)
-        return total
+        self, left: Float64, right: Float64, fmt: Number, rounding: str, site: int, k: int,
+        products: bool = False,
+    ) -> Float64:  # fmt: skip
+        draws, bits = self.draws(rounding, site, k), self.acc.random_bits
+        return add(left, right, fmt, rounding, products=products, draws=draws, random_bits=bits)
 
 
 class Sequential:
