@@ -55,18 +55,17 @@ def set_fast_paths(model: Module) -> None:
     switch."""
     for container in model.modules():
         for kind, switch in _SWITCHES.items():
-            if not isinstance(container, kind):
-                continue
-            if _has_emulated(container):
-                _switch_off(container, switch)
-            elif _KEPT in vars(container):
-                setattr(container, switch, vars(container).pop(_KEPT))
+            if isinstance(container, kind):
+                _set_switch(container, switch)
 
 
-def _switch_off(container: Module, switch: str) -> None:
-    if not hasattr(container, _KEPT):
-        setattr(container, _KEPT, getattr(container, switch))
-    setattr(container, switch, False)
+def _set_switch(container: Module, switch: str) -> None:
+    if _has_emulated(container):
+        if not hasattr(container, _KEPT):
+            setattr(container, _KEPT, getattr(container, switch))
+        setattr(container, switch, False)
+    elif _KEPT in vars(container):
+        setattr(container, switch, vars(container).pop(_KEPT))
 
 
 def _has_emulated(module: Module) -> bool:
@@ -92,8 +91,8 @@ def _before_calls(kind: Any, check: Callable[[Any], None]) -> None:
 
 def _switches_off(switch: str) -> Callable[[Any], None]:
     def check(container: Any) -> None:
-        if getattr(container, switch) and _has_emulated(container):
-            _switch_off(container, switch)
+        if getattr(container, switch):
+            _set_switch(container, switch)
 
     return check
 

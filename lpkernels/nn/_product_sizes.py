@@ -63,20 +63,8 @@ def _matmul(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
     return Sizes("matmul", macs, None if any(sparse) else matmul_lengths(a.shape, b.shape, shape))
 
 
-def _addmm(y: Tensor, addend: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
-    return _matmul(y, a, b)
-
-
 def _mv(y: Tensor, a: Tensor, x: Tensor, *_: Any) -> Sizes:
     return Sizes("matmul", _stored(a), (a.shape[1], 1, a.shape[0]))
-
-
-def _addmv(y: Tensor, addend: Tensor, a: Tensor, x: Tensor, *_: Any) -> Sizes:
-    return _mv(y, a, x)
-
-
-def _dot(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
-    return Sizes("matmul", a.numel(), (a.numel(), 1, 1))
 
 
 def _linear(y: Tensor, x: Tensor, w: Tensor, *_: Any) -> Sizes:
@@ -199,18 +187,21 @@ def _recurrent(y: Any, x: Tensor, *weights: Any) -> int:
     return x.shape[:-1].numel() * sum(w.numel() for w in tensors if w.dim() == 2)
 
 
-_WITH_LENGTHS: dict[Callable[..., Sizes], str] = {
-    _matmul: "mm bmm _int_mm _scaled_mm _scaled_mm_v2 hspmm _sparse_mm_reduce_impl "
-    "_sparse_sparse_matmul",
-    _addmm: "addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ _addmm_activation _sparse_addmm sspaddmm",
-    _mv: "mv",
-    _addmv: "addmv addmv_",
-    _dot: "dot vdot",
-    _linear: "linear mkldnn_linear _weight_int8pack_mm _weight_int4pack_mm "
-    "_weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit "
-    "_mixed_dtypes_linear _sparse_semi_structured_linear",
-    _convolution: "convolution _convolution convolution_overrideable",
-    _convolution_backward: "convolution_backward convolution_backward_overrideable",
+_WITH_LENGTHS: dict[str, Callable[..., Sizes]] = {
+    "mm bmm _int_mm _scaled_mm _scaled_mm_v2 hspmm _sparse_mm_reduce_impl _sparse_sparse_matmul": (
+        _matmul
+    ),
+    "addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ _addmm_activation _sparse_addmm sspaddmm": (
+        lambda y, addend, *operands: _matmul(y, *operands)
+    ),
+    "mv": _mv,
+    "addmv addmv_": lambda y, addend, *operands: _mv(y, *operands),
+    "dot vdot": lambda y, a, b: Sizes("matmul", a.numel(), (a.numel(), 1, 1)),
+    "linear mkldnn_linear _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
+    "_weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit _mixed_dtypes_linear "
+    "_sparse_semi_structured_linear": _linear,
+    "convolution _convolution convolution_overrideable": _convolution,
+    "convolution_backward convolution_backward_overrideable": _convolution_backward,
 }
 # The kind of product, and a function of the result and all arguments to the multiply-adds.
 _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
@@ -269,10 +260,7 @@ def _counting(product: str, macs: Callable[..., int | None]) -> Callable[..., Si
     return lambda *values: Sizes(product, macs(*values))
 
 
-_COUNTED = {
-    **{names: sizes for sizes, names in _WITH_LENGTHS.items()},
-    **{names: _counting(*how) for names, how in _WITHOUT_LENGTHS.items()},
-}
+_COUNTED = _WITH_LENGTHS | {names: _counting(*how) for names, how in _WITHOUT_LENGTHS.items()}
 SIZES: dict[str, Callable[..., Sizes]] = {
     "lpkernels::_multiply": _multiply,
     **{f"aten::{name}": sizes for names, sizes in _COUNTED.items() for name in names.split()},
