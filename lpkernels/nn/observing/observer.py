@@ -231,40 +231,40 @@ def trace(
             gradient; and as `observe` does.
     """
     check_model("trace", model)
-    given = [*inputs, *(kwargs or {}).values()]
+    values = [*inputs, *(kwargs or {}).values()]
     with (
-        left_as_found(model, given),
+        left_as_found(model, values),
         torch.set_grad_enabled(loss is not None),
         observe(model, visitor, operations=operations, depth=depth, operators=operators),
     ):
         output = model(*inputs, **(kwargs or {}))
         if loss is not None:
-            _backward(loss(output), model, given)
+            _backward(loss(output), model, values)
 
 
-def _backward(value: Any, model: Module, given: list[Any]) -> None:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+def _backward(loss: Any, model: Module, inputs: list[Any]) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"the loss must be a scalar tensor, got {got}; take a mean, say")
-    leaves = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
     leaves += [p for p in model.parameters() if p.requires_grad]
-    if not value.requires_grad or not leaves:
+    if not loss.requires_grad or not leaves:
         raise ValueError(
             "the loss has no gradient, so there is no backward pass; give the model parameters "
             "that require one, and run it without torch.no_grad and .detach()"
         )
-    if not value.is_meta and not bool(torch.isfinite(value.detach())):
-        raise ValueError(f"the loss is {value.item()}; use inputs on which it is finite")
-    torch.autograd.grad(value, leaves, allow_unused=True)
+    if not loss.is_meta and not bool(torch.isfinite(loss.detach())):
+        raise ValueError(f"the loss is {loss.item()}; use inputs on which it is finite")
+    torch.autograd.grad(loss, leaves, allow_unused=True)
 
 
-def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def arguments(batch: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """A model's arguments: a mapping by name, a tuple or list in order, or one alone."""
-    if isinstance(given, Mapping):
-        return (), given
+    if isinstance(batch, Mapping):
+        return (), batch
     # A packed sequence is one argument, though torch made its class from tuple.
-    several = isinstance(given, tuple | list) and not isinstance(given, PackedSequence)
-    return (given if several else (given,)), {}
+    several = isinstance(batch, tuple | list) and not isinstance(batch, PackedSequence)
+    return (batch if several else (batch,)), {}
 
 
 @contextmanager
@@ -274,20 +274,20 @@ def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
     # TorchScript keeps its tensors where only their values can be changed.
     python = [m for m, _ in modules if not isinstance(m, torch.jit.ScriptModule)]
     tables: list[dict[str, Any]] = [t for m in python for t in (m._parameters, m._buffers)]
-    held = [(table, dict(table)) for table in tables]
-    found = [*model.parameters(), *model.buffers()]
-    known = {id(t): t for t in found if not is_lazy(t)}
-    gradients = [(t, t.grad) for t in known.values() if t.is_leaf]
-    known |= {id(g): g for _, g in gradients if g is not None}
-    values = [(t, t.detach().clone()) for t in known.values() if not t.is_meta]
+    before_tables = [(table, dict(table)) for table in tables]
+    model_tensors = [*model.parameters(), *model.buffers()]
+    tensors = {id(t): t for t in model_tensors if not is_lazy(t)}
+    gradients = [(t, t.grad) for t in tensors.values() if t.is_leaf]
+    tensors |= {id(g): g for _, g in gradients if g is not None}
+    values = [(t, t.detach().clone()) for t in tensors.values() if not t.is_meta]
     scales = [(m, m.of_training()) for m, _ in modules if isinstance(m, KeptScales)]
-    with torch.random.fork_rng(_cuda_devices([*known.values(), *inputs])):
+    with torch.random.fork_rng(_cuda_devices([*tensors.values(), *inputs])):
         try:
             yield
         finally:
             for module, mode in modules:
                 module.training = mode
-            for table, before in held:
+            for table, before in before_tables:
                 table.clear()
                 table.update(before)
             for kept, state in scales:

@@ -121,11 +121,11 @@ def _recurrent(products: _Products, of: dict[str, Any]) -> tuple[Tensor, ...]:
             "product by product; take padded sequences and no projection"
         )
     x = of["input"].transpose(0, 1) if of["batch_first"] else of["input"]
-    last: list[tuple[Tensor, ...]] = []
+    last_states: list[tuple[Tensor, ...]] = []
     for layer in range(of["num_layers"]):
         outputs = []
         for reverse in (False, True) if of["bidirectional"] else (False,):
-            index = len(last)
+            index = len(last_states)
             w_ih, w_hh, *b = weights[index * per : (index + 1) * per]
             b_ih, b_hh = b if biases else (None, None)
             name = f"l{layer}{'_reverse' if reverse else ''}"
@@ -136,14 +136,14 @@ def _recurrent(products: _Products, of: dict[str, Any]) -> tuple[Tensor, ...]:
                 zh = products.step_linear(state[0], w_hh, b_hh, f"hh_{name}")
                 state = _stepped(cell, zx[t], zh, state)
                 steps.append(state[0])
-            last.append(state)
+            last_states.append(state)
             outputs.append(torch.stack(steps[::-1] if reverse else steps))
         x = torch.cat(outputs, dim=-1)
         if of["dropout"] and layer + 1 < of["num_layers"]:
             x = torch.dropout(x, of["dropout"], of["train"])
     products.report_steps()
     y = x.transpose(0, 1) if of["batch_first"] else x
-    return (y, *(torch.stack(parts) for parts in zip(*last, strict=True)))
+    return (y, *(torch.stack(parts) for parts in zip(*last_states, strict=True)))
 
 
 def _cell(products: _Products, of: dict[str, Any]) -> Any:

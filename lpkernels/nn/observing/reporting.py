@@ -194,9 +194,9 @@ class GradientHooks:
             gradients[step] = gradient.detach()
             # A step that the loss does not depend on has no gradient; the first has one if any has.
             if step == 0:
-                known = [torch.zeros_like(gradient) if g is None else g for g in gradients]
+                of_steps = [torch.zeros_like(gradient) if g is None else g for g in gradients]
                 gradients[:] = [None] * len(steps)
-                self._arrived(call, "result", leaves, wanted, torch.cat(known))
+                self._arrived(call, "result", leaves, wanted, torch.cat(of_steps))
 
         self._keep(
             [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]

@@ -111,13 +111,13 @@ _NO_TENSORS = frozenset({int, float, bool, str, type(None)})
 
 def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors among `values`, by name; elements of a list or tuple are "name.0", "name.1"."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for name, value in values.items():
         # Asking whether an int or None is a Tensor takes longer than all else here.
         if type(value) in _NO_TENSORS:
             continue
         if isinstance(value, Tensor):
-            found[name] = value
+            by_name[name] = value
         elif isinstance(value, list | tuple) and not _NO_TENSORS.issuperset(map(type, value)):
-            found |= tensors({f"{name}.{i}": each for i, each in enumerate(value)})
-    return found
+            by_name |= tensors({f"{name}.{i}": x for i, x in enumerate(value)})
+    return by_name
