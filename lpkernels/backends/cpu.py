@@ -93,12 +93,13 @@ class CpuBackend:
 
     def _c(self) -> ModuleType:
         """lpkernels._C, which knows every table that this process has made."""
-        if self._module is None:
-            self._module = _build.load_extension()
-            _warn_of_scalar(self._module)
+        module = self._module
+        if module is None:
+            module = self._module = _build.load_extension()
+            _warn_of_scalar(module)
         if len(self._tables) < len(_TABLES):
-            self._add_tables(self._module)
-        return self._module
+            self._add_tables(module)
+        return module
 
     def _add_tables(self, module: ModuleType) -> None:
         from lpkernels.backends import ladders

@@ -115,7 +115,7 @@ def matmul(
     if not direct:
         _checks.operands("matmul", a=left, b=right)
     shape = result_shape(left, right)
-    if sums.ints[InAccumulator.CHUNK] < 0 and not scaled:
+    if sums.how.acc[InAccumulator.CHUNK] < 0 and not scaled:
         raise ValueError(
             f"matmul: acc={acc} takes operands with scales, and neither operand has scales; pass "
             "lp.scaled(a, fmt), or an accumulator without chunk='scale' and group"
@@ -131,8 +131,8 @@ def matmul(
     if direct and not (drawn or scaled) and initial is None and output is None:
         # As below, with less to ask, because the calls of a small product take most of its time.
         if left.dim() > 1 and right.dim() > 1 and not is_recorded(left, right):
-            how = ops.How(sums.ints)
-            result = ops.DIRECT.multiply(ops.Product("matmul", left, right, shape), how, backend)
+            matrices = ops.Product("matmul", left, right, shape)
+            result = ops.DIRECT.multiply(matrices, sums.how, backend)
             return result if out is None else out.copy_(result)
     seed = seed_for(True, generator) if drawn else None
     fused = ops.NOT_FUSED
@@ -189,7 +189,8 @@ def _matmul_by_recipe(
 class _Sums(NamedTuple):
     """An Accumulator as torch.compile can hold it."""
 
-    ints: tuple[int, ...]
+    # Without a seed.
+    how: ops.How
     is_native: bool
     is_stochastic: bool
     # Whether the outermost sum has a running total, which could start anywhere.
@@ -206,18 +207,19 @@ def _lowered(acc: Accumulator | str) -> _Sums:
         return _checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)
     if not isinstance(acc, str):
         return _lower(acc)
-    if acc not in _KNOWN:
+    sums = _KNOWN.get(acc)
+    if sums is None:
         sums = _lower(acc)
         if len(_KNOWN) >= _MOST:
             _KNOWN.clear()
         _KNOWN[acc] = sums
-    return _KNOWN[acc]
+    return sums
 
 
 def _lower(acc: Accumulator | str) -> _Sums:
     acc = as_accumulator(acc)
     starts = acc.order != "native" and (acc.order != "pairwise" or acc.chunk is not None)
-    return _Sums(acc.to_ints(), acc.is_native, acc.is_stochastic, starts)
+    return _Sums(ops.How(acc.to_ints()), acc.is_native, acc.is_stochastic, starts)
 
 
 def _product(
@@ -236,8 +238,8 @@ def _product(
             return own(torch.matmul, left.float(), right.float())
     start = None if initial is None else _expanded(initial, a, b)
     if is_recorded(a, b, initial):
-        return _Matmul.apply(left, right, start, sums.ints, seed, backend, fused)
-    how = ops.How(sums.ints, seed, Role.DIRECT, fused)
+        return _Matmul.apply(left, right, start, sums.how.acc, seed, backend, fused)
+    how = ops.How(sums.how.acc, seed, Role.DIRECT, fused)
     left, right, _ = widened_all(left, right, None)
     return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)
 

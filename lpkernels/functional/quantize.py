@@ -120,12 +120,12 @@ def quantize(
             )
     elif amax is not None:
         limits = amax_of("quantize", x, quantizer, amax)
+    if direct and not stochastic and counts is None and out is None and not is_recorded(x):
+        return ops.DIRECT.quantize(x, quantizer, backend=backend, limits=limits)
     seed = seed_for(True, generator) if stochastic else None
     call = (quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     if out is not None:
         return ops.quantize(x, *call, limits, counts, out)
-    if counts is None and direct and seed is None and not is_recorded(x):
-        return ops.DIRECT.quantize(x, *call, limits)
     return straight_through(x, *call, limits, counts)
 
 

@@ -20,6 +20,7 @@ from torch._C import (
     _is_torch_function_mode_enabled,
 )
 from torch.autograd import profiler
+from torch.compiler import is_compiling
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -64,7 +65,7 @@ def _refuse_vmap(*args: Any) -> Any:
 
 def refuse_mapped(*tensors: Tensor | None) -> None:
     """Raises NotImplementedError: torch.vmap maps one of these tensors, and the call writes."""
-    if torch.compiler.is_compiling() or _functorch.maybe_current_level() is None:
+    if is_compiling() or _functorch.maybe_current_level() is None:
         return
     for x in tensors:
         while x is not None and _functorch.is_functorch_wrapped_tensor(x):
@@ -143,7 +144,7 @@ def define(
         torch.library.register_autograd(f"lpkernels::{name}", _refuse_gradient, lib=_lib)
 
     def call(*args: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return overload(*full(by_number(args)))
         return run(*args) if is_direct(*tensors_of(args)) else overload(*full(args))
 
@@ -188,7 +189,7 @@ def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None 
     Tensors that an operator makes of such tensors are such tensors too, so a layer asks once.
     dtype: every argument must be a tensor of this dtype as well; without it None is passed over.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
     if _dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
         return False
@@ -293,7 +294,7 @@ def draw_seed() -> Tensor:
     """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
     if is_direct():
         return _seed(0, device=_CPU)
-    compiling = torch.compiler.is_compiling()
+    compiling = is_compiling()
     if not compiling and _functorch.maybe_current_level() is not None:
         # torch.vmap decides by its `randomness` whether calls of random functions may differ.
         return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
