@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,13 +24,13 @@ def _result(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=torch.float32, device=x.device)
 
 
-def _transformed(x: Tensor, transform: int, axis: int, backend: str) -> Tensor:
-    chosen = backends.select(backend, "hadamard", x.device)
-    if x.numel() == 0:
-        return _result(x)
-    size, signs = transform_from_int(transform)
+def _transformed(a: Any) -> Tensor:
+    chosen = backends.select(a.backend, "hadamard", a.x.device)
+    if a.x.numel() == 0:
+        return _result(a.x)
+    size, signs = transform_from_int(a.transform)
     assert size is not None
-    return chosen.hadamard(without_grad(x), size, signs_of(size, signs), axis % x.dim())
+    return chosen.hadamard(without_grad(a.x), size, signs_of(size, signs), a.axis % a.x.dim())
 
 
 def _check(x: Tensor, transform: int, axis: int) -> None:

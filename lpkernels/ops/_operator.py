@@ -77,7 +77,7 @@ def refuse_mapped(*tensors: Tensor | None) -> None:
 def define(
     line: str,
     result: Callable[[Any], Any],
-    run: Callable[..., Any],
+    run: Callable[[Any], Any],
     guard: Callable[[Any], object] | None = None,
 ) -> Callable[..., Any]:
     """Registers one operator for CPU and CUDA tensors and returns the function that calls it.
@@ -85,12 +85,12 @@ def define(
     Args:
         line: "_name(argument, ...) -> result". An argument is a name of `_checks.ARGUMENTS`, or a
             type of torch's schemas and a name.
-        result: new tensors of the result's shapes and dtypes, for fake tensors; it takes the
-            arguments as one tuple with their names.
-        run: the work, which takes the arguments in their order.
-        guard: refuses what the checks of single arguments let pass, and takes what result takes.
-            Calls by torch are checked (of torch.ops, and of compiled and exported programs); the
-            package itself has checked before.
+        result: new tensors of the result's shapes and dtypes, for fake tensors. As run and guard
+            it takes the arguments as one tuple with their names.
+        run: the work.
+        guard: refuses what the checks of single arguments let pass. Calls by torch are checked (of
+            torch.ops, and of compiled and exported programs); the package itself has checked
+            before.
 
     Descriptions are integers or, where torch.compile traces, rows (`_descriptions`); an empty one
     crosses as `NOTHING`. The call goes to run at once where the dispatcher would do nothing else
@@ -129,7 +129,7 @@ def define(
             check(name.lstrip("_"), arguments)
         if guard is not None:
             guard(arguments)
-        return run(*arguments)
+        return run(arguments)
 
     _lib.impl(name, kernel, "CPU")
     _lib.impl(name, kernel, "CUDA")
@@ -146,7 +146,9 @@ def define(
     def call(*args: Any) -> Any:
         if is_compiling():
             return overload(*full(by_number(args)))
-        return run(*args) if is_direct(*tensors_of(args)) else overload(*full(args))
+        if is_direct(*tensors_of(args)):
+            return run(Arguments(*args))
+        return overload(*full(args))
 
     def full(args: Sequence[Any]) -> Sequence[Any]:
         return [NOTHING if i in parts and not len(x) else x for i, x in enumerate(args)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +33,6 @@ from lpkernels.ops._descriptions import Row, has_every_code, packs, require
 from lpkernels.ops._operator import Packable, as_ints, define, without_grad
 from lpkernels.ops._quantize import quantize, quantize_directly, scaled
 from lpkernels.rng import SITE_QUANTIZE, Role
-
-Scale: TypeAlias = Tensor | None
 
 # What follows the format in the integers of a Quantizer that rounds to nearest even.
 _NEAREST = Quantizer("fp32").to_ints()[InQuantizer.MODE]
@@ -128,14 +126,14 @@ def _refuse(fmt: Ints, x: Tensor, lost: Tensor) -> None:
         raise ValueError(f"pack: {name} has no code for {value!r}; round x with lp.quantize first")
 
 
-def _pack(x: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, room: Sequence[int]) -> Tensor:
-    if scale is None or tensor_scale is None:
-        codes = pack_directly(x, fmt)
+def _pack(a: Any) -> Tensor:
+    if a.scale is None or a.tensor_scale is None:
+        codes = pack_directly(a.x, a.format)
     else:
-        codes = _pack_scaled(x, scale, tensor_scale, fmt)
-    if not room[0]:
+        codes = _pack_scaled(a.x, a.scale, a.tensor_scale, a.format)
+    if not a.room[0]:
         return codes
-    padded = codes.new_zeros(_bytes(x.shape, *room))
+    padded = codes.new_zeros(_bytes(a.x.shape, *a.room))
     padded[: codes.numel()] = codes
     return padded
 
@@ -160,12 +158,11 @@ def dequantize_directly(
     return chosen.unpack((values, scale, tensor_scale), tuple(fmt), values.shape)
 
 
-def _unpack(
-    codes: Tensor, scale: Scale, tensor_scale: Scale, fmt: Ints, shape: Sequence[int], backend: str
-) -> Tensor:
-    if scale is None or tensor_scale is None:
-        return unpack_directly(codes[: packed_bytes(fmt, shape)], fmt, shape)
-    return dequantize_directly(codes, scale, tensor_scale, fmt, backend)
+def _unpack(a: Any) -> Tensor:
+    if a.scale is None or a.tensor_scale is None:
+        codes = a.codes[: packed_bytes(a.format, a.shape)]
+        return unpack_directly(codes, a.format, a.shape)
+    return dequantize_directly(a.codes, a.scale, a.tensor_scale, a.format, a.backend)
 
 
 def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:

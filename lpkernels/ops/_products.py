@@ -137,7 +137,7 @@ _multiply = define(
     " left_quantizer, right_quantizer, result_quantizer, Tensor? left_scale, Tensor? right_scale,"
     " sizes) -> Tensor",
     lambda a: a.left.new_empty(a.shape),
-    lambda *arguments: multiply_directly(*records(*map(without_grad, arguments))),
+    lambda a: multiply_directly(*records(*map(without_grad, a))),
     _guard,
 )
 
@@ -205,7 +205,7 @@ _add_bias = define(
     "_add_bias(Tensor total, Tensor bias, int channels, acc, seed, role, backend, result_quantizer)"
     " -> Tensor",
     lambda a: _like(a.total),
-    add_bias_directly,
+    lambda a: add_bias_directly(*a),
     _guard_bias,
 )
 

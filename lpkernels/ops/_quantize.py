@@ -109,18 +109,10 @@ def _may_overlap(x: Tensor, out: Tensor) -> bool:
     return first < second + other.nbytes() and second < first + one.nbytes()
 
 
-def _counted(
-    x: Tensor,
-    quantizer: Ints,
-    limits: Tensor | None,
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    backend: str,
-    length: int,
-) -> Tensor:
-    counts = x.new_zeros(length, dtype=torch.int64)
-    carry_out(Rounding(x, quantizer, seed, role, site, None, counts, limits), backend)
+def _counted(a: Any) -> Tensor:
+    counts = a.x.new_zeros(a.length, dtype=torch.int64)
+    rounding = Rounding(a.x, a.quantizer, a.seed, a.role, a.site, None, counts, a.limits)
+    carry_out(rounding, a.backend)
     return counts
 
 
@@ -132,9 +124,7 @@ def _guard_count(a: Any) -> None:
 _quantize = define(
     "_quantize(x, quantizer, limits, seed, role, site, backend) -> Tensor",
     lambda a: _new_result(a.x, a.quantizer),
-    lambda x, quantizer, limits, seed, role, site, backend: quantize_directly(
-        x, quantizer, seed, role, site, backend, limits
-    ),
+    lambda a: quantize_directly(a.x, a.quantizer, a.seed, a.role, a.site, a.backend, a.limits),
 )
 _count = define(
     "_count(x, quantizer, limits, seed, role, site, backend, int length) -> Tensor",
@@ -245,7 +235,7 @@ def scaled_directly(
 _scaled = define(
     "_scaled(x, quantizer, amax, seed, role, site, backend) -> (Tensor, Tensor, Tensor)",
     lambda a: new_parts(a.x, tuple(a.quantizer)),
-    scaled_directly,
+    lambda a: scaled_directly(*a),
     lambda a: require(a.quantizer[KIND] == BLOCK, "scaled", "a block format", a.quantizer),
 )
 
@@ -292,26 +282,17 @@ def _delayed_codes(quantizer: Ints) -> _DelayedCodes:
     return _DelayedCodes(of_codes, most if clamps else None, integers, has_every_code(ints))
 
 
-def _delayed_directly(
-    x: Tensor,
-    encode: Tensor,
-    quantizer: Ints,
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    notes: bool,
-    backend: str,
-) -> Parts:
-    x, encode = without_grad(x), without_grad(encode)
-    how = _delayed_codes(tuple(quantizer))
+def _delayed_directly(a: Any) -> Parts:
+    x, encode = without_grad(a.x), without_grad(a.encode)
+    how = _delayed_codes(a.quantizer)
     codes = x.float() * encode
     if how.most is not None:
         codes.clamp_(-how.most, how.most)
     # In place: every value is rounded by itself, and one of the format stays.
-    carry_out(Rounding(codes, how.quantizer, seed, role, site, codes), backend)
+    carry_out(Rounding(codes, how.quantizer, a.seed, a.role, a.site, codes), a.backend)
     if how.one_zero:
         codes += 0.0
-    seen = largest(x) if notes or not how.has_nan else torch.zeros_like(encode)
+    seen = largest(x) if a.notes or not how.has_nan else torch.zeros_like(encode)
     scale = 1 / encode
     if not how.has_nan:
         # As in other block formats the scale alone says NaN.

@@ -3,6 +3,8 @@ average."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -27,9 +29,8 @@ def finite_range(x: Tensor) -> Tensor:
     return torch.stack([low.amin(), high.amax()]).float()
 
 
-def _updated_range(
-    x: Tensor, average: Tensor, weight: Tensor, momentum: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _updated_range(a: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x, average, weight, momentum = a
     ends = finite_range(x)
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         ends[1].neg_()

@@ -37,7 +37,7 @@ def _record(arguments: Sequence[Any]) -> tuple[Update, str]:
     return Update(tensors, *keys, tuple(rounding), numbers, begins, seed, skips, scale), backend
 
 
-def _update_directly(*arguments: Any) -> None:
+def _update_directly(arguments: Sequence[Any]) -> None:
     update, backend = _record(arguments)
     weights, ints = update.tensors.weights, update.rounding
     if not weights:
