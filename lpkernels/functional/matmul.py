@@ -127,14 +127,15 @@ def matmul(
         _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
         _checks.out("matmul", out, shape, (torch.float32,), a=left, b=right)
-    drawn = stochastic or sums.is_stochastic
-    if direct and not (drawn or scaled) and initial is None and output is None:
+    seed = seed_for(True, generator) if stochastic or sums.is_stochastic else None
+    direct = direct and not scaled and (seed is None or ops.is_direct(seed))
+    if direct and initial is None and output is None and left.dim() > 1 and right.dim() > 1:
         # As below, with less to ask, because the calls of a small product take most of its time.
-        if left.dim() > 1 and right.dim() > 1 and not is_recorded(left, right):
+        if not is_recorded(left, right):
             matrices = ops.Product("matmul", left, right, shape)
-            result = ops.DIRECT.multiply(matrices, sums.how, backend)
+            how = sums.how if seed is None else sums.how._replace(seed=seed)
+            result = ops.DIRECT.multiply(matrices, how, backend)
             return result if out is None else out.copy_(result)
-    seed = seed_for(True, generator) if drawn else None
     fused = ops.NOT_FUSED
     own_pass = scaled or sums.is_native or stochastic
     if quantizer is not None and not (own_pass or takes_scales(quantizer)):

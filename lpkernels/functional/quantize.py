@@ -120,9 +120,10 @@ def quantize(
             )
     elif amax is not None:
         limits = amax_of("quantize", x, quantizer, amax)
-    if direct and not stochastic and counts is None and out is None and not is_recorded(x):
-        return ops.DIRECT.quantize(x, quantizer, backend=backend, limits=limits)
     seed = seed_for(True, generator) if stochastic else None
+    if direct and counts is None and out is None and not is_recorded(x):
+        if seed is None or ops.is_direct(seed):
+            return ops.DIRECT.quantize(x, quantizer, seed, backend=backend, limits=limits)
     call = (quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
     if out is not None:
         return ops.quantize(x, *call, limits, counts, out)
