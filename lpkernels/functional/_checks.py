@@ -54,13 +54,12 @@ def floating(function: str, **tensors: Tensor | None) -> bool:
 
     Returns whether they are float32 and operators may run directly (`ops.is_direct`).
     """
-    needed = [x for name, x in tensors.items() if x is not None or name != "bias"]
-    if ops.is_direct(*needed, dtype=torch.float32):
+    if tensors.get("bias", function) is None:
+        del tensors["bias"]
+    if ops.is_direct(*tensors.values(), dtype=torch.float32):
         return True
     _untraced(function)
     for name, value in tensors.items():
-        if value is None and name == "bias":
-            continue
         tensor(function, name, value)
         if value is not None and value.dtype not in FLOATING:
             raise TypeError(

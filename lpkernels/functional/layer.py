@@ -320,9 +320,12 @@ def emulated_layer(
         from lpkernels.functional.scaled import shapes
 
         shapes.check(geometry, recipe, x, w)
+    run = DIRECT if direct else DISPATCHED
     if is_recorded(x, w, b):
-        return EmulatedLayer.apply(x, w, b, recipe, geometry, seed, backend, scales, direct)
-    call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, new_product(), scales)
+        return EmulatedLayer.apply(
+            x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales)
+        )
+    call = Call(recipe, seed, backend, run, new_product(), scales)
     return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
 
 
@@ -333,22 +336,20 @@ class EmulatedLayer(torch.autograd.Function):
         x: Tensor,
         w: Tensor,
         b: Tensor | None,
-        recipe: Recipe,
-        geometry: Geometry,
         seed: Tensor | None,
-        backend: str,
-        scales: Scales | None,
-        direct: bool,
+        geometry: Geometry,
+        call: Call,
     ) -> Tensor:
+        recipe, _, backend, run, _, scales = call
         ctx.sees = sees = new_product()
-        call = Call(recipe, seed, backend, DIRECT if direct else DISPATCHED, sees, scales)
-        layer, readings = Layer(geometry, call), recipe.readings
+        layer = Layer(geometry, Call(recipe, seed, backend, run, sees, scales))
+        readings = recipe.readings
         needs_x, needs_w, *_ = ctx.needs_input_grad
         keeps_w = needs_x and geometry.two_activations
         of_x, of_w = readings.wgrad[1], readings.dgrad[1]
         # Codes that backward keeps too are made once.
-        left = Source(x, {}, {}, keeps=needs_w and of_x.is_block and not of_x.own and packs(x))
-        right = Source(w, {}, {}, keeps=keeps_w and of_w.is_block and not of_w.own and packs(w))
+        left = Source(x, {}, {}, needs_w and of_x.is_block and not of_x.own and packs(x))
+        right = Source(w, {}, {}, keeps_w and of_w.is_block and not of_w.own and packs(w))
         y = layer.forward(left, right, b)
         if readings.by_product:
             left.release(of_x)
@@ -372,10 +373,11 @@ class EmulatedLayer(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         x, w, seed = ctx.saved_tensors
+        recipe, scales = ctx.recipe, ctx.scales
         run = operators_for(grad_output, x, w, seed)
-        layer = Layer(ctx.geometry, Call(ctx.recipe, seed, ctx.backend, run, seeing(), ctx.scales))
-        if ctx.scales is not None and ctx.scales.after_backward is not None:
-            ctx.scales.after_backward()
+        layer = Layer(ctx.geometry, Call(recipe, seed, ctx.backend, run, seeing(), scales))
+        if scales is not None and scales.after_backward is not None:
+            scales.after_backward()
         x_shape, w_shape, b_shape = ctx.shapes
         needs_x, needs_w, needs_b, *_ = ctx.needs_input_grad
         g = Source(grad_output, {}, {})
@@ -383,11 +385,11 @@ class EmulatedLayer(torch.autograd.Function):
         if needs_x:
             right = Kept(w, *ctx.w).source(layer, "dgrad", w_shape)
             dx = layer.gradient("dgrad", g, right, x_shape)
-            if ctx.recipe.readings.by_product:
-                g.release(ctx.recipe.readings.wgrad[0])
+            if recipe.readings.by_product:
+                g.release(recipe.readings.wgrad[0])
         if needs_w:
             right = Kept(x, *ctx.x).source(layer, "wgrad", x_shape)
             dw = layer.gradient("wgrad", g, right, w_shape)
         if needs_b:
             db = layer.bias_gradient(g, b_shape)
-        return dx, dw, db, None, None, None, None, None, None
+        return dx, dw, db, None, None, None

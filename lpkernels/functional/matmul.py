@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -198,29 +199,22 @@ class _Sums(NamedTuple):
     starts: bool
 
 
-# The sums of accumulators and names that came before.
-_KNOWN: dict[Accumulator | str, _Sums] = {}
-_MOST = 1024
-
-
-def _lowered(acc: Accumulator | str) -> _Sums:
-    if torch.compiler.is_compiling():
-        return _checks.constant(_lower, acc) if isinstance(acc, str) else _lower(acc)
-    if not isinstance(acc, str):
-        return _lower(acc)
-    sums = _KNOWN.get(acc)
-    if sums is None:
-        sums = _lower(acc)
-        if len(_KNOWN) >= _MOST:
-            _KNOWN.clear()
-        _KNOWN[acc] = sums
-    return sums
-
-
 def _lower(acc: Accumulator | str) -> _Sums:
     acc = as_accumulator(acc)
     starts = acc.order != "native" and (acc.order != "pairwise" or acc.chunk is not None)
     return _Sums(ops.How(acc.to_ints()), acc.is_native, acc.is_stochastic, starts)
+
+
+_sums_of_name = lru_cache(maxsize=1024)(_lower)
+
+
+def _lowered(acc: Accumulator | str) -> _Sums:
+    if not isinstance(acc, str):
+        return _lower(acc)
+    if torch.compiler.is_compiling():
+        sums: _Sums = _checks.constant(_lower, acc)
+        return sums
+    return _sums_of_name(acc)
 
 
 def _product(

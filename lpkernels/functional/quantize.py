@@ -1,7 +1,8 @@
-"""Rounding a tensor to a format."""
+"""Rounding a tensor to a format, and counting what that would do."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +25,7 @@ from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
 
-__all__ = ["lowered_quantizer", "quantize", "straight_through"]
+__all__ = ["count", "lowered_quantizer", "quantize", "straight_through"]
 
 FormatLike: TypeAlias = Format | Quantizer | str | torch.dtype
 
@@ -147,6 +148,57 @@ class _StraightThrough(torch.autograd.Function):
         return (grad.to(ctx.dtype), *[None] * ctx.rest)
 
 
+def count(
+    x: Tensor,
+    fmt: FormatLike,
+    rounding: str = "nearest_even",
+    *,
+    random_bits: int | None = None,
+    generator: torch.Generator | Tensor | None = None,
+    counts: Tensor | None = None,
+    histogram: bool = False,
+    range: RangeLike | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Counts what `quantize` with the same arguments would do to x, and writes nothing but the
+    counts.
+
+    The counts are those of `quantize`'s counts=, and, with a histogram, the numbers of elements
+    with each of the 256 exponent fields of float32. Stochastic rounding counts what its draws would
+    do. Nothing is recorded for gradients.
+
+    Args:
+        x, fmt, rounding, random_bits, generator, range, backend: as for `quantize`.
+        counts: the tensor to add to, as for `quantize`; None: a new one.
+        histogram: whether a new tensor has the 256 bins too.
+
+    Returns: counts, or a new int64 tensor of 4 or 260 elements on x's device.
+    Raises: as `quantize`; ValueError: histogram with counts that have no bins.
+
+    >>> lp.count(torch.tensor([0.0, 1e-9, 1.0, 1e9]), "e4m3fn")
+    tensor([1, 1, 1, 0])
+    """
+    _checks.floating("count", x=x)
+    quantizer, stochastic = lowered("count", fmt, rounding, random_bits)
+    _checks.axis("count", "x", x.shape, quantizer[InQuantizer.FORMAT])
+    _checks.countable("count", quantizer[InQuantizer.FORMAT])
+    _checks.call("count", backend, generator)
+    if counts is not None:
+        _checks.counts("count", counts, x)
+        if histogram and counts.numel() == ops.COUNTS:
+            raise ValueError(
+                f"count: histogram=True needs counts of {ops.COUNTS + ops.BINS} elements, got "
+                f"{ops.COUNTS}; leave counts or histogram away"
+            )
+    limits = limits_of("count", x, quantizer, range)
+    seed = seed_for(stochastic, generator)
+    if counts is None:
+        length = ops.COUNTS + (ops.BINS if histogram else 0)
+        counts = torch.zeros(length, dtype=torch.int64, device=x.device)
+    ops.count(x.detach(), quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+    return counts
+
+
 def lowered(
     function: str, fmt: FormatLike, rounding: str, random_bits: int | None
 ) -> tuple[tuple[int, ...], bool]:
@@ -154,19 +206,9 @@ def lowered(
 
     torch.compile can hold integers as constants, but no Quantizer that is made while it traces.
     """
-    if type(fmt) is str and random_bits is None and not torch.compiler.is_compiling():
-        if (fmt, rounding) not in _KNOWN:
-            quantizer = _lowered(function, fmt, rounding, None)
-            if len(_KNOWN) >= _MOST:
-                _KNOWN.clear()
-            _KNOWN[fmt, rounding] = quantizer
-        return _KNOWN[fmt, rounding]
+    if type(fmt) is type(rounding) is str and not torch.compiler.is_compiling():
+        return _lowered_name(function, fmt, rounding, random_bits)
     return _lowered(function, fmt, rounding, random_bits)
-
-
-# The integers of names and roundings that came before.
-_KNOWN: dict[tuple[str, str], tuple[tuple[int, ...], bool]] = {}
-_MOST = 1024
 
 
 def _lowered(
@@ -189,6 +231,9 @@ def _lowered(
     ints = format_ints(function, fmt)
     check_mode(function, ints, rounding)
     return ints + mode, stochastic
+
+
+_lowered_name = lru_cache(maxsize=1024, typed=True)(_lowered)
 
 
 def format_ints(function: str, fmt: FormatLike) -> tuple[int, ...]:

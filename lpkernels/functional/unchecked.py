@@ -1,17 +1,28 @@
-"""Rounding, packing and an optimizer's step, for callers that check their arguments once and have
-many tensors a step."""
+"""Rounding, counting, packing and an optimizer's step, for callers that check their arguments once
+and have many tensors a step: for a small tensor a check takes as long as the work."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from lpkernels import ops
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FloatFormat
 from lpkernels.functional._checks import axis as check_axis
 from lpkernels.functional.seeds import seed_for
 from lpkernels.ops import Ints, UpdateTensors, pack, records, unpack, update
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-__all__ = ["UpdateTensors", "check_axis", "pack", "records", "rounded", "unpack", "update"]
+__all__ = [
+    "UpdateTensors",
+    "check_axis",
+    "counting_to_nearest",
+    "pack",
+    "records",
+    "rounded",
+    "unpack",
+    "update",
+]
 
 
 def rounded(
@@ -24,3 +35,8 @@ def rounded(
     seed = seed_for(stochastic, None)
     call = (seed, Role.DIRECT, SITE_QUANTIZE, "auto", None, counts, out)
     return ops.quantize(x, quantizer, *call)
+
+
+def counting_to_nearest(fmt: FloatFormat) -> ops.Counting:
+    """`count` to nearest even."""
+    return ops.Counting(Quantizer(fmt))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
-from lpkernels.functional.count import counting_to_nearest
+from lpkernels.functional.unchecked import counting_to_nearest
 from tests.compare import assert_bit_equal
 from tests.support.autograd import Operators, alike
 

@@ -104,7 +104,8 @@ def apart(fmt: Ints, rank: int) -> Ints:
     """The format with which `ops.unpack` reads `packed` of a tensor of this rank; () if none.
 
     It has all scales in front of the elements where blocks are no blocks along one axis with powers
-    of two: those along columns are tiles of one column there.
+    of two: those along columns are tiles of one column there. Codes do not tell, and unpacking does
+    not ask, by which steps they were made.
     """
     return _apart(fmt, rank) if torch.compiler.is_compiling() else _known_apart(fmt, rank)
 
@@ -115,7 +116,7 @@ def _apart(fmt: Ints, rank: int) -> Ints:
         return fmt
     if rank < 2 or size < 2 or fmt[at.AXIS] % rank != rank - 2:
         return ()
-    tiles = {at.SIZE: 1, at.AXIS: -1, at.LINES: size}
+    tiles = {at.SIZE: 1, at.AXIS: -1, at.LINES: size, at.STEPS: STEPS.index("exact")}
     return tuple([tiles.get(i, number) for i, number in enumerate(fmt)])
 
 

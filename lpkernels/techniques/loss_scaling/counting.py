@@ -17,7 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
-from lpkernels.functional.count import counting_to_nearest
+from lpkernels.functional.unchecked import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing import Call, Run, Visitor
