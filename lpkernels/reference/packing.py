@@ -23,7 +23,6 @@ from lpkernels.reference.blocks import (
     element_of,
     join_blocks,
     power_of_two_scales,
-    saturating,
     split_blocks,
 )
 from lpkernels.reference.scaled import Scaled, dequantize, no_scale
@@ -113,9 +112,8 @@ def _encode_table(x: Float64, fmt: TableFormat) -> tuple[Codes, NDArray[np.bool_
 def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_]]:
     # frac_bits reaches 149, and 2^-149 times a float32 is no float64 subnormal.
     quanta = x * 2.0**fmt.frac_bits
-    lowest = -(2.0 ** (fmt.word_bits - 1)) if fmt.signed else 0.0
-    highest = lowest + 2.0**fmt.word_bits - 1
-    coded = (quanta >= lowest) & (quanta <= highest) & (quanta == np.rint(quanta))
+    inside = (quanta >= fmt.min_code) & (quanta <= fmt.max_code)
+    coded = inside & (quanta == np.rint(quanta))
     integers = np.where(coded, quanta, 0.0).astype(np.int64)
     return (integers & (2**fmt.word_bits - 1)).astype(np.uint32), coded
 
@@ -193,13 +191,11 @@ def decode(codes: Codes, fmt: Number) -> Float64:
     return np.where(negative == 1, -values, values)
 
 
-def _encode_scale(s: Float32, fmt: BlockFormat) -> tuple[Codes, int]:
-    """The codes of scales, and their width."""
+def _encode_scale(s: Float32, fmt: BlockFormat) -> Codes:
     if fmt.scale == "e8m0":
         exponent = np.frexp(np.where(np.isnan(s), 1.0, widen(s)))[1].astype(np.int64) - 1
-        return np.where(np.isnan(s), _NAN_SCALE, exponent + 127).astype(np.uint32), _SCALE_BITS
-    scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
-    return encode(widen(s), saturating(scale))[0], scale.bits
+        return np.where(np.isnan(s), _NAN_SCALE, exponent + 127).astype(np.uint32)
+    return encode(widen(s), FP32 if isinstance(fmt.scale, str) else fmt.scale)[0]
 
 
 def _decode_scale(codes: Codes, fmt: BlockFormat) -> Float32:
@@ -245,27 +241,23 @@ def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     )
 
 
-def _coded(fmt: BlockFormat) -> Number:
-    """The format of the codes that are packed."""
-    return saturating(fmt.element) if isinstance(fmt.element, FloatFormat) else fmt.element
-
-
 def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
     """The codes and scales of a tensor as a 1-D uint8 array.
 
     Raises: ValueError: a value that is no code of the element.
     """
-    element = _coded(fmt)
+    element, ints = fmt.element, fmt.to_ints()
     codes, coded = encode(widen(q.values), element)
     _check_codes(q.values, coded, fmt)
-    scales, width = _encode_scale(q.scale, fmt)
-    if not block_by_block(fmt.to_ints()):
+    scales = _encode_scale(q.scale, fmt)
+    if not block_by_block(ints):
         t = np.frombuffer(np.float32(q.tensor_scale).tobytes() * fmt.tensor_scale, np.uint8)
-        parts = [_bits_of(scales.reshape(-1), width), _bits_of(codes.reshape(-1), element.bits)]
-        return np.concatenate([t, *(np.packbits(each, bitorder="little") for each in parts)])
+        streams = ((scales, scale_bits(ints)), (codes, element.bits))
+        bits = [_bits_of(numbers.reshape(-1), width) for numbers, width in streams]
+        return np.concatenate([t, *(np.packbits(stream, bitorder="little") for stream in bits)])
     if q.values.size == 0:
         return np.empty(0, dtype=np.uint8)
-    tiles = split_blocks(codes, grid_of(q.values.shape, fmt.to_ints()))
+    tiles = split_blocks(codes, grid_of(q.values.shape, ints))
     bits = [
         _bits_of(scales.reshape(tiles.shape[:3]), _SCALE_BITS),
         _bits_of(tiles, element.bits).reshape(*tiles.shape[:3], -1),
@@ -277,8 +269,7 @@ def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
 def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Scaled:
     """The inverse of `pack_scaled`."""
     ints = fmt.to_ints()
-    grid, count = grid_shape(shape, ints), math.prod(shape)
-    element = _coded(fmt)
+    grid, count, element = grid_shape(shape, ints), math.prod(shape), fmt.element
     if not block_by_block(ints):
         t = no_scale()
         if fmt.tensor_scale:
