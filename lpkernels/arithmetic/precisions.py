@@ -219,7 +219,7 @@ def with_accumulators(
             f"set_accumulator: {unknown[0]!r} is no product; expected {', '.join(PRODUCTS)}"
         )
     try:
-        changes: dict[str, Any] = {name: as_accumulator(each) for name, each in sums.items()}
+        changes: dict[str, Any] = {name: as_accumulator(value) for name, value in sums.items()}
     except (TypeError, ValueError) as error:
         raise type(error)(f"set_accumulator: {error}") from error
     return replace(recipe, **changes)

@@ -38,7 +38,6 @@ from lpkernels.formats._table import (
     TableFormat,
     known_tables,
     named_table,
-    table_names,
     table_of_handle,
     table_of_name,
     table_of_parts,
@@ -164,7 +163,8 @@ def _parse(name: str) -> Format:
     meant = name_here(name)
     if not meant and (other := of_another_kind(name)):
         raise ValueError(f"parse_format: unknown format {name!r}{other}")
-    candidates = [*NAMED, *_EXAMPLES, *ALIASES, *table_names()]
+    tables = [table.name for table in known_tables().values()]
+    candidates = [*NAMED, *_EXAMPLES, *ALIASES, *tables]
     listed = nearest(name, candidates, "`lpkernels formats` lists all")
     meant = meant or f"; expected one of {listed}."
     raise ValueError(

@@ -266,14 +266,14 @@ def _register(table: TableFormat, check: bool) -> TableFormat:
         from lpkernels.formats import check_table_name
 
         check_table_name(table)
-    known = _BY_NAME.setdefault(table.name, table)
-    if known != table:
+    holder = _BY_NAME.setdefault(table.name, table)
+    if holder != table:
         raise ValueError(
-            f"TableFormat: {table.name!r} is the name of another table in this process, {known!r}; "
-            "choose another name"
+            f"TableFormat: {table.name!r} is the name of another table in this process, "
+            f"{holder!r}; choose another name"
         )
-    _BY_HANDLE[table.handle] = known
-    return known
+    _BY_HANDLE[table.handle] = holder
+    return holder
 
 
 def named_table(name: str) -> TableFormat | None:
@@ -308,11 +308,6 @@ def table_of_handle(handle: int) -> TableFormat:
 def known_tables() -> Mapping[int, TableFormat]:
     """All tables that were made in this process, by their handles."""
     return _BY_HANDLE
-
-
-def table_names() -> list[str]:
-    """The names of all tables that were made in this process."""
-    return list(_BY_NAME)
 
 
 def _raw(tensors: TableTensors) -> tuple[bytes, bytes, bytes]:
@@ -422,7 +417,7 @@ def _check_bits(
     # The last of the 53 bits of a double.
     places = np.flatnonzero(~(exact & (numbers.view(np.int64) & 1 == 0)))
     if len(places):
-        low, high = (float(each) for each in values[places[0] : places[0] + 2])
+        low, high = values[places[0] : places[0] + 2].tolist()
         raise ValueError(
             f"{label}: the boundary between the values {low!r} and {high!r} has more than "
             f"{_BOUNDARY_BITS} significant bits; give boundaries with fewer"
@@ -432,15 +427,14 @@ def _check_bits(
 def _checked_boundaries(
     label: str, boundaries: Iterable[float | Fraction], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    listed = list(boundaries)
-    floats = (
-        _numbers(label, "boundaries", [_real(label, each) for each in listed], np.float64) + 0.0
-    )
+    exact = list(boundaries)
+    reals = [_real(label, number) for number in exact]
+    floats = _numbers(label, "boundaries", reals, np.float64) + 0.0
     if len(floats) != len(values) - 1:
         raise ValueError(
             f"{label}: {len(values)} values have {len(values) - 1} boundaries, got {len(floats)}"
         )
-    same = [each == kept for each, kept in zip(listed, floats, strict=True)]
+    same = [number == rounded for number, rounded in zip(exact, floats, strict=True)]
     _check_bits(label, floats, values, np.array(same))
     tiny = (floats != 0) & (np.abs(floats) < _LEAST_BOUNDARY)
     outside = ~((values[:-1] <= floats) & (floats <= values[1:]))

@@ -151,10 +151,10 @@ def nearest(
     choices = list(dict.fromkeys(names))
     if len(choices) <= _SHOWN:
         return ", ".join(map(shown, choices))
-    by_lower = {each.lower(): each for each in choices}
+    by_lower = {choice.lower(): choice for choice in choices}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=_SHOWN, cutoff=0.0)
     more = len(choices) - len(near)
-    return f"{', '.join(shown(by_lower[each]) for each in near)} and {more} more ({listing})"
+    return f"{', '.join(shown(by_lower[lower]) for lower in near)} and {more} more ({listing})"
 
 
 def of_another_kind(value: Any, *asked: str) -> str:

@@ -390,11 +390,11 @@ def accumulate_tile(
         for k in range(length):
             with np.errstate(invalid="ignore"):
                 values = left[:, k, :, None] * right[:, k, None, :]
-            here = ALL if present is None else present[k % len(present)][:, None]
+            rows_of_k = ALL if present is None else present[k % len(present)][:, None]
             together = None
             if exponents is not None:
                 together = exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
-            yield Product(values, here, together)
+            yield Product(values, rows_of_k, together)
 
     shape = (groups, rows, right.shape[2])
     return accumulate(
