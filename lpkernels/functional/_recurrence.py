@@ -20,12 +20,12 @@ from lpkernels.formats.integers import BLOCK, KIND
 from lpkernels.functional import seeds
 from lpkernels.functional.call import Call
 from lpkernels.functional.cells import Cell
+from lpkernels.functional.hooks import new_rounding_hook
 from lpkernels.functional.layer import Kept, Layer, kept
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.operands import Operand, Source, kept_format
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.storing import new_product, seeing
-from lpkernels.ops import Ints, Row, operators_for
+from lpkernels.ops import Ints, Row
 
 _LINEAR = LinearGeometry()
 
@@ -165,7 +165,7 @@ def _products(
     seed: Tensor | None,
     collects: tuple[bool, bool] = (False, False),
 ) -> _Products:
-    call = Call(spec.recipe, seed, spec.backend, operators_for(*weights, seed), seeing())
+    call = Call.of(spec.recipe, seed, spec.backend, *weights)
     first, second = (call.seeded(seeds.seed_of_product(seed, i)) for i in (1, 2))
     hh = ProductOfSteps(first, weights.hh, weights.hh_bias, collects[0])
     if weights.hr is None:
@@ -212,7 +212,7 @@ def recurrence(
     if is_recorded(zx, h, c, *weights):
         y, last_h, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
         return y, last_h, None if c is None else last_c
-    new_product()
+    new_rounding_hook()
     return _steps(zx, h, c, _products(spec, weights, seed), spec)[:3]
 
 
@@ -229,7 +229,7 @@ class _Recurrence(torch.autograd.Function):
         spec: Spec,
         seed: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.sees = new_product()
+        ctx.hook = new_rounding_hook()
         needs = ctx.needs_input_grad
         products = _products(spec, Weights(hh, hh_bias, hr), seed, (needs[3], needs[5]))
         y, last_h, last_c, cells = _steps(zx, h, c, products, spec)

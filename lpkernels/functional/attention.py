@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
+from lpkernels.functional.hooks import masked, store
 from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
-from lpkernels.functional.storing import masked, stored
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
@@ -127,17 +127,17 @@ def attended(
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = matmul(query, key.mT, "scores") * scale
-    scores = stored(scores, "scores") if mask is None else masked(scores, mask)
+    scores = store(scores, "scores") if mask is None else masked(scores, mask)
     if mask is None or empty_rows is None:
         weights = scores.softmax(-1)
     else:
         # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
         empty = (scores == -math.inf).all(-1, keepdim=True)
         weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
-    weights = stored(weights, "softmax")
+    weights = store(weights, "softmax")
     if dropout_p > 0:
-        weights = stored(F.dropout(weights, dropout_p), "dropout")
-    return stored(matmul(weights, value, "values"), "values"), weights
+        weights = store(F.dropout(weights, dropout_p), "dropout")
+    return store(matmul(weights, value, "values"), "values"), weights
 
 
 def additive_mask(
@@ -336,12 +336,12 @@ def multi_head(
     p = of["dropout_p"] if of["training"] else 0.0
     y, shares = attended(q, k, v, mask, p, None, matmul, math.nan if need_weights else 0.0)
     y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * heads)
-    y = stored(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
+    y = store(linear(y, of["out_proj_weight"], of["out_proj_bias"], "out_proj"), "out_proj")
     y = y if batched else y.squeeze(1)
     if not need_weights:
         return y, None
     shares = shares.unflatten(0, (batch, heads))
-    shares = stored(shares.mean(1) if of["average_attn_weights"] else shares, "mean")
+    shares = store(shares.mean(1) if of["average_attn_weights"] else shares, "mean")
     return y, shares if batched else shares.squeeze(0)
 
 
@@ -399,7 +399,7 @@ def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
             w = pieces[i]
         part = f"in_proj_{name[0]}"
         results.append(
-            stored(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)
+            store(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)
         )
     return results
 

@@ -14,9 +14,7 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Call
 from lpkernels.functional.layer import widened
 from lpkernels.functional.recording import apply, first_order
-from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import operators_for
 from lpkernels.recipes import as_recipe
 
 
@@ -34,16 +32,17 @@ class RoundedBothWays(torch.autograd.Function):
         backend: str,
     ) -> Tensor:
         ctx.save_for_backward(seed)
-        ctx.sees, ctx.field = seeing(), gradient_field
+        call = Call.of(recipe, seed, backend, x)
+        ctx.hook, ctx.field = call.hook, gradient_field
         ctx.recipe, ctx.backend = recipe, backend
-        y = Call(recipe, seed, backend, operators_for(x, seed), seeing()).rounded(x, field)
+        y = call.rounded(x, field)
         return x.clone() if y is x else y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (seed,) = ctx.saved_tensors
-        call = Call(ctx.recipe, seed, ctx.backend, operators_for(grad, seed), seeing())
+        call = Call.of(ctx.recipe, seed, ctx.backend, grad)
         return call.rounded(grad, ctx.field), None, None, None, None, None
 
 

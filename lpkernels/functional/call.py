@@ -12,10 +12,20 @@ from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Recipe
 from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.functional.hooks import RoundingHook, current_rounding_hook
 from lpkernels.functional.operands import Operand, Pair, Source
-from lpkernels.functional.storing import Sees
 from lpkernels.functional.torch_calls import native_sum, torchs
-from lpkernels.ops import DISPATCHED, NOT_FUSED, Fused, How, Ints, Operators, Product, matmul_of
+from lpkernels.ops import (
+    DISPATCHED,
+    NOT_FUSED,
+    Fused,
+    How,
+    Ints,
+    Operators,
+    Product,
+    matmul_of,
+    operators_for,
+)
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 if TYPE_CHECKING:
@@ -86,7 +96,7 @@ _PRODUCT_ROLES = {name: Role[name.upper()] for name in PRODUCTS}
 class Call(NamedTuple):
     """One call of a layer without its tensors: the arithmetic, and the operators that make it.
 
-    ``sees`` is shown the tensors before they are rounded; ``scales`` are the delayed ones of the
+    ``hook`` is shown the tensors before they are rounded; ``scales`` are the delayed ones of the
     layer.
     """
 
@@ -94,8 +104,14 @@ class Call(NamedTuple):
     seed: Tensor | None
     backend: str
     run: Operators = DISPATCHED
-    sees: Sees | None = None
+    hook: RoundingHook | None = None
     scales: Scales | None = None
+
+    @classmethod
+    def of(cls, recipe: Recipe, seed: Tensor | None, backend: str, *tensors: Tensor | None) -> Call:
+        """The call of a function of these tensors, under the rounding hook of this moment."""
+        run = operators_for(*tensors, seed)
+        return cls(recipe, seed, backend, run, current_rounding_hook())
 
     def seeded(self, seed: Tensor | None) -> Call:
         """The same call with another seed."""
@@ -108,8 +124,8 @@ class Call(NamedTuple):
         if quantizer is None:
             return x
         role = _ROLES[field]
-        if self.sees is not None:
-            self.sees(x, quantizer, role)
+        if self.hook is not None:
+            self.hook(x, quantizer, role)
         site = SITE_OUTPUT if field == "output" else SITE_QUANTIZE
         return self.run.quantize(x, quantizer.to_ints(), self.seed, role, site, self.backend)
 
@@ -150,7 +166,7 @@ class Call(NamedTuple):
     def parts(self, source: Source, reading: Reading, x: Tensor, key: str, ints: Ints) -> ops.Parts:
         """x, the tensor of a source or a matrix of it, as codes and scales."""
         if key not in source.parts:
-            if reading.transform is not None or self.sees is not None:
+            if reading.transform is not None or self.hook is not None:
                 x = self._transformed(x, reading)
             delayed = None if self.scales is None else self.delayed(reading)
             if delayed is None:
@@ -174,7 +190,7 @@ class Call(NamedTuple):
             parts = self.parts(source, reading, x, key, ints)
             values = self.run.dequantize(*parts, ints[InQuantizer.FORMAT], self.backend)
         else:
-            if reading.transform is not None or self.sees is not None:
+            if reading.transform is not None or self.hook is not None:
                 x = self._transformed(x, reading)
             values = self.run.quantize(
                 x, ints, self.seed, reading.role, SITE_QUANTIZE, self.backend
@@ -185,8 +201,8 @@ class Call(NamedTuple):
     def _transformed(self, x: Tensor, reading: Reading) -> Tensor:
         if reading.transform is not None:
             x = ops.hadamard(x, *reading.transform, reading.along, self.backend)
-        if self.sees is not None and reading.quantizer is not None:
-            self.sees(x, reading.quantizer, reading.role)
+        if self.hook is not None and reading.quantizer is not None:
+            self.hook(x, reading.quantizer, reading.role)
         return x
 
     def operand(self, source: Source, reading: Reading, x: Tensor, product: str = "") -> Operand:
@@ -197,7 +213,7 @@ class Call(NamedTuple):
         """
         key, ints = reading.key, reading.ints
         if reading.as_is:
-            if self.sees is not None and key not in source.values:
+            if self.hook is not None and key not in source.values:
                 # A tensor is shown once, whatever number of products reads it.
                 source.values[key] = self._transformed(x, reading)
             return Operand(x, reading.fused)

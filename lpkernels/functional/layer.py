@@ -27,9 +27,9 @@ from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.functional.call import Call, Sum
+from lpkernels.functional.hooks import current_rounding_hook, new_rounding_hook
 from lpkernels.functional.operands import Operand, Pair, Source, kept_format, packs, shared
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.storing import new_product, seeing
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, operators_for
 
 if TYPE_CHECKING:
@@ -125,10 +125,10 @@ class Layer(NamedTuple):
         of_left, of_right = getattr(call.recipe.readings, product)
         first, second = left.operand, right.operand
         if first is None and not of_left.on_matrix:
-            x, as_is = left.tensor, of_left.as_is and call.sees is None
+            x, as_is = left.tensor, of_left.as_is and call.hook is None
             first = Operand(x, of_left.fused) if as_is else call.operand(left, of_left, x)
         if second is None and not of_right.on_matrix:
-            y, as_is = right.tensor, of_right.as_is and call.sees is None
+            y, as_is = right.tensor, of_right.as_is and call.hook is None
             second = Operand(y, of_right.fused) if as_is else call.operand(right, of_right, y)
         x = left.tensor if first is None or of_left.on_matrix else first.values
         y = right.tensor if second is None or of_right.on_matrix else second.values
@@ -156,7 +156,7 @@ class Layer(NamedTuple):
             shape = torch.Size([*x.tensor.shape[:-1], w.tensor.shape[-2]])
         rounds = geometry.final and recipe.output is not None
         # A sum that rounds its result leaves nothing to be seen before it is rounded.
-        fused = recipe.fused.output if rounds and geometry.rounds and call.sees is None else ()
+        fused = recipe.fused.output if rounds and geometry.rounds and call.hook is None else ()
         y = geometry.fprop(left.values, right.values, b, shape, call.sum("fprop", operands, fused))
         return call.rounded(y, "output") if rounds and not fused else y
 
@@ -167,7 +167,7 @@ class Layer(NamedTuple):
         name, make = _GRADIENTS[product], getattr(geometry, product)
         rounds = getattr(recipe, name) is not None
         fused: Ints = ()
-        if rounds and geometry.rounds and call.sees is None:
+        if rounds and geometry.rounds and call.hook is None:
             fused = getattr(recipe.fused, name)
         y: Tensor = make(left.values, right.values, shape, call.sum(product, operands, fused))
         return call.rounded(y, name) if rounds and not fused else y
@@ -280,7 +280,9 @@ def _kept_parts(
     layout = saving.layout_of(ints[InQuantizer.FORMAT]) if packs(x) else None
     if layout is None:
         return Kept(x)
-    tensor = layer.source_of_codes(x, product, source) if codes_of is None else codes_of
+    tensor = x if codes_of is None else codes_of
+    if reading.from_codes and codes_of is None:
+        tensor = layer.source_of_codes(x, product, source)
     if reading.on_matrix:
         left = x.new_empty(()).expand(others[0])
         _, tensor = layer.geometry.factors(product, left, tensor, others[1])
@@ -325,7 +327,7 @@ def emulated_layer(
         return EmulatedLayer.apply(
             x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales)
         )
-    call = Call(recipe, seed, backend, run, new_product(), scales)
+    call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
     return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
 
 
@@ -341,8 +343,8 @@ class EmulatedLayer(torch.autograd.Function):
         call: Call,
     ) -> Tensor:
         recipe, _, backend, run, _, scales = call
-        ctx.sees = sees = new_product()
-        layer = Layer(geometry, Call(recipe, seed, backend, run, sees, scales))
+        ctx.hook = hook = new_rounding_hook()
+        layer = Layer(geometry, Call(recipe, seed, backend, run, hook, scales))
         readings = recipe.readings
         needs_x, needs_w, *_ = ctx.needs_input_grad
         keeps_w = needs_x and geometry.two_activations
@@ -375,7 +377,9 @@ class EmulatedLayer(torch.autograd.Function):
         x, w, seed = ctx.saved_tensors
         recipe, scales = ctx.recipe, ctx.scales
         run = operators_for(grad_output, x, w, seed)
-        layer = Layer(ctx.geometry, Call(recipe, seed, ctx.backend, run, seeing(), scales))
+        layer = Layer(
+            ctx.geometry, Call(recipe, seed, ctx.backend, run, current_rounding_hook(), scales)
+        )
         if scales is not None and scales.after_backward is not None:
             scales.after_backward()
         x_shape, w_shape, b_shape = ctx.shapes

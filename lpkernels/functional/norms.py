@@ -26,9 +26,8 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.layer import widened
 from lpkernels.functional.recording import apply, first_order
-from lpkernels.functional.storing import seeing
 from lpkernels.functional.torch_calls import no_product, own
-from lpkernels.ops import matmul_of, operators_for
+from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import Role
 
@@ -62,14 +61,14 @@ class _Softmax(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, dim: int, recipe: Recipe, seed: Tensor | None, backend: str
     ) -> Tensor:
-        call = Call(recipe, seed, backend, operators_for(x, seed), seeing())
+        call = Call.of(recipe, seed, backend, x)
         xq = call.rounded(x, "input")
         moved = xq.movedim(dim, -1)
         e = torch.exp(moved - moved.amax(-1, keepdim=True))
         total = _sums(call.sum("fprop"), _rows(e))
         y = e / total.reshape(*e.shape[:-1], 1)
         ctx.save_for_backward(y, seed)
-        ctx.dim, ctx.recipe, ctx.backend, ctx.sees = dim, recipe, backend, seeing()
+        ctx.dim, ctx.recipe, ctx.backend, ctx.hook = dim, recipe, backend, call.hook
         result = y.movedim(-1, dim)
         return result.clone() if recipe.output is None else call.rounded(result, "output")
 
@@ -77,7 +76,7 @@ class _Softmax(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, seed = ctx.saved_tensors
-        call = Call(ctx.recipe, seed, ctx.backend, operators_for(dy, y, seed), seeing())
+        call = Call.of(ctx.recipe, seed, ctx.backend, dy, y)
         g = call.rounded(dy, "grad_output").movedim(ctx.dim, -1)
         along = _dots(call.sum("dgrad"), _rows(g), _rows(y))
         dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, ctx.dim)
@@ -390,7 +389,7 @@ class _Normalise(torch.autograd.Function):
         seed: Tensor | None,
         backend: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        call = Call(recipe, seed, backend, operators_for(x, w, b, mean, var, seed), seeing())
+        call = Call.of(recipe, seed, backend, x, w, b, mean, var)
         rows, total = how.rows(call.rounded(x, "input")), call.sum("fprop")
         ctx.given = mean is not None and var is not None
         if mean is None or var is None:
@@ -412,7 +411,7 @@ class _Normalise(torch.autograd.Function):
         if b is not None:
             y = y + how.spread(call.rounded(b, "bias"), x)
         ctx.save_for_backward(xhat, scale, wq, seed)
-        ctx.how, ctx.recipe, ctx.backend, ctx.sees = how, recipe, backend, seeing()
+        ctx.how, ctx.recipe, ctx.backend, ctx.hook = how, recipe, backend, call.hook
         ctx.b_shape = None if b is None else b.shape
         ctx.mark_non_differentiable(mean, var)
         y = call.rounded(y, "output")
@@ -422,9 +421,7 @@ class _Normalise(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         xhat, scale, w, seed = ctx.saved_tensors
-        how = ctx.how
-        operators = operators_for(dy, xhat, scale, w, seed)
-        call = Call(ctx.recipe, seed, ctx.backend, operators, seeing())
+        how, call = ctx.how, Call.of(ctx.recipe, seed, ctx.backend, dy, xhat, scale, w)
         dx = dw = db = None
         g, total = call.rounded(dy, "grad_output"), call.sum("wgrad")
         if ctx.needs_input_grad[1]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
-from lpkernels.functional.storing import seen_again
+from lpkernels.functional.hooks import rounding_hook
 
 
 def is_exporting() -> bool:
@@ -93,12 +93,12 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
         tracing = torch.compiler.is_compiling()
         if not tracing and any(map(is_legacy_batchedtensor, grads)):
             return _by_sample(checked, ctx, grads)
-        # A Function that rounds keeps what sees its tensors.
-        sees = None if tracing else getattr(ctx, "sees", None)
+        # A Function that rounds keeps the hook that is shown its tensors.
+        hook = None if tracing else getattr(ctx, "hook", None)
         with torch.no_grad():
-            if sees is None:
+            if hook is None:
                 return backward(ctx, *grads)
-            with seen_again(sees):
+            with rounding_hook(hook):
                 return backward(ctx, *grads)
 
     return checked

@@ -22,8 +22,8 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.functional.hooks import RoundingHook, rounding_hooks
 from lpkernels.functional.recording import is_in_backward
-from lpkernels.functional.storing import Sees, rounding_seen
 from lpkernels.functional.torch_calls import no_product
 from lpkernels.nn.observing.visiting import Call, Run, Visitor, tensors
 from lpkernels.rng import Role
@@ -289,16 +289,16 @@ class Reporter:
         with unseen():
             self._visitor.before(call, arguments)
         hooks = self._hooks
-        with rounding_seen(self._opens(call)) if self._sees_rounding else nullcontext():
+        with rounding_hooks(self._opens(call)) if self._sees_rounding else nullcontext():
             result = compute() if hooks is None else hooks.computed(call, arguments, compute)
         with unseen():
             self._visitor.after(call, result)
         return result
 
-    def _opens(self, call: Call) -> Callable[[], Sees]:
+    def _opens(self, call: Call) -> Callable[[], RoundingHook]:
         numbers = count()
 
-        def opens() -> Sees:
+        def opens() -> RoundingHook:
             product = next(numbers)
 
             def sees(x: Tensor, quantizer: Quantizer, role: Role) -> None:

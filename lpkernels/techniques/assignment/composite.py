@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
-from lpkernels.functional.storing import Stores, stored, storing
+from lpkernels.functional.hooks import StoreHook, store, store_hook
 from lpkernels.nn.observing.parts import dot_product_attention, multi_head_attention
 from lpkernels.nn.torch_functions import arguments_of
 
@@ -96,16 +96,16 @@ def in_parts(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     compute: Callable[..., Any],
-    store: Stores,
+    hook: StoreHook,
 ) -> Any:
     """The result of the call if `store` is applied to each result inside it.
 
     A function of torch is taken apart here; one under a recipe stores its results itself.
     """
-    with storing(store), torch._C.DisableTorchFunction():
+    with store_hook(hook), torch._C.DisableTorchFunction():
         recipe = kwargs.get("recipe")
         if name == "cross_entropy":
-            return stored(_cross_entropy_of_logs(*args, **kwargs), "nll_loss")
+            return store(_cross_entropy_of_logs(*args, **kwargs), "nll_loss")
         if recipe is not None and not recipe.is_torch:
             return compute(*args, **kwargs)
         of = {k: v for k, v in arguments_of(name, args, kwargs).items() if k != "recipe"}
@@ -136,7 +136,7 @@ def _cross_entropy_of_logs(
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
     axis = 0 if input.dim() == 1 else 1
-    logs = stored(torch.log_softmax(input, axis), "log_softmax")
+    logs = store(torch.log_softmax(input, axis), "log_softmax")
     classes = input.shape[axis]
     along = [-1 if i == axis else 1 for i in range(input.dim())]
     if target.is_floating_point():
