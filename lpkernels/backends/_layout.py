@@ -26,18 +26,10 @@ _WITH_SCALES = (AFFINE, BLOCK)
 NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
 
 
-def dense(x: Tensor) -> bool:
-    """Whether x fills one piece of memory, in whatever order of its dimensions."""
-    if x.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+def _is_dense(x: Tensor) -> bool:
+    """Whether x fills one piece of memory, in whatever order of its dimensions: empty_like keeps
+    the strides of such tensors alone."""
+    return torch.empty_like(x, device="meta").stride() == x.stride()
 
 
 def laid_out(x: Tensor, out: Tensor | None, quantizer: Ints) -> tuple[Tensor, Tensor | None]:
@@ -46,7 +38,7 @@ def laid_out(x: Tensor, out: Tensor | None, quantizer: Ints) -> tuple[Tensor, Te
     if x.is_contiguous() and (out is None or out.stride() == x.stride()):
         return x, out
     by_place = takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
-    if by_place or (out is not None and out.stride() != x.stride()) or not dense(x):
+    if by_place or (out is not None and out.stride() != x.stride()) or not _is_dense(x):
         x = x.contiguous()
     if out is not None and out.stride() != x.stride():
         out = torch.empty_like(x, dtype=out.dtype)
