@@ -203,7 +203,7 @@ def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None 
     x: Any
     for x in tensors:
         if type(x) not in _TYPES:
-            if (x is None and dtype is None) or (type(x) is list and is_direct(*x)):
+            if dtype is None and (x is None or (type(x) is list and is_direct(*x))):
                 continue
             return False
         if dtype is not None and x.dtype is not dtype:

@@ -62,6 +62,24 @@ def test_tensors_that_torch_must_see():
     assert not plain(FakeTensorMode().from_tensor(x))
 
 
+def test_tensors_of_a_dtype_go_past_the_dispatcher():
+    x = torch.ones(2, 2)
+    assert _operator.is_direct(x, x.t(), dtype=torch.float32)
+    for other in (None, x.half(), x.to("meta"), [x], 1.0):
+        assert not _operator.is_direct(x, other, dtype=torch.float32)
+
+
+def test_seeds_are_the_same_past_the_dispatcher():
+    torch.manual_seed(3)
+    want = [torch.ops.lpkernels._seed(0, device="cpu") for _ in range(2)]
+    torch.manual_seed(3)
+    assert [ops.draw_seed() for _ in range(2)] == want
+    torch.manual_seed(3)
+    with Operators() as mode:
+        assert ops.draw_seed() == want[0]
+    assert any("lpkernels::_seed" in name for name in mode.names), mode.names
+
+
 def test_modes_see_every_operator():
     x = torch.randn(4, 4)
     for mode, name in (
