@@ -7,10 +7,10 @@ loop, and the loss is torch's own, in float32.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections import UserDict
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,6 +26,7 @@ from lpkernels.arithmetic import (
     Recipe,
     accumulator,
 )
+from lpkernels.arithmetic.text import field_names
 from lpkernels.formats import BlockFormat
 from lpkernels.formats.checks import checked_int
 from lpkernels.formats.elsewhere import nearest
@@ -64,6 +65,9 @@ TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
     torch.nn.ConvTranspose2d,
     torch.nn.ConvTranspose3d,
 )
+# Layers that most policies leave to torch. This is written out, so that it can be edited, and for
+# models that were converted otherwise before.
+_OTHERS: dict[Pattern, Recipe] = dict.fromkeys((torch.nn.Embedding, *REDUCING), TORCH)
 
 
 class Policy(UserDict[Pattern, Recipe]):
@@ -110,8 +114,7 @@ class Policy(UserDict[Pattern, Recipe]):
         return str(self._table()) if self else "Policy()"
 
     def _table(self) -> TextTable:
-        names = [field.name for field in dataclasses.fields(Recipe)]
-        others = [name for name in names if name not in (*QUANTIZERS, *PRODUCTS)]
+        others = [x for x in field_names(Recipe) if x not in (*QUANTIZERS, *PRODUCTS)]
         fields = [
             name
             for name in (*QUANTIZERS, *PRODUCTS, *others)
@@ -139,7 +142,7 @@ def _short(value: Any) -> str:
 
 #: Torch's own recipe where a policy has no arithmetic for a class of layers, a lack that `convert`
 #: warns of; where a layer stays torch's own on purpose, TORCH is.
-NO_ARITHMETIC = dataclasses.replace(TORCH)
+NO_ARITHMETIC = replace(TORCH)
 
 #: By name; `SCALED` has those of scaled formats.
 POLICIES: dict[str, Callable[[], Policy]] = {}
@@ -252,8 +255,8 @@ def fp8_wang2018() -> Policy:
     loss scaling are the training loop's. Else as the recipe fp8_wang2018.
     """
     body = recipe("fp8_wang2018")
-    last = _with(body, input="e6m9", weight="e6m9", grad_output="e6m9")
-    return _with_ends(last, _with(body, input="e6m9"), body)
+    first = _with(body, input="e6m9")
+    return _with_ends(_with(first, weight="e6m9", grad_output="e6m9"), first, body)
 
 
 @_named
@@ -288,30 +291,24 @@ def cpt_fu2021() -> Policy:
     tensor in evaluation as well, not a running one. Else as the recipe cpt_fu2021.
     """
     body = recipe("cpt_fu2021")
-    transposed = _all(TRANSPOSED, _with(body, weight="affine8_axis1"))
-    apart = _all((torch.nn.Embedding, *REDUCING), TORCH)
-    return Policy({LAST: TORCH, **apart, **transposed, "*": body})
+    by_channel = _with(body, weight="affine8_axis1")
+    transposed: dict[Pattern, Recipe] = dict.fromkeys(TRANSPOSED, by_channel)
+    return Policy({LAST: TORCH, **_OTHERS, **transposed, "*": body})
 
 
 def _mixed(name: str, fmt: str) -> Policy:
-    reducing = Recipe(input=fmt, output=fmt, grad_output=fmt, grad_input=fmt)
-    return Policy({**_all(REDUCING, reducing), "*": recipe(name)})
+    norm = Recipe(input=fmt, output=fmt, grad_output=fmt, grad_input=fmt)
+    reducing: dict[Pattern, Recipe] = dict.fromkeys(REDUCING, norm)
+    return Policy({**reducing, "*": recipe(name)})
 
 
 def _with_ends(last: Recipe, first: Recipe, body: Recipe) -> Policy:
     # LAST comes first: in a single layer all operands are 16-bit, among them what enters it.
-    # Torch's own recipe is written out, so that it can be edited, and for models converted
-    # otherwise before.
-    apart = _all((torch.nn.Embedding, *REDUCING), TORCH)
-    return Policy({LAST: last, FIRST: first, **apart, "*": body})
-
-
-def _all(classes: tuple[type, ...], recipe: Recipe) -> dict[Pattern, Recipe]:
-    return {cls: recipe for cls in classes}
+    return Policy({LAST: last, FIRST: first, **_OTHERS, "*": body})
 
 
 def _with(recipe: Recipe, **formats: Any) -> Recipe:
-    return dataclasses.replace(recipe, **formats)
+    return replace(recipe, **formats)
 
 
 _HEAD = " The last layer, a language model's head, stays torch's own too, as in the source."
@@ -354,14 +351,13 @@ _CONVOLUTIONS: tuple[type[torch.nn.Module], ...] = (
 
 def _scaled(name: str) -> Policy:
     body = recipe(name)
-    apart: list[Pattern] = [LAST] if _HEAD in SCALED[name] else []
-    apart += [GATES] if "GATES" in SCALED[name] else []
-    apart += [FUNCTIONS, torch.nn.Embedding, *REDUCING]
+    head: list[Pattern] = [LAST] if _HEAD in SCALED[name] else []
+    gates: list[Pattern] = [GATES] if "GATES" in SCALED[name] else []
     # Projections have no place for scales of their own.
     lacking: list[Pattern] = [torch.nn.MultiheadAttention] if body.scaling else []
     lacking += _CONVOLUTIONS if _runs_along_k(name) else ()
-    kept = {**dict.fromkeys(apart, TORCH), **dict.fromkeys(lacking, NO_ARITHMETIC)}
-    return Policy({**kept, "*": body})
+    kept = {**dict.fromkeys([*head, *gates, FUNCTIONS], TORCH), **_OTHERS}
+    return Policy({**kept, **dict.fromkeys(lacking, NO_ARITHMETIC), "*": body})
 
 
 def _runs_along_k(name: str) -> bool:
