@@ -21,9 +21,9 @@ from lpkernels.functional import seeds
 from lpkernels.functional.call import Call
 from lpkernels.functional.cells import Cell
 from lpkernels.functional.hooks import new_rounding_hook
-from lpkernels.functional.layer import Kept, Layer, kept
+from lpkernels.functional.layer import Layer, Residual, residual
 from lpkernels.functional.linear import LinearGeometry
-from lpkernels.functional.operands import Operand, Source, kept_format
+from lpkernels.functional.operands import Operand, Source, residual_format
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.ops import Ints, Row
 
@@ -108,23 +108,23 @@ class ProductOfSteps:
             self._unrounded.append(g)
         return call.rounded(dh, "grad_input")
 
-    def keep(self) -> list[Kept]:
+    def residuals(self) -> list[Residual]:
         """The operands of all steps, the last step's first, as they are kept for `wgrad`."""
         readings, pieces = self.call.recipe.readings, self._inputs[::-1]
         reading = readings.wgrad[1]
         if readings.by_product or _packs_together(pieces[0], reading.ints):
             pieces = [torch.cat(pieces)]
         if readings.by_product and not reading.own:
-            return [Kept(rows, rows.shape) for rows in pieces]
+            return [Residual(rows, rows.shape) for rows in pieces]
         entries = []
         for rows in pieces:
             rounded = {} if reading.own or reading.fused else {reading.key: rows}
             source = Source(rows, {}, rounded)
             shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
-            entries.append(kept(self.layer, "wgrad", source, shapes, rows))
+            entries.append(residual(self.layer, "wgrad", source, shapes, rows))
         return entries
 
-    def wgrad(self, entries: Sequence[Kept]) -> Tensor:
+    def wgrad(self, entries: Sequence[Residual]) -> Tensor:
         of_g, of_x = self.call.recipe.readings.wgrad
         g = torch.cat(self._gradients)
         left = Source(g, {}, {}, operand=None if of_g.own else Operand(g, of_g.fused))
@@ -150,7 +150,7 @@ class ProductOfSteps:
 
 def _packs_together(x: Tensor, ints: Ints) -> bool:
     """Whether the rounded tensors of all steps, such as x, are kept as one tensor of codes."""
-    if not ints or not kept_format(x, ints):
+    if not ints or not residual_format(x, ints):
         return False
     # Blocks may run along the rows, and would then lie in two steps.
     return not ints.block_size if isinstance(ints, Row) else ints[KIND] != BLOCK
@@ -233,7 +233,7 @@ class _Recurrence(torch.autograd.Function):
         needs = ctx.needs_input_grad
         products = _products(spec, Weights(hh, hh_bias, hr), seed, (needs[3], needs[5]))
         y, last_h, last_c, cells = _steps(zx, h, c, products, spec)
-        entries = [p.keep() if p is not None and p.collects else [] for p in products]
+        entries = [p.residuals() if p is not None and p.collects else [] for p in products]
         ctx.spec, ctx.entries = spec, [[entry[1:] for entry in each] for each in entries]
         tensors = (entry.tensor for each in entries for entry in each)
         ctx.save_for_backward(seed, hh, hr, *tensors, *(t for of_step in cells for t in of_step))
@@ -244,9 +244,9 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         seed, w_hh, w_hr, *tensors = ctx.saved_tensors
         spec, needs = ctx.spec, ctx.needs_input_grad
-        entries: list[list[Kept]] = []
+        entries: list[list[Residual]] = []
         for each in ctx.entries:
-            entries.append([Kept(t, *rest) for t, rest in zip(tensors, each, strict=False)])
+            entries.append([Residual(t, *rest) for t, rest in zip(tensors, each, strict=False)])
             tensors = tensors[len(each) :]
         size = len(tensors) // len(spec.sizes)
         collects = (needs[3] or needs[4], needs[5])

@@ -10,7 +10,7 @@ themselves where they can (`Operand.quantizer`), so that no rounded copy of a te
 other recipes a product reads codes of its own, or codes whose scales enter its sums.
 
 A geometry makes the three products (``LinearGeometry`` in linear.py, ``ConvGeometry`` in conv.py,
-and others). For backward a layer keeps what wgrad reads of x as codes (`Kept`), and of a second
+and others). For backward a layer keeps what wgrad reads of x as codes (`Residual`), and of a second
 activation what dgrad reads; a weight is kept itself. Every quantizer is straight-through: its own
 gradient is the identity.
 """
@@ -28,7 +28,7 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.hooks import current_rounding_hook, new_rounding_hook
-from lpkernels.functional.operands import Operand, Pair, Source, kept_format, packs, shared
+from lpkernels.functional.operands import Operand, Pair, Source, packs, residual_format, shared
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, operators_for
 
@@ -189,7 +189,7 @@ class Layer(NamedTuple):
 _GRADIENTS = {"dgrad": "grad_input", "wgrad": "grad_weight"}
 
 
-class Kept(NamedTuple):
+class Residual(NamedTuple):
     """The right operand of dgrad or wgrad as it is kept from forward.
 
     Without a shape it is the layer's tensor, which the product reads as it would have read it in
@@ -228,13 +228,13 @@ class Kept(NamedTuple):
         return Source(tensor, {}, {}, operand=operand)
 
 
-def kept(
+def residual(
     layer: Layer,
     product: str,
     source: Source,
     others: tuple[torch.Size, torch.Size],
     codes_of: Tensor | None = None,
-) -> Kept:
+) -> Residual:
     """How the right operand of a product is kept.
 
     others: the shapes of the left operand and of the result. codes_of: the tensor that the
@@ -244,34 +244,34 @@ def kept(
     reading: Reading = getattr(call.recipe.readings, product)[1]
     ints, key = reading.ints, reading.key
     if not ints or (reading.transform and not reading.is_block):
-        return Kept(x)
+        return Residual(x)
     if reading.is_block:
-        return _kept_parts(layer, product, source, others, codes_of)
-    fmt = kept_format(x, ints)
+        return _residual_in_parts(layer, product, source, others, codes_of)
+    fmt = residual_format(x, ints)
     if reading.fused:
         codes = call.run.encode(x, reading.fused, fmt, call.backend) if fmt else None
-        return Kept(x) if codes is None else Kept(shared(codes, x), x.shape, fmt)
+        return Residual(x) if codes is None else Residual(shared(codes, x), x.shape, fmt)
     values = source.values.get(key)
     if values is None:
         if not fmt:
-            return Kept(x)
+            return Residual(x)
         tensor = layer.source_of_codes(x, product, source) if codes_of is None else codes_of
         values = call.values(source, reading, tensor, key, ints)
     codes = call.run.encode(values, (), fmt, call.backend) if fmt else None
     if codes is None:
-        return Kept(values, values.shape)
+        return Residual(values, values.shape)
     if reading.quantizer is not None and not reading.quantizer.is_stochastic:
         codes = shared(codes, x)
-    return Kept(codes, values.shape, fmt)
+    return Residual(codes, values.shape, fmt)
 
 
-def _kept_parts(
+def _residual_in_parts(
     layer: Layer,
     product: str,
     source: Source,
     others: tuple[torch.Size, torch.Size],
     codes_of: Tensor | None,
-) -> Kept:
+) -> Residual:
     from lpkernels.functional.scaled import saving
 
     x, call = source.tensor, layer.call
@@ -279,7 +279,7 @@ def _kept_parts(
     ints, key = reading.ints, reading.key
     layout = saving.layout_of(ints[InQuantizer.FORMAT]) if packs(x) else None
     if layout is None:
-        return Kept(x)
+        return Residual(x)
     tensor = x if codes_of is None else codes_of
     if reading.from_codes and codes_of is None:
         tensor = layer.source_of_codes(x, product, source)
@@ -292,10 +292,10 @@ def _kept_parts(
     parts = call.parts(source, reading, tensor, key, ints)
     codes = saving.packed(call.run, parts, layout, call.backend)
     if codes is None:
-        return Kept(x)
+        return Residual(x)
     if reading.quantizer is not None and not reading.quantizer.is_stochastic:
         codes = shared(codes, x)
-    return Kept(codes, tensor.shape, ints[InQuantizer.FORMAT], True)
+    return Residual(codes, tensor.shape, ints[InQuantizer.FORMAT], True)
 
 
 def emulated_layer(
@@ -356,16 +356,16 @@ class EmulatedLayer(torch.autograd.Function):
         if readings.by_product:
             left.release(of_x)
             right.release(of_w)
-        kept_x = kept_w = None
+        of_wgrad = of_dgrad = None
         # dgrad reads w, wgrad reads x: neither is kept for a gradient that nobody asks for.
         if needs_w:
-            kept_x = kept(layer, "wgrad", left, (y.shape, w.shape))
+            of_wgrad = residual(layer, "wgrad", left, (y.shape, w.shape))
         if keeps_w:
-            kept_w = kept(layer, "dgrad", right, (y.shape, x.shape))
+            of_dgrad = residual(layer, "dgrad", right, (y.shape, x.shape))
         elif needs_x:
-            kept_w = Kept(w)
-        ctx.save_for_backward(kept_x and kept_x.tensor, kept_w and kept_w.tensor, seed)
-        ctx.x, ctx.w = kept_x and kept_x[1:], kept_w and kept_w[1:]
+            of_dgrad = Residual(w)
+        ctx.save_for_backward(of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
+        ctx.x, ctx.w = of_wgrad and of_wgrad[1:], of_dgrad and of_dgrad[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
@@ -387,12 +387,12 @@ class EmulatedLayer(torch.autograd.Function):
         g = Source(grad_output, {}, {})
         dx = dw = db = None
         if needs_x:
-            right = Kept(w, *ctx.w).source(layer, "dgrad", w_shape)
+            right = Residual(w, *ctx.w).source(layer, "dgrad", w_shape)
             dx = layer.gradient("dgrad", g, right, x_shape)
             if recipe.readings.by_product:
                 g.release(recipe.readings.wgrad[0])
         if needs_w:
-            right = Kept(x, *ctx.x).source(layer, "wgrad", x_shape)
+            right = Residual(x, *ctx.x).source(layer, "wgrad", x_shape)
             dw = layer.gradient("wgrad", g, right, w_shape)
         if needs_b:
             db = layer.bias_gradient(g, b_shape)

@@ -108,7 +108,7 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     return codes
 
 
-def kept_format(x: Tensor, ints: Ints) -> Ints:
+def residual_format(x: Tensor, ints: Ints) -> Ints:
     """The format in which x, rounded by a quantizer, is kept as codes, as packing takes it: its
     integers, or the row of the quantizer. () where x is kept itself."""
     if isinstance(ints, ops.Row):
