@@ -9,6 +9,26 @@
 namespace lpk {
 namespace {
 
+// V::kWidth words from word `first` on: every lane makes its block of four words and takes one.
+// Compiled once, and not in every loop.
+template <class V>
+__attribute__((noinline)) typename V::U philox_words(uint64_t seed, uint32_t site, uint64_t first) {
+  using U = typename V::U;
+  uint32_t quad[V::kWidth], high[V::kWidth], field[V::kWidth];
+  for (int l = 0; l < V::kWidth; ++l) {
+    const uint64_t q = (first + static_cast<uint64_t>(l)) >> 2;
+    quad[l] = static_cast<uint32_t>(q);
+    high[l] = philox_high_counter(site, 0, 0, q);
+    field[l] = static_cast<uint32_t>(first + static_cast<uint64_t>(l)) & 3;
+  }
+  U c[4] = {load<U>(quad), U{}, U{}, load<U>(high)};
+  philox_lanes(c, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  const U f = load<U>(field);
+  const U low = (f & 1) == 0 ? c[0] : c[1];
+  const U other = (f & 1) == 0 ? c[2] : c[3];
+  return (f & 2) == 0 ? low : other;
+}
+
 // kPerWord: draws in a word (1, 2 or 4), so that kPerWord vectors of elements share one of words.
 template <class V, int kPerWord>
 struct WordDraws {
@@ -49,7 +69,7 @@ struct WordDraws {
   LPK_HD void fetch(uint64_t k) {
     const uint64_t first = k / kPerWord;
     if (rng == Rng::kPhilox) {
-      words = philox_words(first);
+      words = philox_words<V>(seed, site, first);
       return;
     }
     uint32_t low[V::kWidth];
@@ -66,24 +86,6 @@ struct WordDraws {
       top = shift_left<V>(top, shift[v]);
     }
     return (top & mask) | one;
-  }
-
- private:
-  // Every lane makes its block of four words and takes one.
-  LPK_HD U philox_words(uint64_t first) const {
-    uint32_t quad[V::kWidth], high[V::kWidth], field[V::kWidth];
-    for (int l = 0; l < V::kWidth; ++l) {
-      const uint64_t q = (first + static_cast<uint64_t>(l)) >> 2;
-      quad[l] = static_cast<uint32_t>(q);
-      high[l] = philox_high_counter(site, 0, 0, q);
-      field[l] = static_cast<uint32_t>(first + static_cast<uint64_t>(l)) & 3;
-    }
-    U c[4] = {load<U>(quad), U{}, U{}, load<U>(high)};
-    philox_lanes(c, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
-    const U f = load<U>(field);
-    const U low = (f & 1) == 0 ? c[0] : c[1];
-    const U other = (f & 1) == 0 ? c[2] : c[3];
-    return (f & 2) == 0 ? low : other;
   }
 };
 
