@@ -90,7 +90,7 @@ bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
 }
 
 // The range of the finite running sums that a tile goes on from. Groups look for infinite ones.
-inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
+__attribute__((noinline)) inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   OperandRange all = range_of_zeros();
   const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
   if ((t.k0 == 0 && !t.started) || begins) return all;

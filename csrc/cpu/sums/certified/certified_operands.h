@@ -31,7 +31,8 @@ struct Operands {
 
  private:
   template <int kSide>
-  static const Scalar* copy(const float* x, int64_t count, int by, int set) {
+  __attribute__((noinline)) static const Scalar* copy(const float* x, int64_t count, int by,
+                                                      int set) {
     if constexpr (!S::kDouble) {
       if (by == 0) return x;
     }

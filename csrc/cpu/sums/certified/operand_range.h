@@ -11,9 +11,10 @@
 namespace lpk {
 namespace {
 
-// With kFinite infinities and NaN count as zeros.
+// With kFinite infinities and NaN count as zeros. This and lowest_bit are compiled once, and not in
+// every tier.
 template <bool kFinite = false>
-inline OperandRange operand_range(const float* x, int64_t count) {
+__attribute__((noinline)) OperandRange operand_range(const float* x, int64_t count) {
   constexpr uint32_t kMantissa = 0x007fffff;
   constexpr uint32_t kExponent = 0x7f800000;
   uint32_t mantissas = 0;
@@ -57,7 +58,7 @@ inline OperandRange merged(const OperandRange& a, const OperandRange& b) {
 
 // The largest l such that every element is a multiple of 2^l, for plain elements. (`lowest` above
 // is a bound: it takes the widest element to be the smallest one too.)
-inline int lowest_bit(const float* x, int64_t count) {
+__attribute__((noinline)) inline int lowest_bit(const float* x, int64_t count) {
   constexpr uint32_t kInfinity = 0x7f800000;
   uint32_t least = kInfinity;
   for (int64_t i = 0; i < count; ++i) {

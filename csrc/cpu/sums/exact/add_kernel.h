@@ -37,9 +37,14 @@ struct Addition {
     if constexpr (kMode == AddMode::kNearest) {
       r = round_to_float_nearest_even<D>(odd_sum<D>(sum, addend), acc.outer);
     } else {
-      r = add_rounded<D>(sum, addend, acc.outer, acc.outer_rounding, threshold);
+      r = rounded_in_any_way(sum, addend, threshold);
     }
     return r == r ? r : Lanes<D>::value(typename Lanes<D>::Bits{} + kCanonicalNan);
+  }
+
+  // Long code, which is compiled once and not unrolled.
+  __attribute__((noinline)) D rounded_in_any_way(D sum, D addend, D threshold) const {
+    return add_rounded<D>(sum, addend, acc.outer, acc.outer_rounding, threshold);
   }
 
   // x, exact in double, as a float32.
