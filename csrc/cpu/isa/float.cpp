@@ -1,5 +1,5 @@
-// The float tier: sums in float32 lanes, in the modes that people train with; the double tier has
-// the others.
+// The float tier: sums in float32 lanes, in the modes that people train with. The double tier has
+// the other modes, and those rounded products that seldom lack a certificate.
 #include "cpu/sums/exact/float_kernel.h"
 #include "units.h"
 
@@ -10,10 +10,22 @@ namespace {
 template <Rounding kMode>
 bool try_mode(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   using L = RoundedLanes<float>;
-  return try_sum<NarrowRule<L, kMode>>(t, acc, a, b) ||
-         try_sum<NarrowRule<L, kMode, false>>(t, acc, a, b) ||
-         try_sum<WideRule<kMode>>(t, acc, a, b) || try_sum<SameRule<kMode>>(t, acc, a, b) ||
-         try_power<L, kMode>(t, acc, a, b);
+  using Narrow = NarrowRule<L, Rounding::kNearestEven>;
+  using Wide = WideRule<Rounding::kNearestEven>;
+  if constexpr (kMode != Rounding::kNearestEven) {
+    if (try_rules<NarrowRule<L, kMode>, Narrow>(t, acc) ||
+        try_rules<WideRule<kMode>, Narrow>(t, acc))
+      return true;
+  }
+  if constexpr (kMode != Rounding::kStochastic) {
+    if (try_rules<SameRule<kMode>>(t, acc, a, b) || try_rules<SameRule<kMode>, Narrow>(t, acc) ||
+        try_rules<SameRule<kMode>, Wide>(t, acc)) {
+      return true;
+    }
+  }
+  return try_rules<NarrowRule<L, kMode>>(t, acc, a, b) ||
+         try_rules<NarrowRule<L, kMode, false>>(t, acc, a, b) ||
+         try_rules<WideRule<kMode>>(t, acc, a, b);
 }
 
 }  // namespace

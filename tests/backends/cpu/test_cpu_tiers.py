@@ -103,8 +103,9 @@ _TIERS = [
      "fixed24_f20_wrap_chunk6"),
     ("certified", "fp16", "bf16", "e8m22_sat_chunk8:outer=e8m22"),
     # Formats without a mantissa.
-    ("float", "fp32", "fp32", "e6m0 e6m0:product=e4m3 e6m0:toward_zero e5m0:stochastic"),
-    ("float", "e5m2", "e5m2", "e4m0_sat_chunk9 e6m0_nosub"),
+    ("float", "fp32", "fp32", "e6m0:toward_zero e5m0:stochastic"),
+    ("double", "fp32", "fp32", "e6m0 e6m0:product=e4m3"),
+    ("double", "e5m2", "e5m2", "e4m0_sat_chunk9 e6m0_nosub"),
     # Modes and fixed-point sums that have neither a certificate nor a rule in float32.
     ("double", "fp32", "fp32", "e5m7:to_odd bf16:to_odd fp32:to_odd e5m7_nosub:toward_positive "
      "e5m7_nosub:nearest_away e5m7_nosub:to_odd e6m0:to_odd e5m0:nearest_away "

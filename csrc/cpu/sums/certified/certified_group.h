@@ -48,7 +48,7 @@ struct CertifiedRun {
   F scale, unscale;
   Rule rule;
   Product product;
-  ChunkEnd<typename S::V> end;
+  ChunkEnd end;
   bool closes;
   bool watched;  // inner sums may reach the bound; outer ones always may
 
@@ -123,7 +123,7 @@ struct CertifiedRun {
   __attribute__((noinline)) void close_as_usual(const Tile& t, int64_t closed) const {
     const typename Rule::Direction::Paused usual;
     for (int p = 0; p < kPanels; ++p)
-      end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+      end.close(t, 0, kRows, p * kPanel, static_cast<uint64_t>(closed));
   }
 
   template <int kRows, int kPanels, Taps kTaps>
@@ -240,7 +240,7 @@ struct CertifiedRun {
       if (closed < 0) return;
       if constexpr (std::is_same_v<typename Rule::Direction, UsualRounding>) {
         for (int p = 0; p < kPanels; ++p)
-          end.template close<kRows>(t, 0, p * kPanel, static_cast<uint64_t>(closed));
+          end.close(t, 0, kRows, p * kPanel, static_cast<uint64_t>(closed));
       } else {
         close_as_usual<kRows, kPanels>(t, closed);
       }

@@ -59,68 +59,35 @@ LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
 template <class I>
 struct FloatChunks {
   explicit FloatChunks(const Accumulator&) {}
-  template <int kRows>
-  bool close(const Tile&, int64_t, int64_t) const {
-    return false;
-  }
+  bool close(const Tile&, int64_t, int64_t, int64_t) const { return false; }
 };
 
 }  // namespace
 }  // namespace lpk
 
-#include "cpu/isa/chunks_in_float.h"
+#include "cpu/isa/chunk_ends.h"
 
 namespace lpk {
 namespace {
 
 // outer <- round(outer + inner), inner <- +0 for some rows of one panel. Made once a tile.
-template <class V>
 class ChunkEnd {
-  using D = typename V::D;
-
  public:
-  explicit ChunkEnd(const Accumulator& acc)
-      : acc_(acc),
-        stochastic_(acc.outer_rounding == Rounding::kStochastic),
-        one_zero_(acc.fmt.one_zero),
-        in_float_(acc) {}
+  explicit ChunkEnd(const Accumulator& acc) : acc_(acc), in_float_(acc) {}
 
   // Compiled once, and not in every kernel.
-  template <int kRows>
-  __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t lane,
+  __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t rows, int64_t lane,
                                        uint64_t chunk) const {
-    if (one_zero_) {
-      for (int r = 0; r < kRows; ++r)
-        make_zeros_positive(t.inner + (row + r) * t.stride + lane, kPanel);
+    if (acc_.fmt.one_zero) {
+      for (int64_t r = row; r < row + rows; ++r)
+        make_zeros_positive(t.inner + r * t.stride + lane, kPanel);
     }
-    if (!in_float_.template close<kRows>(t, row, lane)) close_in_double<kRows>(t, row, lane, chunk);
+    if (in_float_.close(t, row, rows, lane)) return;
+    LPK_ISA::close_in_double(t, acc_, row, rows, lane, chunk);
   }
 
  private:
-  template <int kRows>
-  __attribute__((noinline)) void close_in_double(const Tile& t, int64_t row, int64_t lane,
-                                                 uint64_t chunk) const {
-    PanelDraws<V, kRows> draws;
-    if (stochastic_) {
-      draws.start(t, kSiteOuter, acc_.random_bits, acc_.rng, row, lane);
-      draws.seek(chunk);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kPanel; v += V::kWidth) {
-        float* inner = t.inner + (row + r) * t.stride + lane + v;
-        float* outer = t.outer + (row + r) * t.stride + lane + v;
-        D threshold{};
-        if (stochastic_) threshold = draws.threshold(r, v, chunk);
-        const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc_.outer,
-                                       acc_.outer_rounding, threshold);
-        store_floats<V>(outer, total);
-        store_floats<V>(inner, D{});
-      }
-    }
-  }
-
   const Accumulator& acc_;
-  bool stochastic_, one_zero_;
   FloatChunks<Isa> in_float_;
 };
 

@@ -77,6 +77,40 @@ __attribute__((noinline)) void round_products(const Panel<V>& p, const PanelDraw
   }
 }
 
+// The end of a chunk for kRows rows of one panel.
+template <class V, int kRows>
+void close_rows(const Tile& t, const Accumulator& acc, int64_t row, int64_t lane, uint64_t chunk) {
+  using D = typename V::D;
+  const bool stochastic = acc.outer_rounding == Rounding::kStochastic;
+  PanelDraws<V, kRows> draws;
+  if (stochastic) {
+    draws.start(t, kSiteOuter, acc.random_bits, acc.rng, row, lane);
+    draws.seek(chunk);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kPanel; v += V::kWidth) {
+      float* inner = t.inner + (row + r) * t.stride + lane + v;
+      float* outer = t.outer + (row + r) * t.stride + lane + v;
+      D threshold{};
+      if (stochastic) threshold = draws.threshold(r, v, chunk);
+      const D total = add_rounded<D>(load_floats<V>(outer), load_floats<V>(inner), acc.outer,
+                                     acc.outer_rounding, threshold);
+      store_floats<V>(outer, total);
+      store_floats<V>(inner, D{});
+    }
+  }
+}
+
+// The same for any number of rows.
+template <class V>
+void close_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t rows, int64_t lane,
+                 uint64_t chunk) {
+  const int64_t end = row + rows;
+  for (; row + 12 <= end; row += 12) close_rows<V, 12>(t, acc, row, lane, chunk);
+  for (; row + 4 <= end; row += 4) close_rows<V, 4>(t, acc, row, lane, chunk);
+  for (; row < end; ++row) close_rows<V, 1>(t, acc, row, lane, chunk);
+}
+
 // One group of rows against one panel: the state in registers, the loop over k, the closing of
 // chunks.
 template <class V, int kRows, class Variant>
@@ -89,7 +123,7 @@ struct PanelKernel {
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
-  const ChunkEnd<V>& chunk_end;
+  const ChunkEnd& chunk_end;
 
   LPK_HD bool draws_products() const {
     return kAnyProducts && p.acc.product_rounding == Rounding::kStochastic;
@@ -162,7 +196,7 @@ struct PanelKernel {
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) store_floats<V>(p.state(t.inner, r, v), sum[r][v]);
       }
-      chunk_end.template close<kRows>(t, p.row, p.lane, static_cast<uint64_t>(closed));
+      chunk_end.close(t, p.row, kRows, p.lane, static_cast<uint64_t>(closed));
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) sum[r][v] = D{};
       }
@@ -175,7 +209,7 @@ struct PanelKernel {
 
 template <class V, int kRows, class Variant>
 void run_double_variant(const Tile& t, const Accumulator& acc) {
-  const ChunkEnd<V> end(acc);
+  const ChunkEnd end(acc);
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
   if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
@@ -200,7 +234,8 @@ constexpr int kDoubleRows = V::kWidth == 8 ? 4 : 2;
 
 template <class V, AddMode kSums>
 void run_double_sums(const Tile& t, const Accumulator& acc) {
-  constexpr int kRows = kDoubleRows<V>;
+  // Long steps need fewer rows to hide their latency.
+  constexpr int kRows = kSums == AddMode::kNearest ? kDoubleRows<V> : std::min(2, kDoubleRows<V>);
   if (!acc.has_product)
     return run_double_variant<V, kRows, Variant<kSums, Products::kExact>>(t, acc);
   if constexpr (kSums == AddMode::kNearest) {

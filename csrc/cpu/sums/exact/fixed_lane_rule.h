@@ -13,6 +13,7 @@ template <class Lanes, Rounding kRule>
 struct FixedRule : LaneRule {
   using L = Lanes;
   using F = typename L::F;
+  static constexpr bool kRare = true;
   static constexpr Rounding kMode = kRule;
   // Whether the sum itself is rounded, and not its magnitude.
   static constexpr bool kSigned =

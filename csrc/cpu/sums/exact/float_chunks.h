@@ -17,12 +17,11 @@ class FloatChunks<Avx512> {
               Rule::fits(acc.outer, acc.random_bits)),
         rule_(acc.outer, acc.random_bits) {}
 
-  template <int kRows>
-  bool close(const Tile& t, int64_t row, int64_t lane) const {
+  bool close(const Tile& t, int64_t row, int64_t rows, int64_t lane) const {
     if (!fits_) return false;
     float* inner = t.inner + row * t.stride + lane;
     float* outer = t.outer + row * t.stride + lane;
-    for (int r = 0; r < kRows; ++r, inner += t.stride, outer += t.stride) {
+    for (int64_t r = 0; r < rows; ++r, inner += t.stride, outer += t.stride) {
       const L::F sum = sum_alone<L, Rounding::kNearestEven>(L::load(outer), L::load(inner));
       L::store(outer, rule_(sum, LaneDraws<L>{}));
       L::store(inner, L::all(0));

@@ -16,6 +16,7 @@ namespace {
 
 // The products are exact.
 struct NoProduct {
+  static constexpr bool kRare = false;
   NoProduct(const Format&, int) {}
   static bool fits(const Format&, int) { return true; }
 };
@@ -29,6 +30,7 @@ struct FloatStep {
   static constexpr bool kProduct = !std::is_same_v<Product, NoProduct>;
   static constexpr Rounding kMode = Sum::kMode;
   static constexpr bool kStochastic = kMode == Rounding::kStochastic;
+  static constexpr bool kRare = Sum::kRare || Product::kRare;
   static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
   static constexpr bool kBare =
       kMode != Rounding::kToOdd && (kSame || (kPlain && Sum::kMode == Rounding::kNearestEven));
@@ -82,7 +84,7 @@ struct LaneTile {
 
 template <class Step, int kRows, bool kAny>
 void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& acc,
-                     const Step& step, const ChunkEnd<Vec<8>>& end, int64_t row, int64_t lane) {
+                     const Step& step, const ChunkEnd& end, int64_t row, int64_t lane) {
   using L = typename Step::L;
   constexpr int kVectors = kPanel / L::kWidth;
   const Tile& t = tile.t;
@@ -129,12 +131,13 @@ void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& 
     }
     each([](auto& s, float* p) { L::store(p, s); });
     if (closed < 0) return;
-    end.template close<kRows>(t, row, lane, static_cast<uint64_t>(closed));
+    end.close(t, row, kRows, lane, static_cast<uint64_t>(closed));
     each([](auto& s, float*) { s = L::all(0.0); });
   });
 }
 
-// The modes that people train with; the others get fewer variants, which are slower, not different.
+// The modes that people train with. The others, and rules that are rare, get fewer variants, which
+// are slower, not different.
 template <Rounding kMode>
 constexpr bool kCommon = kMode == Rounding::kNearestEven || kMode == Rounding::kTowardZero ||
                          kMode == Rounding::kStochastic;
@@ -143,7 +146,7 @@ template <class Step, bool kAny>
 void run_float_rows(const LaneTile<typename Step::L>& tile, const Accumulator& acc) {
   const Tile& t = tile.t;
   const Step step(acc);
-  const ChunkEnd<Vec<8>> end(acc);
+  const ChunkEnd end(acc);
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
     if constexpr (Step::kRows == 8) {
@@ -163,7 +166,7 @@ bool run_step(const Tile& t, const Accumulator& acc) {
   using L = typename Step::L;
   const auto run = [&](const typename L::Scalar* a, const typename L::Scalar* b) {
     const LaneTile<L> tile{t, a, b};
-    if constexpr (kCommon<Step::kMode>) {
+    if constexpr (kCommon<Step::kMode> && !Step::kRare) {
       if (t.absent == nullptr && t.lane_absent == nullptr && !t.spread()) {
         run_float_rows<Step, false>(tile, acc);
         return true;
@@ -186,52 +189,28 @@ bool run_step(const Tile& t, const Accumulator& acc) {
 // float32, normal and finite.
 inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   const AddendRange p = product_range(a, b);
-  if (acc.rounding != Rounding::kNearestEven || !acc.fmt.subnormals) return false;
+  if (acc.rounding != Rounding::kNearestEven) return false;
   if (!p.plain || p.width > 24 || p.lowest < -126 || p.highest > 127) return false;
   return rounds_twice_safely(single_precision(), addend_range(acc, p).width, acc.fmt.man_bits + 1);
 }
 
-// Runs the tile if these rules fit the accumulator.
-template <class Sum, class Product>
-bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
-               const OperandRange& b) {
-  if (!Sum::fits(acc.fmt, acc.random_bits) || !Product::fits(acc.product, acc.random_bits)) {
+// Runs the tile if these rules fit the accumulator. Rounded products are rounded to nearest.
+template <class Sum, class Product = NoProduct>
+bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a = {},
+               const OperandRange& b = {}) {
+  constexpr bool kExact = std::is_same_v<Product, NoProduct>;
+  if (acc.has_product == kExact || !Sum::fits(acc.fmt, acc.random_bits)) return false;
+  if (!kExact && (acc.product_rounding != Rounding::kNearestEven ||
+                  !Product::fits(acc.product, acc.random_bits))) {
     return false;
   }
   // This variant is made only where the bracket costs most: for nearest sums of exact products.
-  constexpr bool kBrackets = Sum::kMode == Rounding::kNearestEven &&
+  constexpr bool kBrackets = Sum::kMode == Rounding::kNearestEven && !Sum::kFlushes &&
                              !std::is_same_v<Sum, SameRule<Rounding::kNearestEven>>;
-  if constexpr (kBrackets && Sum::L::kMantissa == 23 && std::is_same_v<Product, NoProduct>) {
+  if constexpr (kBrackets && Sum::L::kMantissa == 23 && kExact) {
     if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
   }
   return run_step<FloatStep<Sum, Product, false>>(t, acc);
-}
-
-// Products exact, or rounded to nearest in a narrow, wide or fixed-point format.
-template <class Sum>
-bool try_sum(const Tile& t, const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
-  using L = typename Sum::L;
-  if (!acc.has_product) return try_rules<Sum, NoProduct>(t, acc, a, b);
-  if constexpr (kCommon<Sum::kMode> && Sum::kRoundsProducts) {
-    if (acc.product_rounding != Rounding::kNearestEven) return false;
-    if (try_rules<Sum, NarrowRule<L, Rounding::kNearestEven>>(t, acc, a, b)) return true;
-    if constexpr (L::kMantissa == 23) {
-      return try_rules<Sum, WideRule<Rounding::kNearestEven>>(t, acc, a, b);
-    } else {
-      return try_rules<Sum, FixedRule<L, Rounding::kNearestEven>>(t, acc, a, b);
-    }
-  }
-  return false;
-}
-
-template <class L, Rounding kMode>
-bool try_power(const Tile& t, const Accumulator& acc, const OperandRange& a,
-               const OperandRange& b) {
-  if constexpr (kMadeOdd<kMode>) {
-    return try_sum<PowerRule<L, kMode>>(t, acc, a, b);
-  } else {
-    return false;
-  }
 }
 
 // Calls run(mode) with a mode known to the compiler.

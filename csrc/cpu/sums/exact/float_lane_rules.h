@@ -74,15 +74,17 @@ struct LaneDraws<RoundedLanes<double>> {
 struct LaneRule {
   // Draws come as numbers 2 draw + 1.
   static int draw_place(const Format&, int) { return 0; }
-  // Sums of rounded products are among those compiled.
-  static constexpr bool kRoundsProducts = true;
+  // Results below min_normal are 0 or min_normal.
+  static constexpr bool kFlushes = false;
+  static constexpr bool kRare = false;
 };
 
 // Rounds sums to a format with an exponent range well inside that of the lanes. The sums may be
 // scaled by 2^shift. Without subnormals the quantum below min_normal is min_normal itself.
 template <class Lanes, Rounding kRule, bool kSubnormals = true>
 struct NarrowRule : LaneRule {
-  static constexpr bool kRoundsProducts = kSubnormals;
+  static constexpr bool kFlushes = !kSubnormals;
+  static constexpr bool kRare = kFlushes && Lanes::kMantissa == 52;
   using L = Lanes;
   using F = typename L::F;
   using Mask = typename L::Mask;

@@ -16,7 +16,6 @@ struct PowerRule : LaneRule {
   using I = typename L::I;
   using Mask = typename L::Mask;
   static constexpr Rounding kMode = kRule;
-  static constexpr bool kRoundsProducts = kMode == Rounding::kNearestEven;
   F min_normal, vanishing, max, beyond;
   I half_less_one, flip;
 

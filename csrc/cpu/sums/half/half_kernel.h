@@ -21,7 +21,7 @@ namespace {
 // chunks and blocks, are compiled once for all kernels: the kernels hand over sums in memory.
 struct HalfState {
   const Tile& t;
-  const ChunkEnd<Vec<Isa::kDoubles>>& end;
+  const ChunkEnd& end;
   int64_t paired;  // lanes of whole pairs
   float* beside;   // kMaxHalfRows x kPanel
   bool outer_is_half;
@@ -75,9 +75,8 @@ struct HalfState {
   __attribute__((noinline)) void close(int wide, int64_t row, int64_t lane, int64_t chunk) const {
     const ProcessorMode usual(kNearestMode);
     for (int64_t first = lane; first < lane + wide * kHalfLanes; first += kHalfLanes) {
-      end.template close<kRows>(t, row, first, static_cast<uint64_t>(chunk));
-      if (first < paired)
-        end.template close<kRows>(t, row, first + kPanel, static_cast<uint64_t>(chunk));
+      end.close(t, row, kRows, first, static_cast<uint64_t>(chunk));
+      if (first < paired) end.close(t, row, kRows, first + kPanel, static_cast<uint64_t>(chunk));
     }
   }
 };
@@ -219,7 +218,7 @@ inline int mode_of_sums(Rounding rounding) {
 template <bool kSaturates, class Product>
 void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half, const Product& product) {
   float beside[12 * kPanel] = {};
-  const ChunkEnd<Vec<Isa::kDoubles>> end(acc);
+  const ChunkEnd end(acc);
   const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
                         beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
   const HalfRun<Product, kSaturates> run{t, acc, product, state, words_of_a(t), halves_of_b(t)};

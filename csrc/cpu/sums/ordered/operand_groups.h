@@ -86,7 +86,7 @@ struct OperandVectors<Isa> {
   static bool run(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
                   const Exact& exact) {
     if (t.spread()) return false;
-    const ChunkEnd<V> end(acc);
+    const ChunkEnd end(acc);
     const OperandRange state = started_from(t);
     return run_operand_lanes<float>(t, acc, blocks, state, end, exact) ||
            run_operand_lanes<double>(t, acc, blocks, state, end, exact);

@@ -247,7 +247,7 @@ struct OperandKernel {
       if (block.closes < 0) continue;
       for (int64_t row = 0; row < group.t.rows; ++row) {
         for (int64_t l = lane; l < lane + kLanes; l += kPanel)
-          end.template close<1>(group.t, row, l, static_cast<uint64_t>(block.closes));
+          end.close(group.t, row, 1, l, static_cast<uint64_t>(block.closes));
       }
     }
     return true;

@@ -81,7 +81,7 @@ struct OperandSums : OrderedSums<V, 1> {
 template <class V>
 void run_operand_sums(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
                       int64_t first, int64_t last) {
-  const ChunkEnd<V> end(acc);
+  const ChunkEnd end(acc);
   thread_local std::vector<double> a, b, a_binades, b_binades;
   const double a_min = t.exchanged ? acc.right_min_normal : acc.left_min_normal;
   const double b_min = t.exchanged ? acc.left_min_normal : acc.right_min_normal;

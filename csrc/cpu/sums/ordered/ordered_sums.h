@@ -20,7 +20,7 @@ struct OrderedSums {
 
   const Tile& t;
   const Accumulator& acc;
-  const ChunkEnd<V>& chunk_end;
+  const ChunkEnd& chunk_end;
   const double* a;  // rows x depth, unless it is spread
   const double* b;  // depth x kPanel
   int64_t row;
@@ -29,7 +29,7 @@ struct OrderedSums {
   const bool nearest_products;
   PanelDraws<V, kRows> sums, products;
 
-  OrderedSums(const Tile& tile, const Accumulator& accumulator, const ChunkEnd<V>& end,
+  OrderedSums(const Tile& tile, const Accumulator& accumulator, const ChunkEnd& end,
               const double* widened_a, const double* panel, int64_t first_row, int64_t first_lane)
       : t(tile),
         acc(accumulator),
@@ -139,7 +139,7 @@ struct OrderedSums {
   // The finished sums, in the outer accumulator if there are chunks; inner is +0 then.
   LPK_HD void finish(const D (&sum)[kRows][kVectors], int64_t chunk) {
     store_sums(sum);
-    if (acc.chunk > 0) chunk_end.template close<kRows>(t, row, lane, static_cast<uint64_t>(chunk));
+    if (acc.chunk > 0) chunk_end.close(t, row, kRows, lane, static_cast<uint64_t>(chunk));
   }
   LPK_HD void store_sums(const D (&sum)[kRows][kVectors]) const {
     for (int r = 0; r < kRows; ++r) {

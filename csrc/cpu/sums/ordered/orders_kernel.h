@@ -17,7 +17,7 @@ namespace {
 // Groups of rows for the sums that need them to hide the latency of a step, then single rows.
 template <class V, class Sums, class Single = Sums>
 void run_ordered(const Tile& t, const Accumulator& acc) {
-  const ChunkEnd<V> end(acc);
+  const ChunkEnd end(acc);
   thread_local std::vector<double> a;
   thread_local std::vector<double> b;
   if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
