@@ -1,5 +1,4 @@
-// Blocks aligned by their operands in groups of lanes, for an instruction set with vectors;
-// included by operands_kernel.h.
+// Blocks aligned by their operands in groups of lanes, for an instruction set with vectors.
 #pragma once
 
 #include "operand_lanes.h"
@@ -80,18 +79,16 @@ bool run_operand_lanes(const Tile& t, const Accumulator& acc, const OperandBlock
   return true;
 }
 
-template <>
-struct OperandVectors<Isa> {
-  template <class V, class Exact>
-  static bool run(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
-                  const Exact& exact) {
-    if (t.spread()) return false;
-    const ChunkEnd end(acc);
-    const OperandRange state = started_from(t);
-    return run_operand_lanes<float>(t, acc, blocks, state, end, exact) ||
-           run_operand_lanes<double>(t, acc, blocks, state, end, exact);
-  }
-};
+// In vectors of the processor; false, and nothing done, without a certificate.
+template <class Exact>
+bool run_operand_vectors(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
+                         const Exact& exact) {
+  if (t.spread()) return false;
+  const ChunkEnd end(acc);
+  const OperandRange state = started_from(t);
+  return run_operand_lanes<float>(t, acc, blocks, state, end, exact) ||
+         run_operand_lanes<double>(t, acc, blocks, state, end, exact);
+}
 
 }  // namespace
 }  // namespace lpk
