@@ -96,11 +96,11 @@ class LSTMCell:
         i, f, g, o, c, tanh = tensors
         inner = _aten.tanh_backward(dh * o, tanh)
         inner = inner if dc is None else dc + inner
-        di, df, do = (
-            _aten.sigmoid_backward(grad, gate)
-            for grad, gate in ((inner * g, i), (inner * c, f), (dh * tanh, o))
-        )
-        dz = torch.cat([di, df, _aten.tanh_backward(inner * i, g), do], -1)
+        di = _aten.sigmoid_backward(inner * g, i)
+        df = _aten.sigmoid_backward(inner * c, f)
+        dg = _aten.tanh_backward(inner * i, g)
+        do = _aten.sigmoid_backward(dh * tanh, o)
+        dz = torch.cat([di, df, dg, do], -1)
         return Gradients(dz, dz, None, inner * f)
 
 
