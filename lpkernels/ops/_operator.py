@@ -74,6 +74,17 @@ def refuse_mapped(*tensors: Tensor | None) -> None:
             x = _functorch.get_unwrapped(x)
 
 
+def _parsed(line: str) -> tuple[str, dict[str, str], str]:
+    """The name of an operator, the types of its arguments by their names, and its result."""
+    name, _, text = line.partition("(")
+    arguments, _, returns = text.rpartition(") -> ")
+    types = {}
+    for each in arguments.split(", "):
+        type_, _, argument = each.rpartition(" ")
+        types[argument] = type_ or ARGUMENTS[argument].type
+    return name, types, returns
+
+
 def define(
     line: str,
     result: Callable[[Any], Any],
@@ -96,14 +107,9 @@ def define(
     crosses as `NOTHING`. The call goes to run at once where the dispatcher would do nothing else
     (`is_direct`), which is half the time of a small product.
     """
-    name, _, text = line.partition("(")
-    listed, _, returns = text.rpartition(") -> ")
-    types = {
-        each.split()[-1]: each.rpartition(" ")[0] or ARGUMENTS[each].type
-        for each in listed.split(", ")
-    }
+    name, types, returns = _parsed(line)
     Arguments = namedtuple(name.lstrip("_"), types)  # type: ignore[misc]
-    known = {each: ARGUMENTS[each] for each in listed.split(", ") if " " not in each}
+    known = {x: ARGUMENTS[x] for x in types if x in ARGUMENTS and ARGUMENTS[x].type == types[x]}
     checks = [each.check for each in known.values() if each.check is not None]
     row_parts = {i: known[x].part for i, x in enumerate(types) if x in known}
     parts = {i: part for i, part in row_parts.items() if part is not None}
