@@ -131,8 +131,9 @@ class Rounding(NamedTuple):
     x: float16, bfloat16, float32 or float64, any strides, not empty.
     quantizer: ``Quantizer.to_ints()``.
     seed, role, site: of the draws; the seed is None where nothing is stochastic.
-    out: of x's shape, any strides, not overlapping x, of a dtype that holds every value of the
-        format; None writes no values, and then there are counts or parts.
+    out: of x's shape, any strides, of a dtype that holds every value of the format. It does not
+        overlap x, or is x itself where the format takes no scale. None writes no values, and then
+        there are counts or parts.
     counts: int64, contiguous, `COUNTS` or `COUNTS` + `BINS` elements on x's device, to which the
         counts of `reference.counting` are added.
     limits: float64, contiguous, on x's device. Of an affine format the low and the high end of
