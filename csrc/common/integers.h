@@ -64,13 +64,15 @@ struct InAccumulator {
   static constexpr int kBlock = 32;
   static constexpr int kAlignedBits = 33;
   static constexpr int kOuterRounding = 34;
-  static constexpr int kPlain = 35;
-  static constexpr int kLeft = 35;
-  static constexpr int kRight = 43;
-  static constexpr int kHasLeastExponent = 51;
-  static constexpr int kLeastExponent = 52;
-  static constexpr int kInterleaved = 53;
-  static constexpr int kAll = 54;
+  static constexpr int kScaleOrder = 35;
+  static constexpr int kGroup = 36;
+  static constexpr int kPlain = 37;
+  static constexpr int kLeft = 37;
+  static constexpr int kRight = 45;
+  static constexpr int kHasLeastExponent = 53;
+  static constexpr int kLeastExponent = 54;
+  static constexpr int kInterleaved = 55;
+  static constexpr int kAll = 56;
 };
 
 }  // namespace lpk

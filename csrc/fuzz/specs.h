@@ -162,13 +162,14 @@ struct AccumulatorSpec {
     all[33] = aligned_bits;
     all[34] = static_cast<int64_t>(has_outer_rounding ? outer_rounding : rounding);
     if (!has_operands) return all;
+    using In = lpk::InAccumulator;
     for (int i = 0; i < lpk::kFormatInts; ++i) {
-      all[35 + i] = left[i];
-      all[43 + i] = right[i];
+      all[In::kLeft + i] = left[i];
+      all[In::kRight + i] = right[i];
     }
-    all[51] = has_least;
-    all[52] = least_exponent;
-    all[53] = interleaved;
+    all[In::kHasLeastExponent] = has_least;
+    all[In::kLeastExponent] = least_exponent;
+    all[In::kInterleaved] = interleaved;
     return all;
   }
 

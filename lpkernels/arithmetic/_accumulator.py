@@ -10,8 +10,6 @@ from lpkernels.arithmetic.integers import (
     SCALE,
     SCALE_ORDERS,
     InAccumulator,
-    chunk_from_int,
-    chunk_to_int,
 )
 from lpkernels.arithmetic.text import PlainValues, options_of, whole, written_options
 from lpkernels.formats import (
@@ -342,10 +340,11 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """35 integers: order, chunk (`integers.chunk_to_int`), rounding, product_rounding,
-        random_bits, rng, has_product, has_outer, then the eight each of fmt, product (zeros if
-        none), outermost, then block (0: none), aligned_bits, outermost_rounding; with operands 19
-        more: the eight each of left and right, has_least_exponent, least_exponent, interleaved."""
+        """37 integers: order, chunk (0: none, or chunks end where scales change), rounding,
+        product_rounding, random_bits, rng, has_product, has_outer, then the eight each of fmt,
+        product (zeros if none), outermost, then block (0: none), aligned_bits, outermost_rounding,
+        scale_order (0: no chunks by scale), group (0: none); with operands 19 more: the eight each
+        of left and right, has_least_exponent, least_exponent, interleaved."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
@@ -356,7 +355,7 @@ class Accumulator(PlainValues):
             of_operands = (*left, *right, int(least is not None), least or 0, self.interleaved)
         return (
             ORDERS.index(self.order),
-            chunk_to_int(self.chunk, self.scale_order, self.group),
+            self.chunk if isinstance(self.chunk, int) else 0,
             ROUNDINGS.index(self.rounding),
             ROUNDINGS.index(self.product_rounding),
             self.random_bits,
@@ -369,6 +368,8 @@ class Accumulator(PlainValues):
             self.block or 0,
             self.aligned_bits or 0,
             ROUNDINGS.index(self.outermost_rounding),
+            1 + SCALE_ORDERS.index(self.scale_order) if self.chunk == SCALE else 0,
+            self.group or 0,
             *of_operands,
         )
 
@@ -441,10 +442,10 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
     at = InAccumulator
     if len(ints) not in (at.PLAIN, at.ALL):
         raise ValueError(
-            f"accumulator_from_ints: expected the 35 integers of Accumulator.to_ints(), or "
+            f"accumulator_from_ints: expected the {at.PLAIN} integers of Accumulator.to_ints(), or "
             f"{at.ALL} with operands, got {ints}"
         )
-    has_outer, of_operands = ints[at.HAS_OUTER], {}
+    has_outer, order, of_operands = ints[at.HAS_OUTER], ints[at.SCALE_ORDER], {}
     if len(ints) == at.ALL:
         of_operands = {
             "operands": (format_from_ints(ints[at.LEFT]), format_from_ints(ints[at.RIGHT])),
@@ -456,7 +457,9 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
         ROUNDINGS[ints[at.ROUNDING]],
         product=format_from_ints(ints[at.PRODUCT]) if ints[at.HAS_PRODUCT] else None,
         product_rounding=ROUNDINGS[ints[at.PRODUCT_ROUNDING]],
-        **chunk_from_int(ints[at.CHUNK]),
+        chunk=SCALE if order else ints[at.CHUNK] or None,
+        scale_order=SCALE_ORDERS[max(order - 1, 0)],
+        group=ints[at.GROUP] or None,
         outer=format_from_ints(ints[at.OUTER]) if has_outer else None,
         outer_rounding=ROUNDINGS[ints[at.OUTER_ROUNDING]] if has_outer else None,
         order=ORDERS[ints[at.ORDER]],

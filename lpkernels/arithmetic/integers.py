@@ -2,8 +2,6 @@
 reads them: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
 """
 
-from typing import Any
-
 from lpkernels.formats.integers import Ints as Ints
 
 #: Values of acc[InAccumulator.ORDER]: positions in lpkernels.arithmetic.ORDERS.
@@ -36,33 +34,19 @@ class InAccumulator:
     PRODUCT = slice(16, 24)
     OUTER = slice(24, 32)
     BLOCK, ALIGNED_BITS, OUTER_ROUNDING = 32, 33, 34
-    PLAIN = 35
-    LEFT = slice(35, 43)
-    RIGHT = slice(43, 51)
-    HAS_LEAST_EXPONENT, LEAST_EXPONENT, INTERLEAVED = 51, 52, 53
-    ALL = 54
+    #: 1 plus the position in SCALE_ORDERS, 0 unless chunks end where scales change; the products
+    #: that a unit sums at once before scales, or 0.
+    SCALE_ORDER, GROUP = 35, 36
+    PLAIN = 37
+    LEFT = slice(37, 45)
+    RIGHT = slice(45, 53)
+    HAS_LEAST_EXPONENT, LEAST_EXPONENT, INTERLEAVED = 53, 54, 55
+    ALL = 56
 
 
-def chunk_to_int(chunk: int | str | None, scale_order: str, group: int | None) -> int:
-    """acc[InAccumulator.CHUNK]: the length of chunks, or 0; below 0 where scales enter the sum: -1
-    minus the position of the scale order, and below these minus the group."""
-    if group is not None:
-        return -len(SCALE_ORDERS) - group
-    return -1 - SCALE_ORDERS.index(scale_order) if isinstance(chunk, str) else chunk or 0
-
-
-def chunk_from_int(value: int) -> dict[str, Any]:
-    """The arguments of an Accumulator that `chunk_to_int` has read."""
-    if value >= 0:
-        return {"chunk": value or None}
-    if value < -len(SCALE_ORDERS):
-        return {"group": -len(SCALE_ORDERS) - value}
-    return {"chunk": SCALE, "scale_order": SCALE_ORDERS[-1 - value]}
-
-
-def group_of(acc: Ints) -> int:
-    """The group of an accumulator; 0 without one."""
-    return max(0, -len(SCALE_ORDERS) - acc[InAccumulator.CHUNK])
+def sums_by_scale(acc: Ints) -> bool:
+    """Whether the scales of the operands enter the sum."""
+    return acc[InAccumulator.SCALE_ORDER] > 0 or acc[InAccumulator.GROUP] > 0
 
 
 def has_running_sum(acc: Ints) -> bool:

@@ -22,7 +22,7 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.arithmetic.integers import group_of
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import DrawKey, How, Parts, Product, Rounding, Scales, Update
 from lpkernels.formats import AffineFormat, BlockFormat, Number, format_from_ints
 from lpkernels.formats.integers import Ints
@@ -131,7 +131,7 @@ class ReferenceBackend:
         operand_scales = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
         call = (_array(product.left), _array(product.right), operand_scales, acc)
         start = None if initial is None else _array(initial)
-        if group_of(how.acc):
+        if how.acc[InAccumulator.GROUP]:
             return twin.matmul_grouped(*call, initial=start)
         return twin.matmul_scaled(*call, seed=_seed(how.seed, how.role), initial=start)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, get_num_threads
 
 from lpkernels import _build
-from lpkernels.arithmetic.integers import InAccumulator, InQuantizer, group_of
+from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.backends import (
     COUNTS,
     KINDS,
@@ -196,7 +196,9 @@ class CpuBackend:
 
     def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         if scales is not None:
-            multiply = self._multiply_grouped if group_of(how.acc) else self._multiply_scaled
+            multiply = (
+                self._multiply_grouped if how.acc[InAccumulator.GROUP] else self._multiply_scaled
+            )
             return multiply(product, how, scales)
         kind, left, right, shape, conv, bias, initial = product
         acc, seed, role, (left_rule, right_rule, result_rule) = how
@@ -258,7 +260,7 @@ class CpuBackend:
                 batch_offsets(of_cols, out.shape[:-2]),
             )
         initial = _contiguous(product.initial)
-        order = -how.acc[InAccumulator.CHUNK] if scales.float32 else 0
+        order = how.acc[InAccumulator.SCALE_ORDER] if scales.float32 else 0
         pointers = [x.data_ptr() for x in (of_rows, of_cols, *places)]
         self._c().multiply_scaled(
             left.data_ptr(),
@@ -301,7 +303,7 @@ class CpuBackend:
         ]
         tall = rows * math.prod(lead) // batch
         sizes = [batch, tall, cols, length, scales.left_size, scales.right_size]
-        sizes += [group_of(how.acc), scales.least]
+        sizes += [how.acc[InAccumulator.GROUP], scales.least]
         pointers = [_pointer(x) for x in tensors]
         self._c().multiply_grouped(pointers, sizes, how.acc, get_num_threads())
         return out

@@ -16,7 +16,7 @@ from lpkernels.arithmetic import (
     Recipe,
     as_accumulator,
 )
-from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
+from lpkernels.arithmetic.integers import InQuantizer, sums_by_scale
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
 from lpkernels.functional.layer import widened_all
@@ -116,7 +116,7 @@ def matmul(
     if not direct:
         _checks.operands("matmul", a=left, b=right)
     shape = result_shape(left, right)
-    if sums.how.acc[InAccumulator.CHUNK] < 0 and not scaled:
+    if sums_by_scale(sums.how.acc) and not scaled:
         raise ValueError(
             f"matmul: acc={acc} takes operands with scales, and neither operand has scales; pass "
             "lp.scaled(a, fmt), or an accumulator without chunk='scale' and group"

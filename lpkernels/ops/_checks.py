@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.integers import InAccumulator, InQuantizer, group_of
+from lpkernels.arithmetic.integers import InAccumulator, InQuantizer, sums_by_scale
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import KINDS, NOT_FUSED, How, Product, Scales, matmul_of
 from lpkernels.formats.grids import grid_shape, misfit
@@ -184,7 +184,7 @@ def operands(op: str, first: Tensor, second: Tensor) -> None:
 
 def product(product: Product, how: How, scales: Scales | None) -> None:
     """Refuses a product that the kernels do not know."""
-    kind, by_scale = product.kind, how.acc[InAccumulator.CHUNK] < 0
+    kind, by_scale = product.kind, sums_by_scale(how.acc)
     operands(kind, product.left, product.right)
     if scales is not None:
         return _by_scale(product, scales, how)
@@ -197,8 +197,8 @@ def _by_scale(product: Product, scales: Scales, how: How) -> None:
     alone = product.kind == "matmul" and product.bias is None and how.fused == NOT_FUSED
     require(alone, op, "a matmul without a bias, with nothing fused", product.kind)
     _matmul(product)
-    require(how.acc[InAccumulator.CHUNK] < 0, op, "chunk='scale', or groups", how.acc)
-    group = group_of(how.acc)
+    require(sums_by_scale(how.acc), op, "chunk='scale', or groups", how.acc)
+    group = how.acc[InAccumulator.GROUP]
     for size in (scales.left_size, scales.right_size) if group else ():
         require(size % group == 0, op, f"scales that change between groups of {group}", size)
     length = product.left.size(-1)

@@ -48,7 +48,7 @@ TABLE_NAME = "table"
 NOTHING = (0, 0)
 # The length of a row: the number of its description's integers, these integers, and zeros. An
 # accumulator with operands has the longest description.
-ROW = 55
+ROW = 1 + InAccumulator.ALL
 # How many descriptions of a kind are remembered.
 _MOST = 4096
 _VALUE_BITS = 32

@@ -15,7 +15,6 @@ from lpkernels.arithmetic.integers import (
     NATIVE,
     SEQUENTIAL,
     InAccumulator,
-    group_of,
     has_running_sum,
 )
 from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
@@ -69,7 +68,7 @@ def _rounded(x: Tensor, quantizer: Ints, backend: str) -> Tensor:
 
 def _multiply_scaled(product: Product, how: How, backend: str, scales: Scales) -> Tensor:
     acc, order = tuple(how.acc), InAccumulator.ORDER
-    if group_of(acc):
+    if acc[InAccumulator.GROUP]:
         chosen = backends.select(backend, "matmul_grouped", product.left.device)
         return chosen.multiply(product, how._replace(acc=acc), scales)
     rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])

@@ -60,8 +60,8 @@ def ints(fmt: str) -> tuple[int, ...]:
     (ALIGNED, [(AT.BLOCK, 32), (AT.ALIGNED_BITS, 13), (AT.LEFT, ints("e4m3"))]),
     (ALIGNED, [(AT.RIGHT, ints("e5m2")), (AT.HAS_LEAST_EXPONENT, 1), (AT.LEAST_EXPONENT, -20)]),
     (ALIGNED, [(AT.INTERLEAVED, 2)]),
-    (lp.accumulator("model_b200_nvf4"), [(AT.CHUNK, -3 - 16), (AT.BLOCK, 64)]),
-    (lp.accumulator("fp32_chunkscale:scale_order=right"), [(AT.CHUNK, -3)]),
+    (lp.accumulator("model_b200_nvf4"), [(AT.GROUP, 16), (AT.BLOCK, 64)]),
+    (lp.accumulator("fp32_chunkscale:scale_order=right"), [(AT.CHUNK, 0), (AT.SCALE_ORDER, 3)]),
 )
 def test_a_named_position_holds_its_value(described: Any, held: list[tuple[Any, Any]]) -> None:
     integers = described.to_ints()

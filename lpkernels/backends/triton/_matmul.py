@@ -37,10 +37,10 @@ def multiply_matrices(work: Matrices, how: How, scales: Scales | None) -> None:
     if scales is not None:
         cuts = tuple(segments(left.shape[-1], scales.left_size, scales.right_size))
         longest = max((end - start for start, end in cuts), default=1)
-        acc, at = how.acc, InAccumulator.CHUNK
-        order = -acc[at] if scales.float32 else EXACT_SCALES
+        acc, at = how.acc, InAccumulator
+        order = acc[at.SCALE_ORDER] if scales.float32 else EXACT_SCALES
         sums = _with_scales(sums, cuts, scales, order, work.out.shape)
-        how = how._replace(acc=(*acc[:at], longest, *acc[at + 1 :]))
+        how = how._replace(acc=(*acc[: at.CHUNK], longest, *acc[at.CHUNK + 1 :]))
     facts = new_facts(left.device)
     rows = pack_operand(left, batch, facts[0], how.fused.left)
     cols = pack_operand(right.mT, batch, facts[1], how.fused.right)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, group_of
+from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, sums_by_scale
 from lpkernels.formats import parse_format
 from lpkernels.formats.integers import (
     FP32_SCALE,
@@ -91,7 +91,7 @@ def multiply(
     the outer sum; a bias and the rounding of the result come after.
     """
     left, right = pair
-    by_scale = how.acc[InAccumulator.CHUNK] < 0
+    by_scale = sums_by_scale(how.acc)
     after = left.total is not None or right.total is not None
     if not by_scale and not after:
         return run.multiply(product, how, backend)
@@ -100,7 +100,8 @@ def multiply(
     if not by_scale:
         y = run.multiply(alone, sums, backend)
     elif product.conv is None:
-        y = run.multiply(alone, sums, backend, _scales(pair, product, group_of(sums.acc)))
+        scales = _scales(pair, product, sums.acc[InAccumulator.GROUP])
+        y = run.multiply(alone, sums, backend, scales)
     else:
         y = run.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
     y = _times(y, left.total, right.total, backend, run) if after else y
@@ -115,7 +116,8 @@ def multiply(
 def one_chunk(acc: Ints) -> Ints:
     """An accumulator that takes scales, for a sum in which no scale changes."""
     at, ints = InAccumulator, list(acc)
-    ints[at.CHUNK] = 0 if group_of(acc) else _WHOLE
+    ints[at.CHUNK] = 0 if acc[at.GROUP] else _WHOLE
+    ints[at.SCALE_ORDER] = ints[at.GROUP] = 0
     if ints[at.ORDER] == NATIVE:
         # Exact in any order, so also in that of k.
         ints[at.ORDER] = SEQUENTIAL
