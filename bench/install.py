@@ -6,7 +6,8 @@ processes, the objects that were compiled, with the sum of their seconds in the 
 megabytes of the module. The parts:
 
     demo    make demo
-    pip     what README.md says to type: pip install torch, then pip install '.[lab]'
+    readme  what README.md says to type: pip install --no-compile torch, then '.[lab]'
+    pip     the same without --no-compile: pip makes byte code of all modules of all packages
     test    make test, and with --without-nvcc as if nvcc were not installed
 
 Records are appended to bench/results/install.jsonl. Other work on the machine takes its share of
@@ -30,10 +31,12 @@ from lpkernels import schemas
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "install.jsonl"
-PIP = ".venv/bin/python -m pip install"
+VENV, PIP = "python3 -m venv .venv", ".venv/bin/python -m pip install"
+QUICK = f"{PIP} --no-compile"
 PARTS = {
     "demo": "make demo",
-    "pip": f"python3 -m venv .venv && {PIP} -c constraints.txt torch && {PIP} '.[lab]'",
+    "readme": f"{VENV} && {QUICK} -c constraints.txt torch && {QUICK} '.[lab]'",
+    "pip": f"{VENV} && {PIP} -c constraints.txt torch && {PIP} '.[lab]'",
     "test": "make test",
 }
 
@@ -70,7 +73,7 @@ def measured(part: str, clone: Path, environment: dict[str, str]) -> dict[str, A
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[1])
-    parser.add_argument("--parts", nargs="*", default=["demo", "pip"], choices=list(PARTS))
+    parser.add_argument("--parts", nargs="*", default=["demo", "readme"], choices=list(PARTS))
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--without-nvcc", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
