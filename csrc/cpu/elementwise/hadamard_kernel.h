@@ -72,19 +72,18 @@ LPK_HD void multiply_sylvester(D* v) {
 }
 
 // y rounded to bfloat16's places, but for the sign of zero: a number with its last place there is
-// added, and taken away.
+// subtracted, and added again.
 template <class D>
 LPK_HD D as_bfloat16(D y) {
   using L = Lanes<D>;
   using I = typename L::Bits;
-  constexpr int64_t kExponent = 0x7ff0000000000000;
-  // Times 2^45 and a half more: a double has 52 places, and bfloat16 has 7. The least places are
-  // 2^-133.
-  constexpr int64_t kBeyond = (int64_t{45} << 52) + (int64_t{1} << 51);
-  constexpr double kLeast = 1.5 * 0x1p-81;
+  // Times -2^45 and a half more: a double has 52 places, and bfloat16 has 7. The least places are
+  // 2^-133. The sign keeps the sum within 64 bits where y is infinite or NaN.
+  constexpr int64_t kBeyond = kSignBit + (int64_t{45} << 52) + (int64_t{1} << 51);
+  constexpr double kLeast = -1.5 * 0x1p-81;
   const I bits = L::bits(y);
-  const D own = L::value((bits & kExponent) + kBeyond);
-  const D places = own > kLeast ? own : D{} + kLeast;
+  const D own = L::value((bits & kExponentBits) + kBeyond);
+  const D places = own < kLeast ? own : D{} + kLeast;
   return (y + places) - places;
 }
 
