@@ -106,8 +106,8 @@ def by_batch(
 
 
 def five(strides: Sequence[int]) -> Sequence[int]:
-    """The strides of an image or kernel: two leading dimensions and three spatial ones, of which
-    missing ones stand in front as 0."""
+    """The strides of an image or kernel: two leading dimensions, then three spatial ones. A
+    spatial dimension that the tensor lacks has the stride 0 and stands first."""
     return (*strides[:2], *[0] * (_SPATIAL + 2 - len(strides)), *strides[2:])
 
 

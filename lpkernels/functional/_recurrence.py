@@ -129,7 +129,7 @@ class ProductOfSteps:
         g = torch.cat(self._gradients)
         left = Source(g, {}, {}, operand=None if of_g.own else Operand(g, of_g.fused))
         if of_x.own and entries[0].shape is None:
-            # Rows that were kept themselves are those of which the codes are made.
+            # The codes are made of the rows, which the layer has kept as float32.
             right = Source(entries[0].tensor, {}, {})
         else:
             sources = [entry.source(self.layer, "wgrad", self.w.shape) for entry in entries]

@@ -81,8 +81,8 @@ def by_number(args: Sequence[Any]) -> Sequence[Any]:
 
 
 def crossed(ints: Sequence[int], table: Tensor | None = None, part: slice = _WHOLE) -> Ints:
-    """The integers of a description, as they crossed; from its row if there is a table, of which
-    only a part is meant."""
+    """The integers of a description, as an operator takes them. ints: the integers, or with a table
+    the number of a row; part: the slice of that row to return."""
     if len(ints) == len(NOTHING):
         return ()
     return tuple(ints) if table is None or not ints else _in_row(table, ints[0])[part]

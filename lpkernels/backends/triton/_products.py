@@ -30,20 +30,21 @@ def products(left: Operand, right: Operand, sums: Sums, how: How) -> None:
         roundings = roundings._replace(scale_order=sums.scaling.order)
     problem = Problem(left, right, sums, roundings, constants, acc, start, how.role)
     matrices, m, n, _ = sums.sizes
-    there = processors(device)
+    processor_count = processors(device)
     if acc[InAccumulator.ORDER] == NATIVE:
-        return _native.launch(problem, there)
-    tile = exact_tile(m, n, matrices, there)
+        return _native.launch(problem, processor_count)
+    tile = exact_tile(m, n, matrices, processor_count)
     if len(acc) > InAccumulator.PLAIN:
         return units.launch(problem, tile)
     if not has_running_sum(acc):
-        return orders.launch(problem, tile, there)
-    _running_sums(problem, tile, there)
+        return orders.launch(problem, tile, processor_count)
+    _running_sums(problem, tile, processor_count)
 
 
-def _running_sums(problem: Problem, last: Tile, there: int) -> None:
+def _running_sums(problem: Problem, last: Tile, processor_count: int) -> None:
     """Runs the certified kernels, each with its own tile, and then the last kernel, which has the
-    tile ``last`` unless it adds the sums of chunks. there: how many programs fill the device."""
+    tile ``last`` unless it adds the sums of chunks. processor_count: how many
+    programs fill the device."""
     sums = problem.sums
     matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None
@@ -58,9 +59,9 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     most = [
         largest(stages.largest_tile(group, problem.roundings, sums.swapped)) for group in sharing
     ]
-    tiles = certified_tiles(m, n, matrices, there, most, chunks, sharing)
+    tiles = certified_tiles(m, n, matrices, processor_count, most, chunks, sharing)
     programs = problem.programs(tiles[0].bm, tiles[0].bn)
-    shared = share(chunks, chunk, tiles[0], programs, there)
+    shared = share(chunks, chunk, tiles[0], programs, processor_count)
     stages.launch(problem, sharing, tuple(tiles), last, shared)
 
 
