@@ -51,7 +51,7 @@ def stages(**options: Any) -> PFQ:
 
 def with_bits(technique: Any) -> Any:
     """The state, and the bits that its target was given last."""
-    return saved(technique), technique._targets[0].thing.calls[-1]
+    return saved(technique), technique._targets[""].calls[-1]
 
 
 def promoter(threshold: float = 0.01) -> Promoter:
@@ -117,7 +117,7 @@ TECHNIQUES = {
             (stages(stages=[(3, 6), (4, 6)]).state_dict(), "stages: expected"),
             *(
                 ({**stages().state_dict(), **wrong}, f"{next(iter(wrong))}: expected")
-                for wrong in ({"stage": 4}, {"period_steps": 2}, {"window": ["x"]}, {"steps": -1})
+                for wrong in ({"stage": 4}, {"period_steps": 3}, {"window": ["x"]}, {"steps": -1})
             ),
         ],
         with_bits,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.techniques import checks
-from lpkernels.techniques.cpt.schedule import Precision, bitops_of, width
+from lpkernels.techniques.cpt.schedule import Precision, bitops, width
 from lpkernels.techniques.cpt.scheduler import Formats, PrecisionSetter, Targets
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
@@ -60,7 +60,7 @@ class PFQ(PrecisionSetter):
     """
 
     _settings = ("stages", "period", "eps", "decay")
-    _progress = ("stage", "window", "first_losses", "period_steps", "_sum", "steps", "_bitops")
+    _progress = ("stage", "window", "first_losses", "period_steps", "sum", "steps", "_bitops")
 
     def __init__(
         self,
@@ -84,8 +84,9 @@ class PFQ(PrecisionSetter):
         #: The last mean losses since the turning point, and the first of the run.
         self.window: list[float] = []
         self.first_losses: list[float] = []
-        # The sum of the losses of this period, on the device of the losses, and of all costs.
-        self._sum: float | Tensor = 0.0
+        #: The sum of the losses of this period, on the device of the losses.
+        self.sum: float | Tensor = 0.0
+        # The sum of the costs of all steps.
         self._bitops = 0.0
         self._set_stage()
 
@@ -117,29 +118,38 @@ class PFQ(PrecisionSetter):
             loss = loss.detach().to(torch.float64).reshape(())
         else:
             loss = checks.real("step: loss", loss)
-        self.count(1)
-        self._sum, self.period_steps = self._sum + loss, self.period_steps + 1
-        if self.period_steps == self.period:
-            mean = float(self._sum) / self.period
-            self._sum, self.period_steps = 0.0, 0
-            self.look(mean)
+        self.count_step()
+        self.sum = self.sum + loss
+        if self.is_due:
+            self.look(float(self.sum) / self.period)
+
+    def count_step(self) -> None:
+        """Adds the cost of a training step at the bits of now; `step` does it too. The step's loss
+        is then to be added to `sum`."""
+        self.steps += 1
+        self.period_steps += 1
+        self._bitops += self._cost_of_step
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the period is complete, so that its mean loss is to be looked at."""
+        return self.period_steps == self.period
 
     def look(self, loss: float) -> None:
-        """Takes the mean loss of a whole period, where `count` was told its training steps."""
-        value = float(loss)
-        if self.at_highest or not math.isfinite(value):
+        """Takes the mean loss of a whole period; the next period begins."""
+        self.sum, self.period_steps = 0.0, 0
+        if self.at_highest or not math.isfinite(loss):
             return
         if len(self.first_losses) < _FIRST:
-            self.first_losses.append(value)
-        self.window = [*self.window, value][-_WINDOW:]
+            self.first_losses.append(loss)
+        self.window = [*self.window, loss][-_WINDOW:]
         if len(self.window) == _WINDOW and self._is_flat():
             self.stage, self.window = self.stage + 1, []
             self._set_stage()
 
-    def count(self, steps: int) -> None:
-        """Adds the cost of training steps at the bits of now; `step` does it too."""
-        self.steps += checks.whole("steps", steps, 0)
-        self._bitops += steps * bitops_of(self.precision)
+    @property
+    def _cost_of_step(self) -> float:
+        return bitops(*self.stages[self.stage])
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any.
@@ -148,7 +158,7 @@ class PFQ(PrecisionSetter):
         """
         if kind != "bitops":
             raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        return self._bitops / self.steps if self.steps else bitops_of(self.precision)
+        return self._bitops / self.steps if self.steps else self._cost_of_step
 
     def _is_flat(self) -> bool:
         scale = abs(math.fsum(self.first_losses) / len(self.first_losses))
@@ -158,7 +168,7 @@ class PFQ(PrecisionSetter):
     def _resume(self) -> None:
         label = "load_state_dict"
         checks.whole(f"{label}: stage", self.stage, 0, len(self.stages) - 1)
-        checks.whole(f"{label}: period_steps", self.period_steps, 0, self.period - 1)
+        checks.whole(f"{label}: period_steps", self.period_steps, 0, self.period)
         checks.whole(f"{label}: steps", self.steps, 0)
         checks.finite(f"{label}: window", self.window)
         checks.finite(f"{label}: first_losses", self.first_losses)

@@ -52,9 +52,9 @@ def recalibrate(
         around = bits.at()
     elif bits is not None:
         bits = width("bits", bits)
-        for target in find_targets("recalibrate", model):
-            if hasattr(target.thing, "set_precision"):
-                target.thing.set_precision(bits, bits)
+        for target in find_targets("recalibrate", model).values():
+            if hasattr(target, "set_precision"):
+                target.set_precision(bits, bits)
     buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
     with around, attributes_kept(model.modules()), torch.no_grad():

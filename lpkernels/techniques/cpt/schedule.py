@@ -159,31 +159,26 @@ class Schedule:
         Raises: TypeError, ValueError: no such step or total; see `check`.
         """
         self.check(total)
-        step = checks.whole("step", step, 0)
-        if step < self.warmup or step >= total:
-            return self.highest
-        step, steps = step - self.warmup, total - self.warmup
-        if self.shuffled:
-            step = int(_order(steps, self.seed)[step])
-        return self._in_order(step, steps)
+        return self._bits(checks.whole("step", step, 0), total)
 
     def plan(self, total: int) -> np.ndarray:
         """bits_at of every step: (total,) int64."""
         self.check(total)
-        steps = total - self.warmup
-        order = _order(steps, self.seed).tolist() if self.shuffled else range(steps)
-        bits = [self.highest] * self.warmup + [self._in_order(step, steps) for step in order]
-        return np.array(bits, np.int64)
+        return np.array([self._bits(step, total) for step in range(total)], np.int64)
 
-    def _in_order(self, step: int, steps: int) -> int:
-        """The bits of a step after the warm-up, without shuffling."""
+    def _bits(self, step: int, total: int) -> int:
+        if not self.warmup <= step < total:
+            return self.highest
+        step, steps = step - self.warmup, total - self.warmup
+        if self.shuffled:
+            step = int(_order(steps, self.seed)[step])
         if self.remainder == "stretch":
             cycle, numerator = divmod(step * self.cycles, steps)
             return _within(self, cycle % 2, numerator, steps)
         length = steps // self.cycles
-        if self.remainder == "hold_max" and step >= self.cycles * length:
-            return self.highest
         cycle, numerator = divmod(step, length)
+        if self.remainder == "hold_max" and cycle >= self.cycles:
+            return self.highest
         return _within(self, cycle % 2, numerator, length)
 
 
@@ -277,13 +272,6 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
     checked = (width(f"bitops: {name}", bits) for name, bits in named.items())
     b, g, w = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
     return (w * b + w * g + b * g) / (3 * _MOST_BITS**2)
-
-
-@lru_cache(maxsize=1 << 12)
-def bitops_of(precision: Precision) -> float:
-    """bitops of a precision with forward and backward bits."""
-    assert precision.forward is not None and precision.backward is not None
-    return bitops(precision.forward, precision.backward, weight_bits=precision.weight)
 
 
 def adder_bits(accumulator: Accumulator) -> float:

@@ -3,7 +3,7 @@ by a plan that is made in advance."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from lpkernels.techniques.cpt.schedule import (
     Precision,
     Schedule,
     adder_bits,
-    bitops_of,
+    bitops,
     width,
     widths,
 )
@@ -31,11 +31,9 @@ T = TypeVar("T")
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
 #: None: nothing is set.
 Targets = Any
-#: Widths to formats: a table, a text with {bits} in it such as "fixed{bits}_f4", a function, or a
-#: name of TABLES.
-Formats = Mapping[int, Format | str] | Callable[[int], Format | str] | str
-#: Mantissa bits to accumulators: a table, a text with {bits} in it, or a function.
-Accumulators = Mapping[int, Accumulator | str] | Callable[[int], Accumulator | str] | str
+#: Widths to formats: a table, a text with {bits} in it such as "fixed{bits}_f4", or a name of
+#: TABLES.
+Formats = Mapping[int, Format | str] | str
 #: (lowest, highest), one number, or a schedule with settings of its own.
 Bits = tuple[int, int] | int | Schedule
 
@@ -52,75 +50,55 @@ TABLES: Mapping[str, Mapping[int, str]] = {
     }
 }
 
-_TRACKS = Precision._fields
+
+def _is_function(target: Any) -> bool:
+    return not any(hasattr(target, setter) for setter in ("set_precision", "set_accumulator"))
 
 
-@dataclass(frozen=True)
-class Target:
-    """A module, an object or a function whose precision a schedule sets.
-
-    name: of the module in its model, "" for a function.
-    thing: has set_precision, set_accumulator or both; or is a function.
-    """
-
-    name: str
-    thing: Any
-
-    @property
-    def is_function(self) -> bool:
-        return not _has_setter(self.thing)
-
-    @cached_property
-    def rounds(self) -> bool:
-        """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
-        return getattr(self.thing, "precision", None) != (None, None)
-
-    def __str__(self) -> str:
-        kind = getattr(self.thing, "__name__", type(self.thing).__name__)
-        return f"target {self.name!r} ({kind})" if self.name else f"target {kind}"
+def _rounds(target: Any) -> bool:
+    """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
+    return getattr(target, "precision", None) != (None, None)
 
 
-def _has_setter(thing: Any) -> bool:
-    return any(hasattr(thing, setter) for setter in ("set_precision", "set_accumulator"))
-
-
-def find_targets(label: str, targets: Targets) -> list[Target]:
-    """All targets, by the names that their modules have.
+def find_targets(label: str, targets: Targets) -> dict[str, Any]:
+    """All modules, objects and functions whose precision is to be set, by the names that modules
+    have in their model and members in their list.
 
     Raises:
         TypeError: neither a module, an object with set_precision, a function, nor several.
         ValueError: a model in which nothing has a precision to set, or an empty list.
     """
     if targets is None:
-        return []
+        return {}
     if isinstance(targets, list | tuple):
-        members = [
-            replace(target, name=f"{index}.{target.name}".rstrip("."))
+        members = {
+            f"{index}.{name}".rstrip("."): target
             for index, member in enumerate(targets)
-            for target in find_targets(label, member)
-        ]
+            for name, target in find_targets(label, member).items()
+        }
         if not members:
             raise ValueError(f"{label}: expected at least one target, got none")
         return members
     if isinstance(targets, Module):
         # A layer of lpkernels with the recipe of torch's own arithmetic stays so.
-        layers = [
-            Target(name, module)
+        layers = {
+            name: module
             for name, module in targets.named_modules()
-            if _has_setter(module) and not (isinstance(module, Emulated) and module.recipe.is_torch)
-        ]
+            if not _is_function(module)
+            if not (isinstance(module, Emulated) and module.recipe.is_torch)
+        }
         if not layers:
             raise ValueError(
                 f"{label}: no module of {type(targets).__name__} has a precision to set; convert "
                 "the model to a recipe that rounds, or give modules with set_precision"
             )
         return layers
-    if not (_has_setter(targets) or callable(targets)):
+    if _is_function(targets) and not callable(targets):
         raise TypeError(
             f"{label}: expected a model, an object with set_precision(forward_bits, backward_bits),"
             f" a function of these, or a list of such, got {type(targets).__name__}"
         )
-    return [Target("", targets)]
+    return {"": targets}
 
 
 @contextmanager
@@ -158,19 +136,20 @@ class PrecisionSetter(Stateful):
         *,
         eval_bits: int | None,
         formats: Formats | None,
-        accumulators: Accumulators = "e8m{bits}",
+        accumulators: Mapping[int, Accumulator | str] | str = "e8m{bits}",
     ) -> None:
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
         self._targets = find_targets(type(self).__name__, targets)
+        self._rounding = {name for name, target in self._targets.items() if _rounds(target)}
         self._highest = levels[-1]
         self._formats: Mapping[int, Format] | None = None
         if formats is not None:
-            by_name = TABLES.get(formats, formats) if isinstance(formats, str) else formats
+            rule = TABLES.get(formats, formats) if isinstance(formats, str) else formats
             used = {bits for level in levels for bits in (level.forward, level.weight)}
             # The backward pass may have a rule of its own; only a pattern gives its widths too.
-            if isinstance(by_name, str):
+            if isinstance(rule, str):
                 used |= {level.backward for level in levels}
-            self._formats = _table("formats", by_name, used | {self.eval_bits}, as_format)
+            self._formats = _table("formats", rule, used | {self.eval_bits}, as_format)
         self._accumulators = _table(
             "accumulators", accumulators, {level.accumulator for level in levels}, as_accumulator
         )
@@ -194,39 +173,40 @@ class PrecisionSetter(Stateful):
 
         Raises: ValueError: a target refuses one.
         """
-        if self._highest.forward is not None and self._targets:
-            if not any(target.rounds for target in self._targets):
-                raise ValueError(
-                    f"{type(self).__name__}: no target rounds its operands, so that there are no "
-                    "bits to set; give the layers such a recipe"
-                )
-        objects = [target for target in self._targets if not target.is_function]
-        with attributes_kept([target.thing for target in objects]):
-            for target, level in product(objects, levels):
-                self._apply(target, level)
+        if self._highest.forward is not None and self._targets and not self._rounding:
+            raise ValueError(
+                f"{type(self).__name__}: no target rounds its operands, so that there are no bits "
+                "to set; give the layers such a recipe"
+            )
+        objects = {name: x for name, x in self._targets.items() if not _is_function(x)}
+        with attributes_kept(objects.values()):
+            for name, level in product(objects, levels):
+                self._apply(name, level)
 
-    def _apply(self, target: Target, precision: Precision) -> None:
-        thing: Any = target.thing
+    def _apply(self, name: str, precision: Precision) -> None:
+        target = self._targets[name]
         forward, backward, weight, accumulator = precision
         try:
             # Asked for first: without this method nothing is set.
-            set_accumulator: Any = None if accumulator is None else thing.set_accumulator
-            if forward is not None and target.rounds:
-                setter = thing if target.is_function else thing.set_precision
+            set_accumulator: Any = None if accumulator is None else target.set_accumulator
+            if forward is not None and name in self._rounding:
+                setter = target if _is_function(target) else target.set_precision
                 options = {} if self._formats is None else {"formats": self._formats}
                 setter(forward if weight is None else (forward, weight), backward, **options)
             if accumulator is not None:
                 set_accumulator(self._accumulators[accumulator])
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
-            bits = {name: n for name, n in precision._asdict().items() if n is not None}
+            bits = {track: n for track, n in precision._asdict().items() if n is not None}
+            kind = getattr(target, "__name__", type(target).__name__)
+            shown = f"target {name!r} ({kind})" if name else f"target {kind}"
             raise ValueError(
-                f"{type(self).__name__}: {target} does not take {bits} bits: {error}"
+                f"{type(self).__name__}: {shown} does not take {bits} bits: {error}"
             ) from error
 
     def _set(self) -> None:
         """Sets all targets to the precision that holds now."""
-        for target in self._targets:
-            self._apply(target, self.precision if self._inside is None else self._inside)
+        for name in self._targets:
+            self._apply(name, self.precision if self._inside is None else self._inside)
 
     def _move(self, precision: Precision) -> None:
         """Sets the precision of training from now on; a block that is open keeps its own. After an
@@ -273,7 +253,7 @@ class PrecisionSetter(Stateful):
 def _table(
     label: str, rule: Any, used: Iterable[int | None], read: Callable[[Any], T]
 ) -> dict[int, T]:
-    """The value of each width in use, by a rule: a text with {bits}, a table or a function.
+    """The value of each width in use, by a rule: a text with {bits}, or a table.
 
     Raises:
         TypeError: another rule.
@@ -282,13 +262,11 @@ def _table(
     bits_used = sorted({bits for bits in used if bits is not None})
     if isinstance(rule, str) and rule.count("{") == rule.count("{bits}") == 1:
         return {bits: read(rule.format(bits=bits)) for bits in bits_used}
-    if callable(rule):
-        return {bits: read(rule(bits)) for bits in bits_used}
     if not isinstance(rule, Mapping):
         names = f" or a name ({', '.join(TABLES)})" if label == "formats" else ""
         raise (ValueError if isinstance(rule, str) else TypeError)(
             f"{label}: expected a text with {{bits}} in it once, such as 'e8m{{bits}}', a table "
-            f"{{bits: ...}}, a function of the bits{names}, got {rule!r}"
+            f"{{bits: ...}}{names}, got {rule!r}"
         )
     missing = [bits for bits in bits_used if bits not in rule]
     if missing:
@@ -315,19 +293,18 @@ class PrecisionScheduler(PrecisionSetter):
         total_steps: of the whole training.
         bits: of the forward operands, (lowest, highest), a number, or a Schedule. None: only
             accumulators are scheduled.
-        settings: of the schedule, as of Schedule: cycles=32, profile="cosine", form="repeated",
-            reflection="horizontal", remainder="stretch", warmup=0, ...
+        settings: of the schedule, as of Schedule: cycles=32, profile="cosine", ...
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
         weight_bits: of the weights where they differ from `bits`, which are then the inputs' alone;
             for targets that take forward_bits=(input, weight).
         accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
-        accumulators: the accumulator of each number of accumulator_bits: a text with {bits}, a
-            table, or a function.
+        accumulators: the accumulator of each number of accumulator_bits: a text with {bits}, or a
+            table.
         eval_bits: of `at()`; None: the highest.
         formats: the format of each width, for targets whose set_precision takes formats=: a
-            table {bits: format}, a text with {bits}, a function, or a name of cpt.TABLES. The
-            targets' own rule if None.
+            table {bits: format}, a text with {bits}, or a name of cpt.TABLES. The targets' own rule
+            if None.
         last_step: the step before the one that the constructor sets.
     Raises:
         TypeError: an argument of another type, or an unknown one.
@@ -342,8 +319,6 @@ class PrecisionScheduler(PrecisionSetter):
     >>> from lpkernels.techniques.cpt import PrecisionScheduler
     >>> model = lp.convert(torch.nn.Linear(4, 2), "cpt_fu2021")
     >>> scheduler = PrecisionScheduler(model, 100, bits=(3, 8), cycles=4)
-    >>> model.precision
-    Precision(forward=3, backward=8)
     >>> for _ in range(24):
     ...     scheduler.step()
     ...
@@ -363,7 +338,7 @@ class PrecisionScheduler(PrecisionSetter):
         grad_bits: Bits = 8,
         weight_bits: Bits | None = None,
         accumulator_bits: Bits | None = None,
-        accumulators: Accumulators = "e8m{bits}",
+        accumulators: Mapping[int, Accumulator | str] | str = "e8m{bits}",
         eval_bits: int | None = None,
         formats: Formats | None = None,
         last_step: int = -1,
@@ -386,7 +361,6 @@ class PrecisionScheduler(PrecisionSetter):
         super().__init__(
             targets, levels, eval_bits=eval_bits, formats=formats, accumulators=accumulators
         )
-        self._costs_by_kind: dict[str, np.ndarray] = {}
         self.step()
 
     @property
@@ -403,6 +377,16 @@ class PrecisionScheduler(PrecisionSetter):
         self._move(Precision(**bits))
         self.last_step = number
 
+    @cached_property
+    def _steps(self) -> list[Precision]:
+        """The precision of every step, and of one step after them."""
+        plans = {
+            track: [*schedule.plan(self.total_steps).tolist(), schedule.highest]
+            for track, schedule in self.schedules.items()
+        }
+        steps = zip(*plans.values(), strict=True)
+        return [Precision(**dict(zip(plans, step, strict=True))) for step in steps]
+
     def plan(self) -> np.ndarray:
         """Forward and backward bits of every step: (total_steps, 2) int64.
 
@@ -410,8 +394,7 @@ class PrecisionScheduler(PrecisionSetter):
         """
         if "forward" not in self.schedules:
             raise ValueError("plan: expected a schedule of bits, got accumulator_bits alone")
-        columns = [self.schedules[track].plan(self.total_steps) for track in _TRACKS[:2]]
-        return np.stack(columns, axis=1)
+        return np.array([precision[:2] for precision in self._steps[:-1]], np.int64)
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far, the current one included, relative to float32.
@@ -421,39 +404,30 @@ class PrecisionScheduler(PrecisionSetter):
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """
-        steps = self._step_costs(kind)
-        done = self.last_step + 1
-        beyond = max(0, done - self.total_steps)
-        return float((steps[:-1][:done].sum() + beyond * steps[-1]) / done)
+        steps = np.minimum(np.arange(self.last_step + 1), self.total_steps)
+        return float(self._costs(kind)[steps].mean())
 
     def expected_cost(self, kind: str = "bitops") -> float:
         """The mean cost of all steps of the plan; see `cost`."""
-        return float(self._step_costs(kind)[:-1].mean())
+        return float(self._costs(kind)[:-1].mean())
 
     def static_cost(self, kind: str = "bitops") -> float:
         """The cost of a step at the highest bits, with which a schedule is compared."""
-        return float(self._step_costs(kind)[-1])
+        return float(self._costs(kind)[-1])
 
-    def _step_costs(self, kind: str) -> np.ndarray:
+    def _costs(self, kind: str) -> np.ndarray:
         """The cost of every step, and of one step after them."""
-        if kind not in self._costs_by_kind:
-            by_bits = checks.choice("kind", kind, ("bitops", "accumulator")) == "bitops"
-            plans = {
-                track: [*schedule.plan(self.total_steps).tolist(), schedule.highest]
-                for track, schedule in self.schedules.items()
-                if by_bits != (track == "accumulator")
-            }
-            if not plans:
-                raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-            steps = zip(*plans.values(), strict=True)
-            bits = (Precision(**dict(zip(plans, step, strict=True))) for step in steps)
-            self._costs_by_kind[kind] = np.array([self._cost_of(precision) for precision in bits])
-        return self._costs_by_kind[kind]
+        by_bits = checks.choice("kind", kind, ("bitops", "accumulator")) == "bitops"
+        if ("forward" if by_bits else "accumulator") not in self.schedules:
+            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
 
-    def _cost_of(self, precision: Precision) -> float:
-        if precision.accumulator is None:
-            return bitops_of(precision)
-        return adder_bits(self._accumulators[precision.accumulator])
+        def cost(forward: Any, backward: Any, weight: Any, accumulator: Any) -> float:
+            if by_bits:
+                return bitops(forward, backward, weight_bits=weight)
+            return adder_bits(self._accumulators[accumulator])
+
+        costs = {precision: cost(*precision) for precision in set(self._steps)}
+        return np.array([costs[precision] for precision in self._steps])
 
 
 def _schedules(tracks: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Schedule]:
@@ -463,7 +437,7 @@ def _schedules(tracks: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     if isinstance(tracks["bits"], Schedule):
         base = tracks["bits"]
     schedules: dict[str, Schedule] = {}
-    for track, (option, bits) in zip(_TRACKS, tracks.items(), strict=True):
+    for track, (option, bits) in zip(Precision._fields, tracks.items(), strict=True):
         if bits is None or (track == "backward" and not schedules):
             continue
         if track == "weight" and not schedules:

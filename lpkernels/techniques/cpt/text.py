@@ -58,20 +58,20 @@ def parse_schedule(text: str) -> Callable[..., PrecisionScheduler | PFQ]:
         head, *parts = rest.split(",")
         values = read_options(text, parts, _options(kind))
         if kind == "pfq":
-            values["stages"] = _stages(head)
-            _pfq(values, None, values.get("period") or 1)
-            return partial(_pfq, values)
-        cycles = {"cycles": 8} if kind in NAMED else {}
-        values = {**cycles, **_KINDS[kind], **values, **_bits(kind, head)}
+            scheduler_of: Any = partial(_pfq, {**values, "stages": _stages(head)})
+            least = values.get("period") or 1
+        else:
+            values = {"cycles": 8 if kind in NAMED else Schedule.cycles, **_KINDS[kind], **values}
+            scheduler_of = partial(_planned, {**values, **_bits(kind, head)})
+            least = max(1, values["cycles"] + values.get("warmup", 0))
         # The shortest run tells whether all values fit.
-        least = values.get("cycles", Schedule.cycles) + values.get("warmup", 0)
-        _open(values, None, max(1, least))
-        return partial(_open, values)
+        scheduler_of(None, least)
+        return scheduler_of
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot read the schedule {text!r}: {error}") from error
 
 
-def _open(
+def _planned(
     values: Mapping[str, Any], targets: Targets, total_steps: int, *, seed: int = 0
 ) -> PrecisionScheduler:
     return PrecisionScheduler(targets, total_steps, **{"seed": seed, **values})

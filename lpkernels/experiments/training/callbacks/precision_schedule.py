@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -35,34 +34,26 @@ class PrecisionSchedule(Callback):
         self._scheduler_of = parse_schedule(schedule)
 
     def prepare(self, context: Context) -> None:
-        self._model, self._context = context.model, context
+        self._context, self._model = context, context.model
         try:
             self.scheduler = self._scheduler_of(self._model, context.total_steps, seed=context.seed)
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
-        # The steps of this period, and the sum of their losses in this process. The sum stays on
-        # its device: reading it at every step would wait for the device.
-        self._steps = 0
-        self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
 
     def before_step(self, step: int) -> None:
         if not isinstance(self.scheduler, PFQ):
             self.scheduler.step(step)
             return
-        if self._steps == self.scheduler.period:
-            self.scheduler.look(self._sum() / self._steps)
-            self._steps = 0
-            self._loss.zero_()
-        self._steps += 1
-        self.scheduler.count(1)
+        if self.scheduler.is_due:
+            losses = self._context.processes.sums([float(self.scheduler.sum)])
+            self.scheduler.look(losses[0] / self.scheduler.period)
+        self.scheduler.count_step()
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        self._loss += loss.detach()
+        if isinstance(self.scheduler, PFQ):
+            # The sum stays on its device: reading it at every step would wait for the device.
+            self.scheduler.sum = self.scheduler.sum + loss.detach().double()
         return loss
-
-    def _sum(self) -> float:
-        """The sum of the losses of all processes over the steps of this period."""
-        return self._context.processes.sums([self._loss.item()])[0]
 
     def evaluating(self) -> AbstractContextManager[Any]:
         return self.scheduler.at()
@@ -88,13 +79,14 @@ class PrecisionSchedule(Callback):
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"scheduler": self.scheduler.state_dict()}
+        state = self.scheduler.state_dict()
         if isinstance(self.scheduler, PFQ):
-            state |= {"steps": self._steps, "loss": self._sum()}
-        return state
+            state["sum"] = self._context.processes.sums([state["sum"]])[0]
+        return {"scheduler": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scheduler.load_state_dict(state["scheduler"])
-        self._steps = int(state.get("steps", 0))
-        # The sum of all processes, as one of them has it from now on.
-        self._loss.fill_(self._context.processes.first * float(state.get("loss", 0)))
+        scheduler = dict(state["scheduler"])
+        if isinstance(self.scheduler, PFQ):
+            # The sum of all processes, as one of them has it from now on.
+            scheduler["sum"] *= self._context.processes.first
+        self.scheduler.load_state_dict(scheduler)
