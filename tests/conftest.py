@@ -20,6 +20,7 @@ import torch
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
 _ORACLES = ("expecttest", "gfloat", "hypothesis", "ml_dtypes")
+_ID_LENGTH = 80
 _END = pytest.StashKey[float | None]()
 _MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
 
@@ -65,6 +66,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     needs = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(_MISSING_ORACLES)})\b", re.MULTILINE)
     return bool(needs.search(collection_path.read_text(encoding="utf-8"))) or None
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A case with a name, such as a format, has it in its id; a dtype and a shape their text."""
+    if isinstance(name := getattr(val, "name", None), str):
+        return name
+    if isinstance(val, tuple) and val and all(type(size) is int for size in val):
+        return "x".join(map(str, val))
+    has_text = isinstance(val, torch.dtype) or type(val).__module__.startswith("lpkernels.")
+    return str(val) if has_text and len(str(val)) <= _ID_LENGTH else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -21,7 +21,6 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
-from tests.loops import each, rows
 
 
 def test_native_is_torch_only_without_chunks():
@@ -41,8 +40,7 @@ HOPPER = Accumulator(
 )  # fmt: skip
 
 
-@rows(
-    "name, acc",
+@pytest.mark.parametrize("name, acc", [
     ("fp32", Accumulator()),
     ("fp16", Accumulator("e5m10")),
     ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
@@ -56,12 +54,12 @@ HOPPER = Accumulator(
     ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
     ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
      Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
-)  # fmt: skip
+])  # fmt: skip
 def test_accumulator_names(name, acc):
     assert accumulator(name) == acc
 
 
-@each("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
+@pytest.mark.parametrize("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
 def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     built = recipe(name)
     assert built.fprop == accumulator(fprop)
@@ -72,7 +70,7 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     assert built.weight == built.input
 
 
-@each("unit", UNITS.values())
+@pytest.mark.parametrize("unit", UNITS.values())
 def test_every_unit_is_a_recipe(unit):
     built = recipe(unit.name)
     assert as_recipe(unit.name) == built
@@ -88,7 +86,7 @@ def test_every_unit_is_a_recipe(unit):
     assert built.wgrad == built.dgrad
 
 
-@each("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
+@pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
 def test_recipes_of_16_bit_units_are_the_mixed_ones(name):
     built, acc = recipe(name), accumulator(name)
     mixed = recipe(f"{name.split('_')[1]}_mixed")
@@ -119,7 +117,7 @@ def test_recipe_is_torch_only_when_nothing_is_emulated():
     assert Recipe(wgrad="e6m9:stochastic").is_stochastic
 
 
-@each("name", recipes())
+@pytest.mark.parametrize("name", recipes())
 def test_named_recipes(name):
     built = recipe(name)
     assert as_recipe(name) == built
@@ -129,15 +127,17 @@ def test_named_recipes(name):
     assert name == "fp32" or "Source:" in describe(name)
 
 
-@rows(
+@pytest.mark.parametrize(
     "fields_, message",
-    ({"input": "mxfp8"}, r"input=block32_e4m3: .*\(input's in wgrad\)"),
-    (
-        {"weight": "nvfp4", "grad_output": "tile2x4_e4m3_up"},
-        r"weight=block16_e2m1_se4m3fn_t, grad_output=tile2x4_e4m3_up: .*\(weight's in dgrad, "
-        r"grad_output's in dgrad and wgrad\).*axis='k'",
-    ),
-    ({"input": "row_e4m3_se8m0"}, "input=row_e4m3_se8m0"),
+    [
+        ({"input": "mxfp8"}, r"input=block32_e4m3: .*\(input's in wgrad\)"),
+        (
+            {"weight": "nvfp4", "grad_output": "tile2x4_e4m3_up"},
+            r"weight=block16_e2m1_se4m3fn_t, grad_output=tile2x4_e4m3_up: .*\(weight's in dgrad, "
+            r"grad_output's in dgrad and wgrad\).*axis='k'",
+        ),
+        ({"input": "row_e4m3_se8m0"}, "input=row_e4m3_se8m0"),
+    ],
 )
 def test_a_recipe_with_a_fixed_axis_warns(fields_, message):
     with pytest.warns(FixedAxisWarning, match=message) as warned:
@@ -174,20 +174,24 @@ def test_defaults_are_those_of_torch() -> None:
     assert {name: adam[name] for name in own} == own
 
 
-@rows(
+@pytest.mark.parametrize(
     "x, w, y, want",
-    ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
-    ((2, 3, 5), (2, 5, 7), (2, 3, 7), (5, 7, 3)),
-    # One matrix meets all of a batch: its gradient sums over the batch, too.
-    ((2, 3, 5), (5, 7), (2, 3, 7), (5, 7, 6)),
-    ((3, 5), (4, 5, 7), (4, 3, 7), (5, 28, 3)),
-    ((4, 1, 3, 5), (2, 5, 7), (4, 2, 3, 7), (5, 14, 12)),
+    [
+        ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
+        ((2, 3, 5), (2, 5, 7), (2, 3, 7), (5, 7, 3)),
+        # One matrix meets all of a batch: its gradient sums over the batch, too.
+        ((2, 3, 5), (5, 7), (2, 3, 7), (5, 7, 6)),
+        ((3, 5), (4, 5, 7), (4, 3, 7), (5, 28, 3)),
+        ((4, 1, 3, 5), (2, 5, 7), (4, 2, 3, 7), (5, 14, 12)),
+    ],
 )
 def test_of_matrix_products(x, w, y, want):
     assert matmul_lengths(x, w, y) == want
 
 
-@each("taps, stride, dilation", range(1, 8), range(1, 5), range(1, 5))
+@pytest.mark.parametrize("dilation", range(1, 5))
+@pytest.mark.parametrize("stride", range(1, 5))
+@pytest.mark.parametrize("taps", range(1, 8))
 def test_the_longest_residue_is_what_a_count_finds(taps: int, stride: int, dilation: int):
     met: dict[int, int] = {}
     for output in range(20 * taps):

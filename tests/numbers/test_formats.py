@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from lpkernels import formats
@@ -14,29 +15,30 @@ from lpkernels.formats import (
     parse_format,
 )
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS
-from tests.loops import each, rows
 from tests.support import strategies
 
 
-@rows(
+@pytest.mark.parametrize(
     "fmt, largest, min_normal, min_subnormal",
-    (formats.FP32, np.finfo(np.float32).max, 2.0**-126, 2.0**-149),
-    (formats.FP16, 65504.0, 2.0**-14, 2.0**-24),
-    (formats.BF16, 2.0**127 * (2 - 2**-7), 2.0**-126, 2.0**-133),
-    (formats.TF32, 2.0**127 * (2 - 2**-10), 2.0**-126, 2.0**-136),
-    (formats.NAMED["dlfloat16"], 2.0**31 * (2 - 2**-9), 2.0**-30, 2.0**-39),
-    (formats.E5M2, 57344.0, 2.0**-14, 2.0**-16),
-    (formats.E4M3, 240.0, 2.0**-6, 2.0**-9),
-    (formats.E4M3FN, 448.0, 2.0**-6, 2.0**-9),
-    (formats.FP6_E3M2, 28.0, 0.25, 0.0625),
-    (formats.FP6_E2M3, 7.5, 1.0, 0.125),
-    (formats.FP4_E2M1, 6.0, 1.0, 0.5),
-    (formats.NAMED["fp_4_3_4"], 30.0, 2.0**-10, 2.0**-13),
-    (formats.NAMED["fp_5_2_0"], 114688.0, 2.0**-14, 2.0**-16),
-    (formats.NAMED["fp_6_9_0"], 8581545984.0, 2.0**-30, 2.0**-39),
-    (FloatFormat(4, 3, subnormals=False), 240.0, 2.0**-6, 2.0**-6),
-    (FloatFormat(3, 0, specials="fn"), 2.0**3, 0.25, 0.25),
-    (FloatFormat(1, 2, specials="none"), 3.5, 2.0, 0.5),
+    [
+        (formats.FP32, np.finfo(np.float32).max, 2.0**-126, 2.0**-149),
+        (formats.FP16, 65504.0, 2.0**-14, 2.0**-24),
+        (formats.BF16, 2.0**127 * (2 - 2**-7), 2.0**-126, 2.0**-133),
+        (formats.TF32, 2.0**127 * (2 - 2**-10), 2.0**-126, 2.0**-136),
+        (formats.NAMED["dlfloat16"], 2.0**31 * (2 - 2**-9), 2.0**-30, 2.0**-39),
+        (formats.E5M2, 57344.0, 2.0**-14, 2.0**-16),
+        (formats.E4M3, 240.0, 2.0**-6, 2.0**-9),
+        (formats.E4M3FN, 448.0, 2.0**-6, 2.0**-9),
+        (formats.FP6_E3M2, 28.0, 0.25, 0.0625),
+        (formats.FP6_E2M3, 7.5, 1.0, 0.125),
+        (formats.FP4_E2M1, 6.0, 1.0, 0.5),
+        (formats.NAMED["fp_4_3_4"], 30.0, 2.0**-10, 2.0**-13),
+        (formats.NAMED["fp_5_2_0"], 114688.0, 2.0**-14, 2.0**-16),
+        (formats.NAMED["fp_6_9_0"], 8581545984.0, 2.0**-30, 2.0**-39),
+        (FloatFormat(4, 3, subnormals=False), 240.0, 2.0**-6, 2.0**-6),
+        (FloatFormat(3, 0, specials="fn"), 2.0**3, 0.25, 0.25),
+        (FloatFormat(1, 2, specials="none"), 3.5, 2.0, 0.5),
+    ],
 )
 def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
     assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
@@ -54,7 +56,7 @@ def test_epsilon_bits_and_defaults():
     assert type(FloatFormat(np.int64(4), 3).exp_bits) is int
 
 
-@each("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16])
+@pytest.mark.parametrize("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16])
 def test_values_are_every_finite_value_once_ascending(fmt):
     values = fmt.values()
     assert values.dtype == np.float64
@@ -71,7 +73,7 @@ def test_values_are_every_finite_value_once_ascending(fmt):
     assert len(values) == (1 + fmt.signed) * (codes - reserved) - fmt.signed
 
 
-@each("fmt", [f for f in FIXED_FORMATS if f.bits <= 16])
+@pytest.mark.parametrize("fmt", [f for f in FIXED_FORMATS if f.bits <= 16])
 def test_fixed_values_are_every_value_once_ascending(fmt):
     values = fmt.values()
     assert len(values) == 2**fmt.word_bits
@@ -79,8 +81,8 @@ def test_fixed_values_are_every_value_once_ascending(fmt):
     assert (values[0], values[-1]) == (fmt.min, fmt.max)
 
 
-@each("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16])
-@each("host, dtype", [((5, 10), np.float16), ((8, 23), np.float32)])
+@pytest.mark.parametrize("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16])
+@pytest.mark.parametrize("host, dtype", [((5, 10), np.float16), ((8, 23), np.float32)])
 def test_fits_in_agrees_with_casting_every_value(fmt, host, dtype):
     values = fmt.values()
     with np.errstate(over="ignore"):
@@ -95,8 +97,7 @@ def test_fits_in_bfloat16_and_down_to_the_last_subnormal():
     assert [FloatFormat(5, 10, bias=b).fits_in(5, 10) for b in (15, 16, 17)] == [True, False, False]
 
 
-@rows(
-    "alias, element, options",
+@pytest.mark.parametrize("alias, element, options", [
     ("mxfp8", "e4m3", {}),
     ("mxfp8_e5m2_up", "e5m2", {"rule": "up"}),
     ("mxfp6_e3m2_ceil", "e3m2", {"rule": "ceil"}),
@@ -112,12 +113,12 @@ def test_fits_in_bfloat16_and_down_to_the_last_subnormal():
     ("fp8_128x128_pow2", "e4m3", {"block_size": (128, 128), "rule": "up"}),
     ("int8_row", "int8", {"block_size": "row"}),
     ("int4_g128", FixedFormat(4, 0), {"block_size": 128, "scale": "fp32"}),
-)  # fmt: skip
+])  # fmt: skip
 def test_aliases_are_these_formats(alias, element, options):
     assert parse_format(alias) == BlockFormat(element, **options)
 
 
-@each("alias", formats.ALIASES)
+@pytest.mark.parametrize("alias", formats.ALIASES)
 def test_aliases_stand_for_the_names_that_formats_give(alias):
     assert str(parse_format(alias)) == formats.ALIASES[alias]
 
@@ -138,23 +139,25 @@ def test_float32_holds_the_ends_of_every_fixed_format(fmt):
     assert (np.float32(fmt.max), np.float32(fmt.min)) == (fmt.max, fmt.min)
 
 
-@rows(
+@pytest.mark.parametrize(
     "name, fmt",
-    ("e4m3", FloatFormat(4, 3)),
-    ("e4m3fn", FloatFormat(4, 3, specials="fn")),
-    ("e4m3none_b11_sat", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
-    ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
-    ("fp8_e4m3", formats.E4M3FN),
-    ("fp8_e4m3_sat", FloatFormat(4, 3, specials="fn", overflow="saturate")),
-    ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
-    ("ufixed8_f-4_wrap", FixedFormat(8, -4, signed=False, overflow="wrap")),
-    ("block16_axis0_e4m3ieee", BlockFormat(formats.E4M3, 16, axis=0)),
+    [
+        ("e4m3", FloatFormat(4, 3)),
+        ("e4m3fn", FloatFormat(4, 3, specials="fn")),
+        ("e4m3none_b11_sat", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+        ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
+        ("fp8_e4m3", formats.E4M3FN),
+        ("fp8_e4m3_sat", FloatFormat(4, 3, specials="fn", overflow="saturate")),
+        ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+        ("ufixed8_f-4_wrap", FixedFormat(8, -4, signed=False, overflow="wrap")),
+        ("block16_axis0_e4m3ieee", BlockFormat(formats.E4M3, 16, axis=0)),
+    ],
 )
 def test_parse_format_reads(name, fmt):
     assert parse_format(name) == fmt
 
 
-@each("name", ["fp_4_3_4", "fp_5_2_0", "fp_6_9_0"])
+@pytest.mark.parametrize("name", ["fp_4_3_4", "fp_5_2_0", "fp_6_9_0"])
 def test_formats_of_gradients_differ_in_their_overflow(name):
     forward, backward = parse_format(name), parse_format(f"{name}_backward")
     assert backward == dataclasses.replace(forward, overflow="infinity")

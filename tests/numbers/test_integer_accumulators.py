@@ -1,9 +1,9 @@
 """The l1 bounds of integer accumulators, by the worst inputs there are."""
 
 import numpy as np
+import pytest
 
 from lpkernels.arithmetic import bits_without_overflow, max_l1_norm, never_overflows
-from tests.loops import each
 from tests.support.refusals import refused
 
 CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
@@ -22,8 +22,8 @@ def fits(value: int, accumulator_bits: int) -> bool:
     return -(2 ** (accumulator_bits - 1)) <= value < 2 ** (accumulator_bits - 1)
 
 
-@each("signed", [False, True])
-@each("p, n", CASES)
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("p, n", CASES)
 def test_weights_within_the_bound_never_overflow_and_one_more_can(p: int, n: int, signed: bool):
     bound = max_l1_norm(p, n, signed_inputs=signed)
     rng = np.random.default_rng(p + n)
@@ -39,7 +39,7 @@ def test_weights_within_the_bound_never_overflow_and_one_more_can(p: int, n: int
     assert not never_overflows(worst, p, n, signed_inputs=signed)
 
 
-@each("p, n", CASES)
+@pytest.mark.parametrize("p, n", CASES)
 def test_weights_that_sum_to_zero_may_be_twice_as_large(p: int, n: int) -> None:
     bound = max_l1_norm(p, n, zero_centred=True)
     assert bound in (2 * max_l1_norm(p, n), 2 * max_l1_norm(p, n) + 1)
@@ -73,7 +73,8 @@ REFUSED = [
 test_refusals = refused(REFUSED)
 
 
-@each("signed, n", [False, True], [1, 3, 8])
+@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("signed", [False, True])
 def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
     weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
     weights[0] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 
 import lpkernels as lp
@@ -12,7 +13,6 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.reference import exact, twin
 from lpkernels.rng import draw
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.numbers.exact_tables import MODES, Table
 
 FORMAT = "block128_linear4_sfp32"
@@ -33,7 +33,7 @@ def hard_values() -> np.ndarray:
     return x.astype(np.float32)
 
 
-@each("mode", (*MODES, "stochastic"))
+@pytest.mark.parametrize("mode", (*MODES, "stochastic"))
 def test_blocks_are_those_of_fractions_in_every_backend(mode: str) -> None:
     x, quantizer = hard_values(), Quantizer(FORMAT, mode)
     want = np.empty_like(x)
@@ -59,7 +59,7 @@ def test_blocks_are_those_of_fractions_in_every_backend(mode: str) -> None:
             assert_bit_equal(got.numpy(), want, f"{backend} {mode}")
 
 
-@rows("dtype", torch.float32, torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_are_packed_in_four_bits_and_come_back(dtype: torch.dtype) -> None:
     x = torch.from_numpy(np.abs(hard_values()))
     values = lp.quantize(x, FORMAT)

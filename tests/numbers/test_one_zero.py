@@ -4,17 +4,17 @@ import itertools
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 
 from lpkernels.formats import FloatFormat, as_format, parse_format
 from lpkernels.reference.packing import decode, encode
 from lpkernels.rounding import ROUNDINGS, overflows_array, round_array, round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded
 
 
-@each("fmt", SMALL)
+@pytest.mark.parametrize("fmt", SMALL)
 def test_codes(fmt: Small) -> None:
     ours = parse_format(fmt.name)
     codes = np.arange(2**fmt.k, dtype=np.uint32)
@@ -28,7 +28,7 @@ def test_codes(fmt: Small) -> None:
     assert_bit_equal(ours.values(), np.sort(finite), fmt.name)
 
 
-@each("name", ["e5m2fnuz_nosub_sat", "p3109_k8p3se_nosub", "p3109_k6p4uf_nosub"])
+@pytest.mark.parametrize("name", ["e5m2fnuz_nosub_sat", "p3109_k8p3se_nosub", "p3109_k6p4uf_nosub"])
 def test_codes_below_the_normal_ones_are_plus_zero_without_subnormals(name: str) -> None:
     fmt = parse_format(name)
     codes = np.arange(2**fmt.bits, dtype=np.uint32)
@@ -38,7 +38,7 @@ def test_codes_below_the_normal_ones_are_plus_zero_without_subnormals(name: str)
     assert not np.signbit(values[zeros]).any()
 
 
-@each("fmt", SMALL)
+@pytest.mark.parametrize("fmt", SMALL)
 def test_every_mode_and_overflow(fmt: Small) -> None:
     x = hard(fmt)
     draws = np.random.default_rng(fmt.k).integers(0, 256, x.shape)

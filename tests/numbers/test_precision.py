@@ -11,7 +11,6 @@ from lpkernels.arithmetic import (
     precision,
     with_precision,
 )
-from tests.loops import rows
 
 CPT = lp.recipe("cpt_fu2021")
 TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}
@@ -53,27 +52,31 @@ def test_fixed_formats_keep_their_integer_part() -> None:
     assert with_precision(changed, 8, None) == recipe
 
 
-@rows(
+@pytest.mark.parametrize(
     "recipe, forward, backward, want",
-    (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
-    (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
-    (CPT, (3, 4), 5, ["affine3", "affine4_axis0", "affine5:stochastic"]),
-    (CPT, (None, 4), None, ["affine8", "affine4_axis0", "affine8:stochastic"]),
-    (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
-    (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
+    [
+        (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
+        (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
+        (CPT, (3, 4), 5, ["affine3", "affine4_axis0", "affine5:stochastic"]),
+        (CPT, (None, 4), None, ["affine8", "affine4_axis0", "affine8:stochastic"]),
+        (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
+        (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
+    ],
 )
 def test_a_side_of_none_stays(recipe: lp.Recipe, forward: Any, backward: Any, want: Any) -> None:
     assert forms(with_precision(recipe, forward, backward))[:3] == want
 
 
-@rows(
+@pytest.mark.parametrize(
     "formats, recipe, want",
-    (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
-    ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
-    ({6: "fp8_tensor"}, lp.Recipe(input="block8_axis1_e4m3"), "tensor_e4m3"),
-    ({6: "block16_e3m2"}, lp.Recipe(input="nvfp4_2d"), "block16_e3m2"),
-    ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
-    ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
+    [
+        (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
+        ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
+        ({6: "fp8_tensor"}, lp.Recipe(input="block8_axis1_e4m3"), "tensor_e4m3"),
+        ({6: "block16_e3m2"}, lp.Recipe(input="nvfp4_2d"), "block16_e3m2"),
+        ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
+        ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
+    ],
 )
 def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> None:
     changed = with_precision(recipe, 6, None, checked_formats(formats))

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lpkernels import rng as random_bits_source
 from lpkernels.rng import (
@@ -24,7 +25,6 @@ from lpkernels.rng import (
     philox_word,
 )
 from tests.compare import assert_bit_equal, assert_unbiased
-from tests.loops import each
 from tests.support import cuda_host
 from tests.support.refusals import refused
 
@@ -64,7 +64,7 @@ def test_roles_and_sites_are_pinned():
     assert [int(role) for role in Role] == list(range(16))
 
 
-@each("vector", VECTORS["words"])
+@pytest.mark.parametrize("vector", VECTORS["words"])
 def test_frozen_words(vector):
     word = {"fast": fast_word, "philox": philox_word}[vector["rng"]]
     keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "word")]
@@ -73,7 +73,7 @@ def test_frozen_words(vector):
     assert int(array) == _int(vector["value"])
 
 
-@each("vector", [*VECTORS["words"], *VECTORS["draws"]])
+@pytest.mark.parametrize("vector", [*VECTORS["words"], *VECTORS["draws"]])
 def test_frozen_draws_of_cpp(vector):
     k = vector.get("k", vector.get("word"))
     keys = [_int(x) for x in (vector["seed"], vector["site"], vector["row"], vector["col"], k)]
@@ -81,13 +81,13 @@ def test_frozen_draws_of_cpp(vector):
     assert drawn == _int(vector["value"])
 
 
-@each("vector", VECTORS["draws"])
+@pytest.mark.parametrize("vector", VECTORS["draws"])
 def test_frozen_draws(vector):
     keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "k", "random_bits")]
     assert draw(*keys, vector["rng"]) == _int(vector["value"])
 
 
-@each("vector", VECTORS["seeds"])
+@pytest.mark.parametrize("vector", VECTORS["seeds"])
 def test_frozen_seeds(vector):
     assert derive_seed(_int(vector["seed"]), vector["role"]) == _int(vector["value"])
 
@@ -99,7 +99,8 @@ def test_a_negative_seed_is_its_bit_pattern():
     assert derive_seed(-5, 0) == -5 & MASK64
 
 
-@each("rng, bits", RNGS, [1, 3, 8, 9, 16, 17, 24, 32])
+@pytest.mark.parametrize("bits", [1, 3, 8, 9, 16, 17, 24, 32])
+@pytest.mark.parametrize("rng", RNGS)
 def test_array_equals_scalar(rng, bits):
     source = np.random.default_rng(bits)
     row = source.integers(0, 2**41, (6, 1))
@@ -117,7 +118,8 @@ def test_array_equals_scalar(rng, bits):
     assert int(got.max()) < 2**bits
 
 
-@each("rng, along", RNGS, ["row", "col", "k", "site", "seed"])
+@pytest.mark.parametrize("along", ["row", "col", "k", "site", "seed"])
+@pytest.mark.parametrize("rng", RNGS)
 def test_every_key_changes_the_bits_evenly(rng, along):
     """Neighbouring keys differ, and each of the 32 bits is set half of the time."""
     n = 4000
@@ -145,7 +147,7 @@ REFUSED = [
 test_refusals_say_what_and_how = refused(REFUSED)
 
 
-@each("high", [0, 1 << 32, 5 << 32])
+@pytest.mark.parametrize("high", [0, 1 << 32, 5 << 32])
 def test_no_two_columns_share_a_word(high):
     cols = np.arange(1 << 18, dtype=np.uint64) + np.uint64(high)
     words = draws(7, 0, 3, cols, 9, 32)

@@ -8,13 +8,13 @@ from fractions import Fraction
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.formats import TableFormat, parse_format
 from lpkernels.rounding import overflows_array, round_array, round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.numbers.exact_tables import MODES, Table, posit_rounded, posit_value, table_named
 
 POSITS = [(n, es) for n in range(3, 9) for es in range(5)]
@@ -56,7 +56,7 @@ def points(made: TableFormat) -> np.ndarray:
     return every[(every == 0) | (np.abs(every) > 2.0**-500)]
 
 
-@each("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_value_boundary_and_neighbour_in_all_modes(name):
     made, oracle = pair(name)
     x = points(made)
@@ -69,7 +69,7 @@ def test_every_value_boundary_and_neighbour_in_all_modes(name):
         assert_bit_equal(np.array(scalars), want[some] + 0.0, f"{name} {mode} alone")
 
 
-@each("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_stochastic_rounding_follows_the_rule_for_every_draw_of_three_bits(name):
     made, oracle = pair(name)
     x = points(made)[::5]
@@ -82,7 +82,7 @@ def test_stochastic_rounding_follows_the_rule_for_every_draw_of_three_bits(name)
         assert_bit_equal(np.array(alone), got[::9], f"{name} {draw} alone")
 
 
-@each("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_infinities_nan_and_zeros(name):
     made, _ = pair(name)
     x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
@@ -105,7 +105,7 @@ def test_what_lies_outside_of_the_ends_overflows():
     assert counted.tolist() == [2, 1, 1, 1]
 
 
-@each("size", POSITS)
+@pytest.mark.parametrize("size", POSITS)
 def test_posits_are_those_of_the_standard(size):
     n, es = size
     made = lp.posit(n, es)

@@ -16,7 +16,6 @@ import lpkernels as lp
 from lpkernels.formats import format_from_ints, parse_format
 from lpkernels.formats.integers import TABLE, code_bits, has_table
 from tests.compare import assert_bit_equal
-from tests.loops import rows
 from tests.numbers.exact_tables import table_named
 from tests.support.processor import flushed
 
@@ -121,12 +120,11 @@ def test_values_are_rounded_to_float32_ties_to_even():
     assert_bit_equal(made.values(), wide + 0.0)
 
 
-@rows(
-    "name, widths, fits",
+@pytest.mark.parametrize("name, widths, fits", [
     ("posit8es1", (5, 10), True), ("posit8es1", (8, 7), True), ("posit16es2", (5, 10), False),
     ("nf4", (5, 10), False), ("nf4", (8, 23), True), ("supernormal_e4m3_1_1", (5, 10), True),
     ("supernormal_e5m2_1_1", (5, 10), False), ("posit8es4", (8, 7), True),
-)  # fmt: skip
+])  # fmt: skip
 def test_a_dtype_is_kept_where_it_holds_every_value(name, widths, fits):
     fmt = parse_format(name)
     assert fmt.fits_in(*widths) is fits
@@ -153,11 +151,10 @@ def test_codes_are_packed_and_unpacked_and_values_without_one_refused():
             lp.pack(torch.tensor([0.0, value]), "nf4")
 
 
-@rows(
-    "name",
+@pytest.mark.parametrize("name", [
     "supernormal_e4m3_1_1", "supernormal_e4m3_2_3", "supernormal_e3m2_0_2", "supernormal_e2m1_1_0",
     "supernormal_e5m0_3_1", "supernormal_e5m2_1_1", "log8s8", "log8s1", "log6s7", "log10s3", "nf4",
-)  # fmt: skip
+])  # fmt: skip
 def test_values_and_codes_are_those_of_the_definition(name):
     fmt, exact = parse_format(name), table_named(name)
     values, boundaries, _, codes, _ = fmt.tensors()

@@ -26,7 +26,6 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.formats import Format, format_from_ints, parse_format
 from lpkernels.recipes import recipe
-from tests.loops import each
 from tests.numbers import constructed
 from tests.numbers.constructed import tables_of_this_module_alone  # noqa: F401
 
@@ -71,7 +70,7 @@ def test_formats_come_back(described: Any) -> None:
     agree(described)
 
 
-@each("described", LONGEST)
+@pytest.mark.parametrize("described", LONGEST)
 def test_the_longest_names_come_back(described: Any) -> None:
     assert len(str(described)) > 96
     agree(described)

@@ -5,7 +5,6 @@ import torch
 
 from lpkernels import ops
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 OP = torch.ops.lpkernels._hadamard
 
@@ -26,7 +25,7 @@ def test_result_is_new_and_empty_tensors() -> None:
     assert_bit_equal(ops.hadamard(x, 32, 7, -2), y)
 
 
-@each("wrong, match", [
+@pytest.mark.parametrize("wrong, match", [
     ({"size": 8}, r"hadamard must be one of \(16, 32, 64, 128\) or None, got 8"),
     ({"size": 48}, "one of"),
     ({"size": 32, "signs": "te"}, "give a seed"),

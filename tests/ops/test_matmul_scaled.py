@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, accumulator
-from tests.loops import each
 
 OP = torch.ops.lpkernels._multiply
 LEFT, RIGHT = torch.randn(4, 8), torch.randn(8, 3)
@@ -28,14 +27,14 @@ def call(
     return ("matmul", left, RIGHT, None, start, *rest, *scales, sizes)
 
 
-@each("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
 def test_opcheck(backend: str) -> None:
     tests = ("test_schema", "test_faketensor")
     for start in (None, torch.randn(4, 3)):
         torch.library.opcheck(OP.default, call(start=start, backend=backend), test_utils=tests)
 
 
-@each("change,message", [
+@pytest.mark.parametrize("change,message", [
     ({"scales": (torch.ones(4, 3), SCALES[1])}, "scales of the left operand"),
     ({"scales": (SCALES[0], torch.ones(3, 1).double())}, "scales of the right operand"),
     ({"scales": (SCALES[0], None)}, "two scales or none"),

@@ -13,7 +13,6 @@ from lpkernels.formats import parse_format
 from lpkernels.ops._products import crossing
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.autograd import Operators
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
@@ -48,8 +47,8 @@ def check(op, *args, graph=True) -> None:
     torch.library.opcheck(op.default, args, test_utils=tests)
 
 
-@each("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
-@each("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_opcheck_quantize(dtype, fmt, backend):
     graph = backend == TRACED and dtype == torch.float32
     dense = torch.randn(4, 6, dtype=dtype)
@@ -60,7 +59,7 @@ def test_opcheck_quantize(dtype, fmt, backend):
             check(OP._quantize, x, *call, graph=graph and fmt == "e5m2:stochastic")
 
 
-@each("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
 def test_opcheck_counting_and_limits(fmt, backend):
     x, call = torch.randn(4, 6), (SEED, 0, 4, backend)
     limits = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(2, 4).contiguous()
@@ -72,7 +71,7 @@ def test_opcheck_counting_and_limits(fmt, backend):
             check(OP._count, counted, rule, limits, *call, length, graph=graph)
 
 
-@each("fmt", ["e5m2", "fixed8_f4"])
+@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
 def test_counting_reads_its_quantizer_from_a_table(fmt):
     ints = quantizer(fmt)
     x, counts = torch.randn(9) * 100, torch.zeros(4, dtype=torch.int64)
@@ -81,8 +80,8 @@ def test_counting_reads_its_quantizer_from_a_table(fmt):
     assert_bit_equal(got, counts)
 
 
-@each("fmt", ["e5m2:stochastic", "affine4_axis1", "block4_e2m1"])
-@each("length", [0, 4, 260])
+@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis1", "block4_e2m1"])
+@pytest.mark.parametrize("length", [0, 4, 260])
 def test_traced_calls_write_and_count_what_direct_ones_do(fmt, length, backend):
     x, call = 1e4 * torch.randn(4, 6).half(), (quantizer(fmt), SEED, 0, 4, backend, None)
     x[0, 0], results = 0, []
@@ -97,7 +96,8 @@ def test_traced_calls_write_and_count_what_direct_ones_do(fmt, length, backend):
         assert_bit_equal(direct, traced)
 
 
-@each("fused, kind", FUSED.values(), ACCUMULATORS)
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+@pytest.mark.parametrize("fused", FUSED.values())
 def test_opcheck_matmul(kind, fused, backend):
     graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
     how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, fused)
@@ -131,8 +131,8 @@ def test_rows_of_a_table_hold_operands_and_exchange_them():
 
 
 @pytest.mark.parametrize("fused", FUSED)
-@each("kind", ACCUMULATORS)
-@each("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+@pytest.mark.parametrize("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
 def test_opcheck_convolutions(case, kind, fused, backend):
     plain = fused == "as they are" or case == "conv2d_groups"
     graph = backend == TRACED and kind == "sequential" and plain
@@ -141,7 +141,8 @@ def test_opcheck_convolutions(case, kind, fused, backend):
         check(OP._multiply, *crossing(product, how, backend), graph=graph)
 
 
-@each("result, kind", [(), FUSED_RESULT], ACCUMULATORS)
+@pytest.mark.parametrize("kind", ACCUMULATORS)
+@pytest.mark.parametrize("result", [(), FUSED_RESULT])
 def test_opcheck_add_bias(kind, result, backend):
     graph = backend == TRACED and kind == "sequential"
     rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)
@@ -151,7 +152,7 @@ def test_opcheck_add_bias(kind, result, backend):
         check(OP._add_bias, total, torch.randn(1, 4), -1, *rest, graph=graph)
 
 
-@each("kind", ACCUMULATORS)
+@pytest.mark.parametrize("kind", ACCUMULATORS)
 def test_add_bias_is_the_bias_of_a_product(kind, backend):
     acc = ACCUMULATORS[kind]
     a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
@@ -176,7 +177,9 @@ def passes(case):
     return fprop, dgrad, ops.Product("conv_wgrad", x, g, list(w.shape), numbers)
 
 
-@each("fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"])
+@pytest.mark.parametrize(
+    "fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"]
+)
 def test_opcheck_pack(fmt):
     ints, graph = parse_format(fmt).to_ints(), fmt in ("e5m2", "block4_e2m1")
     for x in (torch.ones(5, 6), torch.ones(6, 5).t(), torch.ones(3, 0)):
@@ -185,7 +188,9 @@ def test_opcheck_pack(fmt):
         check(OP._unpack, codes, None, None, ints, list(x.shape), "auto", graph=graph)
 
 
-@each("fmt", ["nvfp4", "fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"])
+@pytest.mark.parametrize(
+    "fmt", ["nvfp4", "fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"]
+)
 def test_opcheck_scaled(fmt):
     ints, graph = quantizer(fmt), fmt == "nvfp4"
     amax = torch.ones(1, dtype=torch.float64) if fmt in ("nvfp4", "fp8_tensor") else None
@@ -207,7 +212,7 @@ def table_of(*descriptions):
     return table
 
 
-@each("kind", ACCUMULATORS)
+@pytest.mark.parametrize("kind", ACCUMULATORS)
 def test_opcheck_products_read_a_table(kind, backend):
     acc, left, right = ACCUMULATORS[kind].to_ints(), *FUSED["rounded"][:2]
     table = table_of(left, acc, right, FUSED_RESULT)
@@ -232,7 +237,7 @@ def test_opcheck_rounding_reads_a_table(backend):
     assert_bit_equal(OP._quantize(x, [0], *call, table), OP._quantize(x, ints, *call))
 
 
-@each("fmt, bits", [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
+@pytest.mark.parametrize("fmt, bits", [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
 def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
     table = table_of(quantizer(fmt))
     for x in (torch.ones(5, 7), torch.ones(7, 5).t(), torch.ones(3, 0)):
@@ -264,7 +269,7 @@ def test_opcheck_ranges():
             check(OP._delayed, view, torch.tensor(2.0), *rest)
 
 
-@each("name", ["momentum", "adam"])
+@pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_opcheck_update(name, backend):
     step, formats = STEPS[name], FORMATS["bytes"]
     tensors = tensors_of(step, formats, [(3, 5), (7,)])
@@ -296,7 +301,7 @@ def test_opcheck_seed():
     assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
 
 
-@each("case", CONV_CASES)
+@pytest.mark.parametrize("case", CONV_CASES)
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
@@ -346,8 +351,8 @@ ENDS = [
 ]  # fmt: skip
 
 
-@each("values, ends", ENDS)
-@each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("values, ends", ENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_ends_are_those_of_finite_values(values, ends, dtype) -> None:
     x = torch.tensor(values, dtype=dtype)
     ends = torch.tensor(ends).to(dtype).float()

@@ -7,7 +7,6 @@ import torch
 
 import lpkernels as lp
 from lpkernels.ops import _outside
-from tests.loops import each
 
 E4M3 = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e4m3fn"
 MIXED = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
@@ -94,7 +93,7 @@ def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     assert [m.split()[2] for m in messages] == ["left"]
 
 
-@each("name", ["h100_fp8", "hopper_fp8", "h100_bf16", "v100_fp16"])
+@pytest.mark.parametrize("name", ["h100_fp8", "hopper_fp8", "h100_bf16", "v100_fp16"])
 def test_recipes_of_units_round_what_their_units_take(name: str) -> None:
     layer = lp.nn.Linear(4, 3, recipe=name)
     x = torch.randn(5, 4).requires_grad_()

@@ -108,7 +108,7 @@ def assert_agrees(fmt, x, rounding, gfloat_mode, **draws):
     assert_bit_equal(got, want, f"{rounding} to {fmt}")
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_every_float16_and_bfloat16_and_the_hard_values(fmt):
     info = gfloat_format(fmt)
     assert (fmt.max, fmt.min_normal) == (info.max, info.smallest_normal)
@@ -118,7 +118,7 @@ def test_every_float16_and_bfloat16_and_the_hard_values(fmt):
         assert_agrees(fmt, x, rounding, gfloat_mode)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@pytest.mark.parametrize("fmt", FORMATS)
 def test_stochastic_is_the_rule_of_stochastic_fast(fmt, rng):
     x = np.concatenate([hard_values(fmt), rng.choice(HALVES, 2000)])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -158,7 +158,7 @@ def assert_p3109(fmt: Small, x: np.ndarray) -> None:
         assert_bit_equal(got, want, f"{rounding} to {ours}")
 
 
-@pytest.mark.parametrize("fmt", SMALL, ids=str)
+@pytest.mark.parametrize("fmt", SMALL)
 def test_p3109(fmt: Small):
     assert_p3109(fmt, hard(fmt))
 
@@ -169,7 +169,7 @@ def wider(k: int) -> list[Small]:
     return [Small(k, *rest) for rest in every if 1 <= k - rest[0] + (not rest[1]) <= 8]
 
 
-@pytest.mark.parametrize("fmt", [fmt for k in (9, 10, 11) for fmt in wider(k)], ids=str)
+@pytest.mark.parametrize("fmt", [fmt for k in (9, 10, 11) for fmt in wider(k)])
 def test_p3109_to_11_bits(fmt: Small, rng: np.random.Generator):
     assert_p3109(fmt, np.concatenate([rng.choice(hard(fmt), 1500), rng.choice(HALVES, 500)]))
 
@@ -192,7 +192,7 @@ MICROSCALING = {
 
 
 @pytest.mark.parametrize("number", [200, pytest.param(31_250, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", MICROSCALING, ids=str)
+@pytest.mark.parametrize("name", MICROSCALING)
 def test_blocks_are_gfloats(name: str, number: int) -> None:
     x = wide_blocks(number)
     if name == "mxint8":

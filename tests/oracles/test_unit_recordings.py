@@ -10,7 +10,7 @@ from tests.support.recordings import SAMPLE, groups
 GROUPS = {group.name: group for group in groups()}
 
 
-@pytest.mark.parametrize("group", GROUPS.values(), ids=str)
+@pytest.mark.parametrize("group", GROUPS.values())
 def test_matmul_returns_what_the_hardware_did(group) -> None:
     assert len(group.d) == 200
     assert unit_recordings.differing(group, group.accumulator, "auto") == 0

@@ -4,13 +4,13 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.operands import operand
 
 INF, NAN = math.inf, math.nan
@@ -25,8 +25,7 @@ def assert_sum(acc: str, products: list, want: float, **options: float) -> None:
     assert repr(got) == repr(float(want)), acc
 
 
-@rows(
-    "acc, products, want",
+@pytest.mark.parametrize("acc, products, want", [
     # Every step rounds once.
     ("fp16", [], 0.0), ("fp16", [None, None], 0.0), ("fp16", [1.0, ULP], 1.0),
     ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
@@ -68,7 +67,7 @@ def assert_sum(acc: str, products: list, want: float, **options: float) -> None:
     # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
     ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
     ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
-)  # fmt: skip
+])  # fmt: skip
 def test_accumulate_follows_the_contract(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
 
@@ -100,7 +99,7 @@ def test_accumulate_keys_its_draws_by_site_row_col_and_k() -> None:
     assert_sum(name, [third, third, None, third], total, bias=float(third))
 
 
-@each("kind", ["plain", "wide", "cancelling"])
+@pytest.mark.parametrize("kind", ["plain", "wide", "cancelling"])
 def test_matmul_in_fp32_equals_float32_additions_of_exact_products(kind, rng):
     # bfloat16 operands: the product has 16 bits, so float32 holds it and rounds the sum once.
     a, b = (operand(kind, shape, rng) for shape in ((3, 40), (40, 2)))
@@ -114,8 +113,7 @@ def test_matmul_in_fp32_equals_float32_additions_of_exact_products(kind, rng):
 E25 = Fraction(1, 2**25)
 
 
-@rows(
-    "acc, products, want",
+@pytest.mark.parametrize("acc, products, want", [
     ("e6m9", [], 0.0), ("e6m9", [None, None, None], 0.0),
     # In sequence 1024 + 1 stays 1024 each time; in pairs the ones add up first.
     ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0), ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
@@ -138,7 +136,7 @@ E25 = Fraction(1, 2**25)
     ("e6m9", [-0.0, -0.0], -0.0), ("e6m9", [-0.0], 0.0),
     ("e6m9:toward_negative", [-0.0, None], -0.0), ("e6m9", [-0.0, -0.0, None, None], -0.0),
     ("e6m9:toward_negative", [1.0, -1.0], -0.0), ("e6m9", [1.0, -1.0], 0.0),
-)  # fmt: skip
+])  # fmt: skip
 def test_pairwise_is_a_tree_over_the_positions(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=pairwise", products, want)
 
@@ -177,15 +175,14 @@ def test_compensated_follows_kahan() -> None:
     assert abs(float(total) - true) < abs(plain - true)
 
 
-@rows(
-    "acc, products, want",
+@pytest.mark.parametrize("acc, products, want", [
     ("fp16", [1024.0] + [0.25] * 8, 1026.0), ("fp16", [], 0.0), ("fp16", [None, -0.0], 0.0),
     # The sum overflows, its error is infinite, and so the next addition is inf - inf.
     ("fp16", [65504.0, 65504.0], INF), ("fp16", [65504.0, 65504.0, 1.0], NAN), ("fp16", [INF], INF),
     ("fp16", [INF, 1.0], NAN), ("fp16", [NAN, 1.0], NAN),
     # Each chunk starts without an error.
     ("fp16_chunk5:outer=fp32", [2048.0, 0.75, 0.75, 0.75, 0.5] * 2, 4100.0),
-)  # fmt: skip
+])  # fmt: skip
 def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=compensated", products, want)
 
@@ -193,8 +190,7 @@ def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
 FOUR, DOWN = (f"fp32{mode}:block=4:aligned_bits=3" for mode in ("", ":toward_negative"))
 
 
-@rows(
-    "acc, products, want",
+@pytest.mark.parametrize("acc, products, want", [
     (FOUR, [], 0.0), (FOUR, [None] * 5, 0.0),
     # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
     # becomes 7/8.
@@ -222,6 +218,6 @@ FOUR, DOWN = (f"fp32{mode}:block=4:aligned_bits=3" for mode in ("", ":toward_neg
     ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
     ("e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
      [1.0, 3 * E25], 1 + 2.0**-23),
-)  # fmt: skip
+])  # fmt: skip
 def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import MODELS, Accumulator, as_accumulator
@@ -14,7 +15,6 @@ from lpkernels.reference.matmul import Scales
 from lpkernels.reference.values import narrow
 from lpkernels.rounding import floor_log2
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 F32 = NDArray[np.float32]
 
@@ -73,7 +73,7 @@ CASES = (
 )  # fmt: skip
 
 
-@each("text, codes, sizes, values, least", CASES)
+@pytest.mark.parametrize("text, codes, sizes, values, least", CASES)
 def test_sums_are_exact(text: str, codes: F32, sizes: tuple, values: F32, least: int) -> None:
     acc, signs = as_accumulator(text), np.array([-1, 1], np.float32)
     # Scales far apart, and scales near each other.

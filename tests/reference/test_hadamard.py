@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from lpkernels import ops
@@ -14,7 +15,6 @@ from lpkernels.reference.hadamard import hadamard
 from lpkernels.reference.values import narrow
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.elements import hard_runs
 
 
@@ -60,7 +60,7 @@ def exact(run: list[float], signs: tuple[int, ...]) -> list[float]:
     return results
 
 
-@each("size", HADAMARD_SIZES)
+@pytest.mark.parametrize("size", HADAMARD_SIZES)
 def test_every_result_is_the_exact_quotient_rounded_once(size: int) -> None:
     signs = signs_of(size, 5)
     for name, x in hard_runs(size, signs):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
@@ -13,14 +14,13 @@ from lpkernels.reference.sums import Product, factor_exponents
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
 
 
-@each("way, step", [(exact, 4), (twin, 1)])
-@each("group", list(groups()))
+@pytest.mark.parametrize("way, step", [(exact, 4), (twin, 1)])
+@pytest.mark.parametrize("group", list(groups()))
 def test_recorded_cases_come_out_to_the_bit(group: Group, way, step: int) -> None:
     a, b, c, d = (x[::step] for x in (group.a, group.b, group.c, group.d))
     start = c[:, None, None]
@@ -54,8 +54,7 @@ def of_twin(pair, acc):
     return Product(factors[0] * factors[1], np.array([pair is not None]), exponents)
 
 
-@rows(
-    "acc, products, initial, want",
+@pytest.mark.parametrize("acc, products, initial, want", [
     # The cut is toward zero, of each by itself: it leaves 2^-6 of 1.75 * 2^-6.
     (ONE, [(1, 1), (1.75, 2**-6)], None, 1 + 2**-6),
     (ONE, [(-1, 1), (-1.75, 2**-6)], None, -1 - 2**-6),
@@ -80,12 +79,12 @@ def of_twin(pair, acc):
     (TURNS, [(8, 1), None, (2**-3, 1), None, (-8, 1), None], None, 2**-3),
     # In this short run of three positions the second block has one.
     (TURNS, [(8, 1), (-8, 1), (2**-3, 1)], None, 2**-3),
-)  # fmt: skip
+])  # fmt: skip
 def test_the_rule_piece_by_piece(acc, products: list, initial: float | None, want: float) -> None:
     assert repr(float(summed(acc, products, initial=initial))) == repr(float(want))
 
 
-@each("rounding", ROUNDINGS)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_every_zero_is_positive(rounding: str) -> None:
     acc = replace(ONE, rounding=rounding)
     assert math.copysign(1, summed(acc, [(-0.0, 1), (-1, 0.0)])) == 1
@@ -96,8 +95,8 @@ def test_every_zero_is_positive(rounding: str) -> None:
     assert math.copysign(1, got) == (1 if got == 0 else -1)
 
 
-@each("rounding", [r for r in ROUNDINGS if r != "stochastic"])
-@each("fmt, want", [("fp16", INF), ("e5m10_sat", 65504.0), ("e5m10_nan", NAN)])
+@pytest.mark.parametrize("rounding", [r for r in ROUNDINGS if r != "stochastic"])
+@pytest.mark.parametrize("fmt, want", [("fp16", INF), ("e5m10_sat", 65504.0), ("e5m10_nan", NAN)])
 def test_sums_beyond_max_overflow_in_every_mode(rounding: str, fmt: str, want: float) -> None:
     acc = Accumulator(fmt, rounding, block=2, aligned_bits=24, operands="fp16")
     for sign in (1, -1):
@@ -122,7 +121,7 @@ def test_draws_have_the_first_position_of_their_block() -> None:
         assert summed(acc, [(float(x), 1)] * 8 * chunks) == total
 
 
-@each("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
+@pytest.mark.parametrize("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
 def test_the_outermost_sum_starts_at_initial(order: dict) -> None:
     options = {"chunk": 2, "outer": "fp32"}
     assert exact.accumulate([Fraction(1)] * 2, Accumulator("e6m9", **order), initial=5.0) == 7

@@ -1,6 +1,7 @@
 """The reference backend: tensors of any dtype and strides in and out, with the bits of the twin."""
 
 import numpy as np
+import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
@@ -9,14 +10,13 @@ from lpkernels.reference import twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
 from tests.backends import by_hand
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.processor import flushed
 
 SEED = torch.tensor(-12345)
 
 
-@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@each("result", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("result", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_quantize_takes_and_gives_every_dtype(dtype: torch.dtype, result: torch.dtype) -> None:
     x = torch.randn(5, 6).mul(9).to(dtype)
     x[0, :5] = torch.tensor([torch.nan, torch.inf, -0.0, 1e-7, -3e4]).to(dtype)
@@ -42,7 +42,7 @@ def test_quantize_keeps_float32_and_bfloat16_subnormals_when_flushing() -> None:
             assert_bit_equal(out, source)
 
 
-@each("rounding", ["nearest_even", "toward_negative", "stochastic"])
+@pytest.mark.parametrize("rounding", ["nearest_even", "toward_negative", "stochastic"])
 def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) -> None:
     # Each chunk is one exact product, so the inner sums draw nothing that matters.
     a, b, bias = torch.randn(4, 6).bfloat16().float(), torch.randn(6, 3).bfloat16(), torch.randn(3)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator, Quantizer, as_accumulator
@@ -13,7 +14,6 @@ from lpkernels.reference.matmul import Scales
 from lpkernels.reference.values import narrow
 from lpkernels.rng import SITE_OUTER
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 ACCUMULATORS = (
     "fp32_chunkscale",
@@ -96,8 +96,8 @@ def by_segments(
     return narrow(out)
 
 
-@each("text", ACCUMULATORS)
-@each("left,right", FORMATS)
+@pytest.mark.parametrize("text", ACCUMULATORS)
+@pytest.mark.parametrize("left,right", FORMATS)
 def test_the_twin_is_exact(text: str, left: str, right: str) -> None:
     acc = as_accumulator(text)
     rng = np.random.default_rng(len(text))
@@ -113,8 +113,8 @@ def test_the_twin_is_exact(text: str, left: str, right: str) -> None:
     assert_bit_equal(got.reshape(6, 2), want)
 
 
-@each("length", [16, 100, 1024])
-@each("left,right", FORMATS)
+@pytest.mark.parametrize("length", [16, 100, 1024])
+@pytest.mark.parametrize("left,right", FORMATS)
 def test_long_sums_are_exact(length: int, left: str, right: str) -> None:
     """With a block of zeros in each row, and a row that holds an infinity, whose scale is NaN."""
     rng = np.random.default_rng(length)

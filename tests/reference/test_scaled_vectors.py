@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
@@ -15,7 +16,6 @@ from lpkernels.reference.packing import encode
 from lpkernels.reference.scaled import Scaled
 from lpkernels.reference.values import widen
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 VECTORS = Path(__file__).parents[1] / "data" / "scaled_formats" / "vectors.npz"
 
@@ -80,8 +80,8 @@ def assert_same(
     return q
 
 
-@each("element", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
-@each("input", ["x", "xs"])
+@pytest.mark.parametrize("element", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
+@pytest.mark.parametrize("input", ["x", "xs"])
 def test_mx_of_torchao(element: str, input: str) -> None:
     for mode, rule in {"floor": "", "ceil": "_ceil", "even": "_even", "rceil": "_up"}.items():
         case = Case(f"ao_mx/{input}/{element}/{mode}/", input, f"block32_{element}{rule}_torchao")
@@ -96,8 +96,8 @@ def test_mx_of_torchao(element: str, input: str) -> None:
         assert_bit_equal(codes_of(q, case.fmt).reshape(code.shape)[fine], code[fine], case.key)
 
 
-@each("tensor_scale", ["one", "two"])
-@each("input, rows", [("x", "x[10:]"), ("xwide", "x[:9]")])
+@pytest.mark.parametrize("tensor_scale", ["one", "two"])
+@pytest.mark.parametrize("input, rows", [("x", "x[10:]"), ("xwide", "x[:9]")])
 def test_nvfp4_of_torchao(tensor_scale: str, input: str, rows: str) -> None:
     t = "_t" * (tensor_scale == "two")
     case = Case(f"ao_nvfp4/{input}/{tensor_scale}/", rows, f"block16_e2m1_se4m3fn{t}_torchao")
@@ -105,8 +105,11 @@ def test_nvfp4_of_torchao(tensor_scale: str, input: str, rows: str) -> None:
     assert not t or q.tensor_scale == arrays()[case.key + "tensor"]
 
 
-@each("element, rule", ["e4m3", "e5m2"], [("", ""), ("_pow2", "_se8m0_up")])
-@each("whole, name", [("tensor", "tensor"), ("row", "row"), ("col", "row_axis0")])
+@pytest.mark.parametrize("rule", [("", ""), ("_pow2", "_se8m0_up")])
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+@pytest.mark.parametrize(
+    "whole, name", [("tensor", "tensor"), ("row", "row"), ("col", "row_axis0")]
+)
 def test_fp8_of_torchao(whole: str, name: str, element: str, rule: tuple[str, str]) -> None:
     key = f"ao_fp8/x/{element}/{whole}{rule[0]}/"
     # It keeps the number that encoding multiplies by.
@@ -131,12 +134,12 @@ PLAIN = [
 ]
 
 
-@each("case", PLAIN)
+@pytest.mark.parametrize("case", PLAIN)
 def test_blocks_and_integers_of_torchao_and_deepgemm(case: Case) -> None:
     assert_same(case)
 
 
-@each("element", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
 def test_blocks_of_transformer_engine(element: str) -> None:
     for size, name in (("1x128", "block128"), ("128x128", "tile128x128")):
         for suffix, scale in (("", "_sfp32"), ("_pow2", "_up")):
@@ -148,7 +151,7 @@ def test_blocks_of_transformer_engine(element: str) -> None:
     assert_same(case, tile[:1, :1], code[:128, :128], zero=128)
 
 
-@each("input, rows", [("x", "x[10:26]"), ("xwide", "x[:9]")])
+@pytest.mark.parametrize("input, rows", [("x", "x[10:26]"), ("xwide", "x[:9]")])
 def test_nvfp4_of_transformer_engine(input: str, rows: str) -> None:
     case = Case(f"te_nvfp4/{input}/1x16/", rows, "nvfp4_te")
     assert assert_same(case, zero=8).tensor_scale == np.abs(given(rows)).max() / np.float32(2688)
@@ -163,8 +166,8 @@ MICROXCALING = {
 }
 
 
-@each("element", MICROXCALING)
-@each("input, mode", [("x", "even"), ("xs", "even"), ("x", "nearest")])
+@pytest.mark.parametrize("element", MICROXCALING)
+@pytest.mark.parametrize("input, mode", [("x", "even"), ("xs", "even"), ("x", "nearest")])
 def test_microxcaling(element: str, input: str, mode: str) -> None:
     fmt, key = f"block32_{MICROXCALING[element]}", f"mx/{input}/{element}/{mode}/value"
     rounding = "nearest_even" if mode == "even" else "nearest_away"
@@ -176,7 +179,7 @@ def test_microxcaling(element: str, input: str, mode: str) -> None:
     assert (np.isnan(got) == np.isnan(want)).all()
 
 
-@each("element", ["fp4_e2m1", "fp8_e4m3", "fp6_e2m3", "fp6_e3m2"])
+@pytest.mark.parametrize("element", ["fp4_e2m1", "fp8_e4m3", "fp6_e2m3", "fp6_e3m2"])
 def test_even_scales_of_quark(element: str) -> None:
     want = arrays()[f"quark/even/{element.removesuffix('_e2m1')}/scale"]
     s = reference.scaled(given("x"), Quantizer(f"block32_{MICROXCALING[element]}_even")).scale

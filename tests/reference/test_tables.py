@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 import lpkernels as lp
@@ -11,7 +12,6 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.events import matmul_events
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
-from tests.loops import each
 
 
 def test_zeros_of_products_are_positive_before_they_are_added():
@@ -30,7 +30,7 @@ def test_events_are_swamped_products_and_sums_beyond_the_ends():
     assert measured.overflowed == 1.0
 
 
-@each("mode", ROUNDINGS)
+@pytest.mark.parametrize("mode", ROUNDINGS)
 def test_blocks_of_tables_are_exact(mode):
     rng = np.random.default_rng(2)
     x = (rng.standard_normal((3, 40)) * 2.0 ** rng.integers(-20, 20, (3, 40))).astype(np.float32)

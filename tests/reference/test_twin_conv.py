@@ -13,7 +13,6 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.operands import operand
 
 SEED = 99
@@ -62,7 +61,7 @@ def drawn(number: int) -> ConvCase:
     return ConvCase(*shapes, *map(tuple, (stride, padding, dilation)), groups)
 
 
-@each("case", [*CASES, *map(drawn, range(90))])
+@pytest.mark.parametrize("case", [*CASES, *map(drawn, range(90))])
 def test_sums_of_whole_numbers_are_those_of_torch(case: ConvCase) -> None:
     x, w, g, bias = (torch.from_numpy(each).double() for each in tensors(case, "whole"))
     conv = (torch.conv1d, torch.conv2d, torch.conv3d)[len(case.stride) - 1]
@@ -138,7 +137,8 @@ def assert_exact(case: ConvCase, name: str, kind: str, acc: Accumulator) -> None
     assert_bit_equal(pass_of(case, name, kind, acc), want, f"{name} {acc} {kind}")
 
 
-@each("case, name", CASES, PASSES)
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("case", CASES)
 def test_sums_are_exact_in_order_and_draws(name: str, case: ConvCase) -> None:
     number = 3 * CASES.index(case) + PASSES.index(name)
     assert_exact(case, name, "wide", ACCUMULATORS[number])
@@ -147,7 +147,7 @@ def test_sums_are_exact_in_order_and_draws(name: str, case: ConvCase) -> None:
         assert_exact(case, name, "special", ACCUMULATORS[number + 9])
 
 
-@each("number, acc", enumerate(ACCUMULATORS))
+@pytest.mark.parametrize("number, acc", list(enumerate(ACCUMULATORS)))
 def test_sums_are_exact_for_every_accumulator(number: int, acc: Accumulator) -> None:
     """The accumulators take the three passes in turn."""
     assert_exact(ODD, PASSES[number % len(PASSES)], "wide", acc)

@@ -11,32 +11,33 @@ from lpkernels.reference import twin
 from lpkernels.reference.packing import decode, encode
 from tests.cases import EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 
 
 def f32(values: object) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-@rows(
+@pytest.mark.parametrize(
     "fmt, values, want",
-    # e2m1: 0.5 = 0001, -6 = 1111, 1 = 0010; least significant bits first.
-    ("fp4_e2m1", [0.5, -6.0, 1.0], [0xF1, 0x02]),
-    # e2m2 (5 bits): 1 = 00100, -1 = 10100, 1.25 = 00101.
-    ("e2m2", [1.0, -1.0, 1.25], [0b10000100, 0b00010110]),
-    ("fp16", [1.0, -0.0], [0x00, 0x3C, 0x00, 0x80]),
-    ("fp32", [math.nan, -math.inf], [0, 0, 0xC0, 0x7F, 0, 0, 0x80, 0xFF]),
-    ("e4m3fn", [math.nan, 448.0], [0x7F, 0x7E]),
-    ("e5m2", [math.nan, math.inf], [0x7E, 0x7C]),
-    ("fixed6_f2", [-0.25, 1.0, -8.0], [0b00111111, 0b00000001, 0b10]),
-    ("ufixed4_f0", [15.0, 1.0], [0x1F]),
-    ("fixed8_f4", [-0.0], [0]),
-    # The scale bytes stand for 2^(127 - 127) and, in the short block, 2^(125 - 127); the
-    # elements are 1, 6 and 6.
-    ("block2_e2m1", [1.0, 6.0, 1.5], [127, 0x72, 125, 0x07]),
-    ("block2_e2m1", [math.nan, math.nan], [255, 0]),
-    ("block2_e2m1", [0.0, -0.0], [0, 0x80]),
-    ("e5m2", [], []),
+    [
+        # e2m1: 0.5 = 0001, -6 = 1111, 1 = 0010; least significant bits first.
+        ("fp4_e2m1", [0.5, -6.0, 1.0], [0xF1, 0x02]),
+        # e2m2 (5 bits): 1 = 00100, -1 = 10100, 1.25 = 00101.
+        ("e2m2", [1.0, -1.0, 1.25], [0b10000100, 0b00010110]),
+        ("fp16", [1.0, -0.0], [0x00, 0x3C, 0x00, 0x80]),
+        ("fp32", [math.nan, -math.inf], [0, 0, 0xC0, 0x7F, 0, 0, 0x80, 0xFF]),
+        ("e4m3fn", [math.nan, 448.0], [0x7F, 0x7E]),
+        ("e5m2", [math.nan, math.inf], [0x7E, 0x7C]),
+        ("fixed6_f2", [-0.25, 1.0, -8.0], [0b00111111, 0b00000001, 0b10]),
+        ("ufixed4_f0", [15.0, 1.0], [0x1F]),
+        ("fixed8_f4", [-0.0], [0]),
+        # The scale bytes stand for 2^(127 - 127) and, in the short block, 2^(125 - 127); the
+        # elements are 1, 6 and 6.
+        ("block2_e2m1", [1.0, 6.0, 1.5], [127, 0x72, 125, 0x07]),
+        ("block2_e2m1", [math.nan, math.nan], [255, 0]),
+        ("block2_e2m1", [0.0, -0.0], [0, 0x80]),
+        ("e5m2", [], []),
+    ],
 )
 def test_pack_lays_codes_out_densely(fmt: str, values: list, want: list) -> None:
     codes = twin.pack(f32(values), parse_format(fmt))
@@ -44,7 +45,7 @@ def test_pack_lays_codes_out_densely(fmt: str, values: list, want: list) -> None
     assert codes.tolist() == want
 
 
-@each("fmt", [fmt for fmt in EVERY_FORMAT if fmt.bits <= 10])
+@pytest.mark.parametrize("fmt", [fmt for fmt in EVERY_FORMAT if fmt.bits <= 10])
 def test_every_code_has_its_value(fmt: FloatFormat | FixedFormat) -> None:
     codes = np.arange(2**fmt.bits, dtype=np.uint32)
     values = decode(codes, fmt)
@@ -59,7 +60,7 @@ def test_every_code_has_its_value(fmt: FloatFormat | FixedFormat) -> None:
     assert (again[one_code] == codes[one_code]).all()
 
 
-@each("fmt", EVERY_FORMAT)
+@pytest.mark.parametrize("fmt", EVERY_FORMAT)
 def test_unpack_inverts_pack(fmt: FloatFormat | FixedFormat) -> None:
     x = twin.quantize(hard_values(fmt, count=20), Quantizer(fmt))
     reserved = isinstance(fmt, FloatFormat) and fmt.specials != "none"
@@ -71,7 +72,9 @@ def test_unpack_inverts_pack(fmt: FloatFormat | FixedFormat) -> None:
     assert_bit_equal(twin.unpack(codes, fmt, x.shape), x)
 
 
-@each("axis, size, element", [-1, 0, 1], [1, 3, 32], ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
+@pytest.mark.parametrize("element", ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
+@pytest.mark.parametrize("size", [1, 3, 32])
+@pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_unpack_inverts_pack_of_blocks(element, size, axis, rng):
     fmt = BlockFormat(element, size, axis=axis)
     x = rng.standard_normal((4, 5, 7)) * 2.0 ** rng.integers(-160, 127, (4, 5, 7))
@@ -90,14 +93,13 @@ def test_blocks_follow_each_other_in_row_major_order() -> None:
     assert twin.pack(x, BlockFormat("e4m3", 2, axis=0)).tolist() == want.tolist()
 
 
-@rows(
-    "fmt, value",
+@pytest.mark.parametrize("fmt, value", [
     ("e5m2", 1.1), ("e5m2", 2.0**-17), ("e5m2_nosub", 2.0**-16), ("e5m2", 65536.0),
     ("e4m3fn", 480.0), ("e4m3fn", math.inf), ("fp4_e2m1", math.nan), ("fp4_e2m1", -math.inf),
     ("e4m0", math.nan), ("fixed8_f4", 8.0), ("fixed8_f4", 0.01), ("ufixed8_f4", -1.0),
     ("fixed8_f4", math.nan), ("block4_e2m1", 0.1), ("block4_e2m1", math.inf),
     ("block4_e2m1", math.nan),
-)  # fmt: skip
+])  # fmt: skip
 def test_pack_names_a_value_without_a_code(fmt: str, value: float) -> None:
     x = f32([[1.0, 4.0], [value, 1.0]])
     parsed = parse_format(fmt)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from lpkernels.reference import exact_quantize, twin
 from lpkernels.rng import draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support import strategies
 from tests.support.elements import SMALL, UNDERFLOWING, small_tensor
 
@@ -67,14 +67,17 @@ def test_scaled_equals_exact(x, fmt, mode, seed, amax):
     compare(x, fmt, mode, seed, amax if takes_amax(fmt.to_ints()) else None)
 
 
-@each("dtype", [np.float16, np.float64])
-@each("name", ["block4_e4m3", "block4_e2m1_se4m3fn_t", "tensor_int4_to7.5", "tile2x3_e5m2_up"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+@pytest.mark.parametrize(
+    "name", ["block4_e4m3", "block4_e2m1_se4m3fn_t", "tensor_int4_to7.5", "tile2x3_e5m2_up"]
+)
 def test_scaled_takes_other_dtypes(name, dtype, rng):
     x = (rng.standard_normal((5, 7)) * np.exp2(rng.integers(-9, 9, (5, 7)))).astype(dtype)
     compare(x, parse_format(name), "stochastic", 5, None)
 
 
-@each("name, largest", UNDERFLOWING, SMALL)
+@pytest.mark.parametrize("largest", SMALL)
+@pytest.mark.parametrize("name", UNDERFLOWING)
 def test_scales_that_underflow_give_no_nan(name: str, largest: float) -> None:
     fmt, x = parse_format(name), small_tensor(largest).numpy()
     if fmt.steps == "exact":

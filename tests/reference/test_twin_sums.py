@@ -11,7 +11,6 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.sums import tiles
 from tests.cases import EVERY_ACCUMULATOR, EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.numbers import constructed
 from tests.numbers.constructed import tables_of_this_module_alone  # noqa: F401
 from tests.support import strategies
@@ -46,19 +45,23 @@ def assert_exact(shape: tuple[int, int, int], kind: str, acc: Accumulator, seed:
     initial = values(kind, (rows, cols), acc, rng) if starts else None
     bias = bias if seed % 4 < 2 else None
     want = exact.matmul(a, b, bias, acc, seed=seed, initial=initial)
-    assert_bit_equal(twin.matmul(a, b, bias, acc, seed=seed, initial=initial), want)
+    got = twin.matmul(a, b, bias, acc, seed=seed, initial=initial)
+    assert_bit_equal(got, want, f"{kind} operands, {acc}, seed {seed}")
 
 
-@each("kind, acc", KINDS, EVERY_ACCUMULATOR)
-def test_matmul_equals_exact(kind: str, acc: Accumulator) -> None:
-    assert_exact((1, 23, 3), kind, acc, 0x1234_5678_9ABC_DEF0)
+@pytest.mark.parametrize("acc", EVERY_ACCUMULATOR)
+def test_matmul_equals_exact(acc: Accumulator) -> None:
+    for kind in KINDS:
+        assert_exact((1, 23, 3), kind, acc, 0x1234_5678_9ABC_DEF0)
 
 
-@each("kind, rounding, fmt", ["cancelling", "format"], ROUNDINGS, EVERY_FORMAT)
-def test_additions_at_zero_and_at_the_ends_equal_exact_ones(kind: str, rounding: str, fmt) -> None:
+@pytest.mark.parametrize("fmt", EVERY_FORMAT)
+@pytest.mark.parametrize("kind", ["cancelling", "format"])
+def test_additions_at_zero_and_at_the_ends_equal_exact_ones(kind: str, fmt) -> None:
     """Without a bias; the second sum has a start."""
-    for seed in (2, 3):
-        assert_exact((2, 3, 2), kind, Accumulator(fmt, rounding), seed)
+    for rounding in ROUNDINGS:
+        for seed in (2, 3):
+            assert_exact((2, 3, 2), kind, Accumulator(fmt, rounding), seed)
 
 
 @settings(
@@ -80,7 +83,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@each("left, right", SHAPES)
+@pytest.mark.parametrize("left, right", SHAPES)
 def test_matmul_broadcasts_leading_dimensions(left: tuple, right: tuple) -> None:
     rng = np.random.default_rng(3)
     a, b = operand("plain", left, rng), operand("plain", right, rng)

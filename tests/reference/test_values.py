@@ -4,13 +4,13 @@ import contextlib
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from tests.cases import EVERY_ACCUMULATOR, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.operands import operand
 from tests.support.processor import flushed
 
@@ -26,7 +26,7 @@ def patterns(rng: np.random.Generator) -> np.ndarray:
     return bits.view(np.float32)
 
 
-@each("mode", MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_narrow_inverts_widen(mode: Mode, rng: np.random.Generator) -> None:
     x = patterns(rng)
     bits = np.where(np.isnan(x), np.uint32(0x7FC00000), x.view(np.uint32))
