@@ -40,14 +40,10 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_dependent(self) -> "Self":
-        changed = {
-            name
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.default
-        }
-        idle = [name for name in self.DEPENDENT if name in changed]
-        if idle and idle[0] != self.DEPENDENT[0]:
-            owner = self.DEPENDENT[0]
+        changed = self.model_dump(exclude_defaults=True)
+        owner, *others = self.DEPENDENT or ("",)
+        idle = [name for name in others if name in changed]
+        if idle and owner not in changed:
             raise ValueError(f"{', '.join(idle)}: belongs to {owner}; give {owner} too")
         return self
 

@@ -41,9 +41,7 @@ ALIGNED = PLAIN.replace(
     name="aligned", layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5))
 )
 # This run has batch norm, a short last batch, and draws in the layers.
-STOCHASTIC = PLAIN.replace(
-    name="stochastic", model="cnn2", batch=8, acc="e6m5", acc_rounding="stochastic"
-)
+STOCHASTIC = PLAIN.replace(name="stochastic", batch=8, acc="e6m5:stochastic")
 
 # Each process computes its share in two pieces and sends their gradients once.
 ACCUMULATED = PLAIN.replace(name="accumulated", accumulate=2)

@@ -23,14 +23,13 @@ def tiny_data(test: int = 8) -> ImageData:
     labels = torch.arange(count) % 3
     images = torch.randint(0, 8, (count, 1, 6, 6), generator=generator, dtype=torch.uint8)
     images[torch.arange(count), 0, labels * 2] += 8
-    mean, std = torch.full((1, 1, 1, 1), 5.0), torch.full((1, 1, 1, 1), 4.0)
-    parts = images[:train], labels[:train], images[train:], labels[train:]
-    return ImageData("tiny", 3, *parts, mean, std, max_shift=1, flip=True)
+    parts = (images[:train], labels[:train]), (images[train:], labels[train:])
+    return ImageData("tiny", 3, *parts, max_shift=1, flip=True)
 
 
 def tiny_workload(config: WorkloadConfig, *, test: int = 8) -> Workload:
     """`tiny_data` with the settings of a run, by name "tests.experiments.tiny:tiny_workload"."""
-    return image_workload(tiny_data(test), config)
+    return image_workload(tiny_data(test), config.replace(model=config.model or "resnet8"))
 
 
 class Rounded(nn.Module):

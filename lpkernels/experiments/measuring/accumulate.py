@@ -15,7 +15,8 @@ from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.settings import Settings, checked
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
-from lpkernels.experiments.workloads.images import load
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.images import image_workload, load
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import function_of
 from lpkernels.formats import FloatFormat, parse_format
@@ -49,8 +50,8 @@ class AccumulateConfig(Settings):
     model: str = Field(
         "resnet32-cifar",
         description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-        "mobilenetv2, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, or "
-        "module:function returning (model, sample, loss).",
+        "mobilenetv2-imagenet, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, "
+        "or module:function returning (model, sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(
         "e5m2", description="Of all operands, as fp8_e4m3."
@@ -111,15 +112,15 @@ def find_workload(config: AccumulateConfig) -> Workload:
     if ":" in config.model:
         return _imported(config)
     data = load(config.data, config.data_dir)
-    if config.sample > len(data.train_labels):
+    if config.sample > len(data.train[1]):
         raise ValueError(
-            f"sample: expected at most the {len(data.train_labels)} training images of "
+            f"sample: expected at most the {len(data.train[1])} training images of "
             f"{config.data}, got {config.sample}"
         )
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(config.seed)
         try:
-            task = Task("images", data.shape, data.classes)
+            task = Task("images", tuple(data.train[0].shape[1:]), data.classes)
             model = build_model(config.model, task, width=config.width)
         except ValueError as error:
             listed = nearest(config.model, BUNDLED, LISTED)
@@ -128,10 +129,10 @@ def find_workload(config: AccumulateConfig) -> Workload:
                 "loss)"
             ) from error
     if not config.sample:
-        images = torch.empty(config.batch, *data.shape, device=device)
+        images = torch.empty(config.batch, *task.shape, device=device)
         labels = torch.empty(config.batch, dtype=torch.int64, device=device)
     else:
-        epoch = data.training_set().plan(config.seed, 0)
+        epoch = image_workload(data, WorkloadConfig(model=config.model)).train.plan(config.seed, 0)
         images, labels = epoch.batch(0, config.sample)
     return Workload(model, images, lambda y: cross_entropy(y, labels))
 

@@ -10,7 +10,6 @@ from torch.nn import Module
 from lpkernels.arithmetic import (
     PRODUCTS,
     TORCH,
-    Accumulator,
     Quantizer,
     Recipe,
     as_accumulator,
@@ -21,7 +20,6 @@ from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import REDUCING, Policy, method
 from lpkernels.nn.selecting import candidates, selection
 from lpkernels.recipes import as_recipe
-from lpkernels.rounding import check_rounding
 
 
 def _tuples(rows: Any) -> Any:
@@ -40,7 +38,7 @@ class ArithmeticConfig(Settings):
     that it leaves to torch stays torch's.
     """
 
-    DEPENDENT = ("acc", "chunk", "acc_rounding")
+    DEPENDENT = ("acc", "chunk")
 
     recipe: Annotated[str, checked(as_recipe)] = Field(
         "fp32",
@@ -62,12 +60,9 @@ class ArithmeticConfig(Settings):
     )
     acc: Annotated[str, checked(as_accumulator)] = Field(
         "",
-        description="Format or accumulator replacing the recipe's, as e6m9 or native.",
+        description="Format or accumulator replacing the recipe's, as e6m9:stochastic or native.",
     )
     chunk: int = Field(0, ge=0, description="With --acc: length of the inner sums, 0 for none.")
-    acc_rounding: Annotated[str, checked(check_rounding)] = Field(
-        "nearest_even", description="With --acc: rounding of its sums."
-    )
     torch_layers: str = Field(
         "",
         description="Layers that stay torch's own: names or globs with commas between, as "
@@ -140,8 +135,8 @@ def _changed(recipe: Recipe, config: ArithmeticConfig) -> Recipe:
     if not config.acc:
         return recipe
     acc = as_accumulator(config.acc)
-    if config.chunk or config.acc_rounding != "nearest_even":
-        acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
+    if config.chunk:
+        acc = dataclasses.replace(acc, chunk=config.chunk)
     return dataclasses.replace(recipe, fprop=acc, dgrad=acc, wgrad=acc)
 
 

@@ -111,36 +111,30 @@ class RunConfig(Settings):
         return RunConfig().replace(**values)
 
     def replace(self, **values: Any) -> "RunConfig":
-        """This configuration with other values of some fields, of any section; errors as in `of`.
-
-        A whole section may be given by its name too.
-        """
-        fields_by_name = flat_settings()
-        whole = {k: v for k, v in values.items() if k == "callbacks" or isinstance(v, Settings)}
-        for name in sorted(values.keys() - fields_by_name.keys() - whole.keys()):
-            raise unknown_field("RunConfig", name, list(fields_by_name))
+        """This configuration with other values of fields of any section; errors as in `of`."""
+        owners, fields = flat_settings(), dict(self)
+        tables = {callback.NAME: callback for callback in fields.pop("callbacks")}
+        tables |= {name: fields.pop(name) for name in SECTIONS}
         changes: dict[str, dict[str, Any]] = {}
-        for name in values.keys() - whole.keys():
-            changes.setdefault(fields_by_name[name][0], {})[name] = values[name]
-        fields = {**dict(self), **whole, **changes.pop("", {})}
-        for name in SECTIONS.keys() & changes.keys():
-            fields[name] = fields[name].replace(**changes.pop(name))
-        callbacks = {callback.NAME: callback for callback in fields["callbacks"]}
-        for name, values in changes.items():
-            callbacks[name] = callbacks.get(name, CALLBACKS[name]()).replace(**values)
-        return RunConfig(**{**fields, "callbacks": tuple(callbacks.values())})
+        for name, value in flatten(values).items():
+            changes.setdefault(owners[name][0], {})[name] = value
+        fields |= changes.pop("", {})
+        for section, table in changes.items():
+            tables[section] = (tables.get(section) or CALLBACKS[section]()).replace(**table)
+        fields |= {name: tables.pop(name) for name in SECTIONS}
+        return RunConfig(**fields, callbacks=tuple(tables.values()))
 
     def flat(self) -> dict[str, Any]:
-        """Every field of every section by its own name, as plain values; absent callbacks have
-        their defaults."""
-        values = self.to_dict()
-        defaults = {name: section().to_dict() for name, section in CALLBACKS.items()}
-        tables = {**values, **defaults, **values["callbacks"], "": values}
-        return {name: tables[section][name] for name, (section, _) in flat_settings().items()}
+        """Every field of every section by its own name; absent callbacks have their defaults."""
+        tables = {"": self, **dict(self)}
+        tables |= {callback.NAME: callback for callback in self.callbacks}
+        absent = {name: CALLBACKS[name]() for name in CALLBACKS.keys() - tables.keys()}
+        owners = flat_settings().items()
+        return {name: getattr((tables | absent)[owner], name) for name, (owner, _) in owners}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
-        """The inverse of `to_dict`.
+        """The inverse of `to_dict`, which reads the tables of earlier versions too.
 
         Args:
             values: the plain values that were written.
@@ -148,10 +142,7 @@ class RunConfig(Settings):
         Raises: ValueError: a field or a callback that this version does not know, or a value that
             it refuses.
         """
-        fields = dict(values)
-        if "parts" in fields:
-            # Records and checkpoints of earlier versions call them parts.
-            fields["callbacks"] = fields.pop("parts")
+        fields = {_RENAMED.get(name, name): _without_gone(value) for name, value in values.items()}
         try:
             return RunConfig(**fields)
         except (TypeError, ValueError) as error:
@@ -159,6 +150,18 @@ class RunConfig(Settings):
                 f"{error}; written by lpkernels {version or 'of another version'}, this is "
                 f"{lpkernels.__version__}"
             ) from error
+
+
+# Earlier versions called callbacks parts, and had further fields. At these values they did what a
+# run without them does.
+_RENAMED = {"parts": "callbacks"}
+_GONE = {"depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None}
+
+
+def _without_gone(table: Any) -> Any:
+    if not isinstance(table, Mapping):
+        return table
+    return {k: v for k, v in table.items() if k not in _GONE or v != _GONE[k]}
 
 
 #: The sections that every run has; a callback's section has the callback's name.
@@ -218,27 +221,20 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields given by name or in a table of their section, as in {"optimizer": {"lr": 0.1}}, as
     one mapping by name.
 
-    Raises: ValueError: an unknown field or section, a field given twice, or in a section that it
-        does not belong to.
+    Raises: ValueError: an unknown field or section, or a field given twice.
     """
-    fields_by_name, tables = flat_settings(), sections()
-    flat: dict[str, Any] = {}
-    for section, table in values.items():
-        if not isinstance(table, Mapping):
-            table, where = {section: table}, "RunConfig"
-        elif section in tables:
-            where = f"section {section!r}"
-        else:
-            names = nearest(section, filter(None, tables), "`lpkernels train --help` lists all")
-            raise ValueError(f"unknown section {section!r}; expected one of {names}")
-        for name, value in table.items():
-            if name not in fields_by_name:
-                raise unknown_field(where, name, list(fields_by_name))
-            owner = fields_by_name[name][0]
-            if where != "RunConfig" and owner != section:
-                right = f"belongs to section {owner!r}" if owner else "is a field of the run itself"
-                raise ValueError(f"{section}.{name}: it {right}")
+    tables, flat = sections(), dict[str, Any]()
+    for key, value in values.items():
+        where, fields, table = "RunConfig", [*flat_settings()], {key: value}
+        if isinstance(value, Mapping):
+            if key not in tables:
+                names = nearest(key, filter(None, tables), "`lpkernels train --help` lists all")
+                raise ValueError(f"unknown section {key!r}; expected one of {names}")
+            where, fields, table = f"section {key!r}", [*tables[key]], dict(value)
+        for name, setting in table.items():
+            if name not in fields:
+                raise unknown_field(where, name, fields)
             if name in flat:
                 raise ValueError(f"{name}: given twice")
-            flat[name] = value
+            flat[name] = setting
     return flat

@@ -17,9 +17,9 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 # The defaults of a run: SGD's are those of residual networks (He et al. 2016, arXiv 1512.03385,
 # section 4.2), the others are torch's own.
-_ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
+_ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 1e-4},
+    "sgd": {"lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 1e-4},
     "adam": {**_ADAM, "weight_decay": 0.0},
     "adamw": {**_ADAM, "weight_decay": 1e-2},
 }
@@ -52,14 +52,10 @@ class OptimizerConfig(Settings):
         None, gt=0, description="Peak learning rate; default: 0.1 for sgd, 0.001 for the others."
     )
     momentum: float | None = Field(None, ge=0, description="Of sgd; default 0.9.")
-    dampening: float | None = Field(None, ge=0, description="Of sgd: of its momentum; default 0.")
     nesterov: bool | None = Field(None, description="Of sgd: Nesterov's momentum.")
     beta1: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.9.")
     beta2: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.999.")
     eps: float | None = Field(None, gt=0, description="Of adam and adamw; default 1e-8.")
-    amsgrad: bool | None = Field(
-        None, description="Of adam and adamw: the largest second moment counts."
-    )
     weight_decay: float | None = Field(
         None, ge=0, description="Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01."
     )
@@ -81,7 +77,7 @@ class OptimizerConfig(Settings):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "OptimizerConfig":
-        for name in ("momentum", "dampening", "nesterov", "beta1", "beta2", "eps", "amsgrad"):
+        for name in ("momentum", "nesterov", "beta1", "beta2", "eps"):
             if getattr(self, name) is not None and name not in _DEFAULTS[self.optimizer]:
                 owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
                 raise ValueError(

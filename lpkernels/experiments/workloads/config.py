@@ -1,16 +1,10 @@
 """The settings of a run's workload: data, model, and how many of the data."""
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from lpkernels.experiments.settings import Settings, checked
-
-
-def _classes(value: int) -> None:
-    if value == 1:
-        raise ValueError(f"expected at least 2, or 0 for all, got {value}")
+from lpkernels.experiments.settings import Settings
 
 
 class WorkloadConfig(Settings):
@@ -31,7 +25,6 @@ class WorkloadConfig(Settings):
         description="A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or unet3; "
         '"": the one that the data is usually trained with.',
     )
-    depth: int = Field(0, ge=0, description="Depth of the model; 0: that of its name.")
     width: int = Field(
         0,
         ge=0,
@@ -56,19 +49,4 @@ class WorkloadConfig(Settings):
         description="Training examples kept, as many of each class as can be, of text evenly; 0: "
         "all.",
     )
-    classes: Annotated[int, checked(_classes)] = Field(
-        0, ge=0, description="Classes kept, the first so many; 0: all."
-    )
-
-    def network(self, usual: str = "") -> str:
-        """The model's name with its depth; `usual` is the name where the run has none.
-
-        Raises: ValueError: `depth` is another than the name's own.
-        """
-        name = self.model or usual
-        match = re.fullmatch(r"([a-z]+)(\d*)", name)
-        if not self.depth or match is None:
-            return name
-        if self.model and match[2] not in ("", str(self.depth)):
-            raise ValueError(f"depth: {self.model} has depth {match[2]}, got {self.depth}")
-        return f"{match[1]}{self.depth}"
+    classes: int = Field(0, ge=0, description="Classes kept, the first so many; 0: all.")

@@ -1,7 +1,17 @@
-"""Sets of small images to classify: scikit-learn's digits, Fashion-MNIST and CIFAR."""
+"""Sets of small images to classify: scikit-learn's digits, and from files Fashion-MNIST and CIFAR.
 
+Fashion-MNIST (Xiao, Rasul and Vollgraf 2017, arXiv 1708.07747) has 60,000 and 10,000 grey images of
+clothes of 28 x 28 in four files of MNIST's layout: two zero bytes, the type of the elements (8: one
+byte), the number of dimensions, each dimension as four bytes, most significant first, then the
+elements in row-major order. CIFAR's "binary version" (https://www.cs.toronto.edu/~kriz/cifar.html)
+is records of one label, in CIFAR-100 a coarse one and the label, and 3 x 32 x 32 pixels.
+"""
+
+import gzip
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -9,80 +19,52 @@ import torch
 from torch import Generator, Tensor
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.fashion import CLASSES, load_fashion
-from lpkernels.experiments.workloads.models import Task
-from lpkernels.experiments.workloads.models.family import model_builder
-from lpkernels.experiments.workloads.registry import LABELLED, dataset
-from lpkernels.experiments.workloads.supervised import choose, class_workload
-from lpkernels.experiments.workloads.workload import (
-    Batch,
-    Change,
-    TensorBatches,
-    TensorSet,
-    Workload,
-)
+from lpkernels.experiments.workloads.supervised import Labelled, classification
+from lpkernels.experiments.workloads.workload import Batch, Change, Workload
 from lpkernels.formats.elsewhere import nearest
 
-#: Images (N, C, H, W) uint8, and their labels (N,) int64.
-Labelled = tuple[Tensor, Tensor]
 DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
+# Where Debian's package dataset-fashion-mnist puts the files.
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+# Sides in pixels: of Fashion-MNIST and of CIFAR.
+_FASHION, _CIFAR = 28, 32
 
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
     """A data set with a fixed split.
 
-    train_images, test_images: (N, C, H, W) uint8.  train_labels, test_labels: (N,) int64.
-    mean, std: (1, C, 1, 1) float32, of the training pixels in units of the uint8 value.
+    train, test: images (N, C, H, W) uint8, and their labels (N,) int64.
     max_shift, flip: of augmented training images: pixels in each direction, and left to right.
     """
 
     name: str
     classes: int
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    mean: Tensor
-    std: Tensor
+    train: Labelled
+    test: Labelled
     max_shift: int = 0
     flip: bool = False
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
-        channels, height, width = self.train_images.shape[1:]
-        return int(channels), int(height), int(width)
+    @cached_property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of the training pixels, (1, C, 1, 1) float32, computed in float64 from
+        the histogram: the same on any threads."""
+        channels = self.train[0].transpose(0, 1).flatten(1)
+        counts = torch.stack([torch.bincount(pixels, minlength=256) for pixels in channels])
+        values = torch.arange(256, dtype=torch.float64)
+        total = counts.sum(dim=1)
+        mean = (counts * values).sum(dim=1) / total
+        std = ((counts * values**2).sum(dim=1) / total - mean**2).sqrt().clamp_min(1e-6)
+        return mean.float().reshape(1, -1, 1, 1), std.float().reshape(1, -1, 1, 1)
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 (N, C, H, W) -> float32, of mean 0 and deviation 1 over the training set."""
-        return (images.float() - self.mean) / self.std
-
-    def training_set(self, augment: bool = False) -> TensorSet:
-        """Normalised training images, shifted and flipped by draws from (seed, epoch)."""
-
-        def change(generator: Generator, seed: int, epoch: int) -> Change:
-            count, most = len(self.train_labels), self.max_shift
-            shifts = flips = None
-            if augment:
-                shifts = torch.randint(-most, most + 1, (count, 2), generator=generator)
-                flips = torch.rand(count, generator=generator) < 0.5 if self.flip else None
-
-            def normalised(step: int, places: slice, images: Tensor, labels: Tensor) -> Batch:
-                if shifts is not None:
-                    images = shift_images(images, shifts[places])
-                if flips is not None:
-                    flipped = flips[places].reshape(-1, 1, 1, 1)
-                    images = torch.where(flipped, images.flip(-1), images)
-                return self.normalise(images), labels
-
-            return normalised
-
-        return TensorSet((self.train_images, self.train_labels), change)
+        mean, std = self.moments
+        return (images.float() - mean) / std
 
 
 def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:
-    """The classification of `data`, as the settings say; model "" is resnet8.
+    """The classification of `data`, as the settings say.
 
     However many images the settings keep, all are normalised by the moments of the whole training
     set, so that the test images of all runs are the same numbers.
@@ -90,27 +72,29 @@ def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:
     Raises: ValueError: a model that is unknown or for other data, or a setting that asks for more
         than there is.
     """
-    choice = choose(config, data.train_labels, data.test_labels, data.classes)
-    data = replace(
-        data,
-        classes=choice.classes,
-        train_images=data.train_images[choice.train],
-        train_labels=choice.train_labels,
-        test_images=data.test_images[choice.test],
-        test_labels=choice.test_labels,
+
+    def change(count: int, generator: Generator, seed: int, epoch: int) -> Change:
+        if not config.augment:
+            return lambda step, places, images, labels: (data.normalise(images), labels)
+        most = data.max_shift
+        shifts = torch.randint(-most, most + 1, (count, 2), generator=generator)
+        flips = torch.rand(count, generator=generator) < 0.5 * data.flip
+
+        def augmented(step: int, places: slice, images: Tensor, labels: Tensor) -> Batch:
+            images = shift_images(images, shifts[places])
+            flipped = flips[places].reshape(-1, 1, 1, 1)
+            return data.normalise(torch.where(flipped, images.flip(-1), images)), labels
+
+        return augmented
+
+    images, labels = data.test
+    test = data.normalise(images), labels
+    return classification(
+        data.name, train=data.train, test=test, classes=data.classes, config=config, change=change
     )
 
-    def normalised(images: Tensor, labels: Tensor) -> Batch:
-        return data.normalise(images), labels
 
-    task = Task("images", data.shape, data.classes)
-    model = model_builder(config.network("resnet8"), task, width=config.width, norm=config.norm)
-    test = TensorBatches(data.test_images, data.test_labels, make=normalised)
-    return class_workload(data.name, data.training_set(config.augment), test, model)
-
-
-@dataset(*DATASETS, model="resnet8", settings=("augment", *LABELLED))
-def _images(config: WorkloadConfig) -> Workload:
+def workload(config: WorkloadConfig) -> Workload:
     return image_workload(load(config.data, config.data_dir), config)
 
 
@@ -120,19 +104,24 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     Args:
         name: "digits" (bundled with scikit-learn), "digits32" (the same with each pixel repeated to
             4 x 4: longer sums over the same images), "fashion-mnist", "cifar10" or "cifar100".
-        folder: for CIFAR the folder that holds the extracted binary files; for Fashion-MNIST as
-            `fashion.load_fashion` says; digits ignores it.
+        folder: holds the files of Fashion-MNIST ("": where Debian's package puts them) or of CIFAR,
+            plain or with .gz, itself or in the folder that they usually have; digits ignores it.
     Raises:
-        ValueError: unknown name, or a file of another layout or size.
+        ValueError: unknown name, or a file that is truncated, of another layout or size, or does
+            not fit to the others.
         FileNotFoundError: a file is absent; the message says which and where to get it.
     """
     if name in ("digits", "digits32"):
         return load_digits(scale=4 if name == "digits32" else 1)
     if name == "fashion-mnist":
-        # a mirrored garment is a garment, and most fill the frame
-        return _normalised(name, CLASSES, *load_fashion(folder), max_shift=2, flip=True)
-    if name in ("cifar10", "cifar100"):
-        return load_cifar(name, folder)
+        # A mirrored garment is a garment, and most fill the frame.
+        return ImageData(name, 10, *load_fashion(folder), max_shift=2, flip=True)
+    if name == "cifar10":
+        training = [f"data_batch_{number}.bin" for number in range(1, 6)]
+        files = _files(name, folder, [*training, "test_batch.bin"])
+        return _cifar(name, 10, files, label_bytes=1)
+    if name == "cifar100":
+        return _cifar(name, 100, _files(name, folder, ["train.bin", "test.bin"]), label_bytes=2)
     raise ValueError(f"data: expected one of {nearest(name, DATASETS)}, got {name!r}")
 
 
@@ -154,87 +143,125 @@ def load_digits(*, scale: int = 1) -> ImageData:
     test = torch.zeros(len(labels), dtype=torch.bool)
     for label in range(10):
         test[(labels == label).nonzero().flatten()[4::5]] = True
-    # digits are not symmetric, so no flip; they fill the 8x8 frame, so a shift of one pixel at most
     name = "digits" if scale == 1 else f"digits{8 * scale}"
-    train, tested = (images[~test], labels[~test]), (images[test], labels[test])
-    return _normalised(name, 10, train, tested, max_shift=scale)
+    train, tested = ((images[part], labels[part]) for part in (~test, test))
+    # Digits are not symmetric, so no flip; they fill the frame, so a shift of one pixel at most.
+    return ImageData(name, 10, train, tested, max_shift=scale)
 
 
-def _normalised(
-    name: str, classes: int, train: Labelled, test: Labelled, *, max_shift: int, flip: bool = False
-) -> ImageData:
-    """The data set with the moments of its training images."""
-    return ImageData(name, classes, *train, *test, *_moments(train[0]), max_shift, flip)
+def load_fashion(folder: str | Path = "") -> tuple[Labelled, Labelled]:
+    """Fashion-MNIST's images and labels to train on, and those to test on; folder and errors as of
+    `load`."""
+    kinds = ("images-idx3", "labels-idx1")
+    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds]
+    files = _files("fashion-mnist", folder or DEBIAN, names)
+    return _fashion(*files[:2]), _fashion(*files[2:])
 
 
-# file names and label bytes per record, https://www.cs.toronto.edu/~kriz/cifar.html, "Binary
-# version"
-_CIFAR_FILES = {
-    "cifar10": ([f"data_batch_{i}.bin" for i in range(1, 6)], ["test_batch.bin"], 1),
-    "cifar100": (["train.bin"], ["test.bin"], 2),
+#: By data set: the folders in which its files may lie too, and where to get them.
+_SOURCES = {
+    "fashion-mnist": (
+        ("fashion-mnist", "FashionMNIST/raw"),
+        "install Debian's package (apt install dataset-fashion-mnist), or download the files from "
+        "https://github.com/zalandoresearch/fashion-mnist and pass their folder",
+    ),
+    **{
+        name: (
+            (inside,),
+            f"download {name.replace('cifar', 'cifar-')}-binary.tar.gz from "
+            "https://www.cs.toronto.edu/~kriz/cifar.html, extract it and pass the folder",
+        )
+        for name, inside in (("cifar10", "cifar-10-batches-bin"), ("cifar100", "cifar-100-binary"))
+    },
 }
-_CIFAR_PIXELS = 3 * 32 * 32
 
 
-def load_cifar(name: str, folder: str | Path) -> ImageData:
-    """CIFAR-10 or CIFAR-100 (its fine labels) from the files of its "binary version"."""
-    train_files, test_files, label_bytes = _CIFAR_FILES[name]
-    place = _cifar_folder(name, Path(folder), train_files + test_files)
-    classes = 10 if name == "cifar10" else 100
-    train = _read_cifar([place / f for f in train_files], label_bytes, classes)
-    test = _read_cifar([place / f for f in test_files], label_bytes, classes)
-    return _normalised(name, classes, train, test, max_shift=4, flip=True)
-
-
-def _cifar_folder(name: str, folder: Path, files: Sequence[str]) -> Path:
-    """`folder`, or the sub-folder the archive extracts to."""
-    inside = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}[name]
-    for place in (folder, folder / inside):
-        if all((place / file).is_file() for file in files):
-            return place
-    missing = [file for file in files if not (folder / file).is_file()]
-    archive = {"cifar10": "cifar-10-binary.tar.gz", "cifar100": "cifar-100-binary.tar.gz"}[name]
+def _files(data: str, folder: str | Path, names: Sequence[str]) -> list[Path]:
+    """The files of these names, plain or with .gz, all in one folder."""
+    folders, source = _SOURCES[data]
+    missing: list[str] = []
+    for place in (Path(folder), *(Path(folder, inside) for inside in folders)):
+        forms = [[place / name, place / f"{name}.gz"] for name in names]
+        files = [next((file for file in pair if file.is_file()), None) for pair in forms]
+        if None not in files:
+            return [file for file in files if file]
+        missing = missing or [name for name, file in zip(names, files, strict=True) if not file]
     raise FileNotFoundError(
-        f"{name}: expected the extracted binary files in {str(folder.resolve())!r}, missing "
-        f"{', '.join(missing)}; download {archive} from "
-        "https://www.cs.toronto.edu/~kriz/cifar.html, extract it and pass the folder "
-        "(option --data-dir)"
+        f"{data}: expected its files, plain or .gz, in {str(Path(folder).resolve())!r}, missing "
+        f"{', '.join(missing)}; {source} (option --data-dir)"
     )
 
 
-def _read_cifar(files: Sequence[Path], label_bytes: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Records of `label_bytes` labels, the last of which counts, and 3072 pixels (C, H, W)."""
-    record = label_bytes + _CIFAR_PIXELS
-    images, labels = [], []
-    for file in files:
-        raw = np.fromfile(file, dtype=np.uint8)
-        if raw.size == 0 or raw.size % record:
-            raise ValueError(
-                f"{file}: expected a whole number of {record}-byte records, got {raw.size} bytes; "
-                "use the binary version of CIFAR, not the pickled one, and extract it again"
+def _bytes(file: Path) -> np.ndarray:
+    """The bytes of a file, unpacked; they can be written to."""
+    raw = file.read_bytes()
+    if file.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{file}: {error}; expected a whole gzip file, fetch it again") from (
+                error
             )
-        rows = raw.reshape(-1, record)
-        label = rows[:, label_bytes - 1].astype(np.int64)
-        if label.max() >= classes:
-            raise ValueError(
-                f"{file}: expected labels 0..{classes - 1}, got {label.max()}; "
-                "is it the right data set?"
-            )
-        images.append(rows[:, label_bytes:].reshape(-1, 3, 32, 32))
-        labels.append(label)
-    return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
+    return np.frombuffer(bytearray(raw), dtype=np.uint8)
 
 
-def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation per channel, in float64 from the histogram: the same on any threads."""
-    counts = torch.stack(
-        [torch.bincount(images[:, c].flatten(), minlength=256) for c in range(images.shape[1])]
-    )
-    values = torch.arange(256, dtype=torch.float64)
-    total = counts.sum(dim=1)
-    mean = (counts * values).sum(dim=1) / total
-    std = ((counts * values**2).sum(dim=1) / total - mean**2).sqrt().clamp_min(1e-6)
-    return mean.float().reshape(1, -1, 1, 1), std.float().reshape(1, -1, 1, 1)
+def _fashion(images_file: Path, labels_file: Path) -> Labelled:
+    images, labels = _idx(images_file, "images", 3), _idx(labels_file, "labels", 1)
+    if images.shape[1:] != (_FASHION, _FASHION) or len(images) != len(labels) or not len(labels):
+        raise ValueError(
+            f"{images_file}: expected images of {_FASHION} x {_FASHION}, as many as labels in "
+            f"{labels_file.name}, got shape {images.shape} and {len(labels)} labels; take all "
+            "four files from one place"
+        )
+    return torch.from_numpy(images).unsqueeze(1), _labels(labels_file, labels, 10)
+
+
+def _idx(file: Path, what: str, dims: int) -> np.ndarray:
+    """The array of bytes in an idx file."""
+    raw, head = _bytes(file), 4 * (1 + dims)
+    magic = bytes((0, 0, 8, dims))
+    if len(raw) < head or raw[:4].tobytes() != magic:
+        raise ValueError(
+            f"{file}: expected the idx file of {what}, of bytes in {dims} dimension(s), which "
+            f"begins with {magic.hex()}, got {raw[:4].tobytes().hex() or 'no bytes'}; is it "
+            "another file?"
+        )
+    shape = raw[4:head].view(">u4").astype(np.int64)
+    if len(raw) - head != shape.prod():
+        raise ValueError(
+            f"{file}: expected {shape.prod()} bytes of {what} after its head, as that says, got "
+            f"{len(raw) - head}; fetch it again"
+        )
+    return raw[head:].reshape(shape)
+
+
+def _cifar(name: str, classes: int, files: Sequence[Path], label_bytes: int) -> ImageData:
+    """The data set of files with `label_bytes` labels a record, the last of which counts; the last
+    file is for the test."""
+    parts = [_records(file, label_bytes, classes) for file in files]
+    train = torch.cat([x for x, _ in parts[:-1]]), torch.cat([y for _, y in parts[:-1]])
+    return ImageData(name, classes, train, parts[-1], max_shift=4, flip=True)
+
+
+def _records(file: Path, label_bytes: int, classes: int) -> Labelled:
+    raw, record = _bytes(file), label_bytes + 3 * _CIFAR * _CIFAR
+    if raw.size == 0 or raw.size % record:
+        raise ValueError(
+            f"{file}: expected a whole number of {record}-byte records, got {raw.size} bytes; "
+            "use the binary version of CIFAR, not the pickled one, and extract it again"
+        )
+    rows = raw.reshape(-1, record)
+    images = torch.from_numpy(rows[:, label_bytes:].reshape(-1, 3, _CIFAR, _CIFAR))
+    return images, _labels(file, rows[:, label_bytes - 1], classes)
+
+
+def _labels(file: Path, labels: np.ndarray, classes: int) -> Tensor:
+    if labels.max() >= classes:
+        raise ValueError(
+            f"{file}: expected labels 0..{classes - 1}, got {labels.max()}; "
+            "is it the right data set?"
+        )
+    return torch.from_numpy(labels.astype(np.int64))
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:

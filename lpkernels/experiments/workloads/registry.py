@@ -3,70 +3,44 @@
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.formats.elsewhere import nearest
 
-__all__ = ["DATASETS", "LABELLED", "dataset", "find", "function_of"]
-
-Maker = Callable[[WorkloadConfig], Workload]
+__all__ = ["DATASETS", "find", "function_of"]
 
 _PAGE = "docs/training.md lists all"
 # These may be given for any data: a sweep over several data sets has one folder for all.
-_ALWAYS = ("data", "data_dir", "model", "depth", "width")
-#: The settings that any labelled data have.
-LABELLED = ("norm", "label_noise", "train_size", "classes")
+_ALWAYS = ("data", "data_dir", "model", "width")
+# The settings that any labelled data have.
+_LABELLED = ("norm", "label_noise", "train_size", "classes")
 
 
-@dataclass(frozen=True)
-class DataSet:
-    """Data that a run can train on; the fields are those of `dataset`."""
+class DataSet(NamedTuple):
+    """Data that a run can train on.
 
-    make: Maker
-    model: str
-    settings: tuple[str, ...]
-
-
-#: The data sets by name.
-DATASETS: dict[str, DataSet] = {}
-
-
-def dataset(
-    *names: str, model: str, settings: tuple[str, ...] = LABELLED
-) -> Callable[[Maker], Maker]:
-    """Makes data known by `names`, as a decorator of the function that makes their workload.
-
-    Example, after which `--data ramps` trains an mlp1 on them:
-
-        @dataset("ramps", model="mlp1")
-        def _ramps(config: WorkloadConfig) -> Workload:
-            x = torch.linspace(-1, 1, 400)[:, None] * torch.ones(8)
-            y = (x[:, 0] > 0).long()
-            return classification(
-                "ramps", train=(x[::2], y[::2]), test=(x[1::2], y[1::2]), config=config
-            )
-
-    Args:
-        names: of the data, for `--data`; the function gets a configuration with one of them.
-        model: the one that the data are usually trained with; the configuration names it where the
-            run names none.
-        settings: the fields of WorkloadConfig that mean something, beside data, data_dir, model and
-            width; others are refused.
-    Raises: ValueError: other data have one of the names.
+    function: the module of this folder and its function that makes the workload.
+    model: the one that the data are usually trained with.
+    settings: the fields of WorkloadConfig that mean something; others but _ALWAYS are refused.
     """
 
-    def register(make: Maker) -> Maker:
-        for name in names:
-            other = DATASETS.get(name)
-            if other is not None and other.make.__qualname__ != make.__qualname__:
-                raise ValueError(f"dataset: one called {name!r} exists already")
-            DATASETS[name] = DataSet(make, model, settings)
-        return make
+    function: str
+    model: str
+    settings: tuple[str, ...] = _LABELLED
 
-    return register
+
+_IMAGES = DataSet("images:workload", "resnet8", ("augment", *_LABELLED))
+_TABLE = DataSet("tables:table", "mlp2")
+#: The data sets by name.
+DATASETS = {
+    **dict.fromkeys(("digits", "digits32", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
+    **dict.fromkeys(("iris", "wine", "breast_cancer"), _TABLE),
+    "mnist1d": DataSet("tables:mnist1d", "cnn3"),
+    "fashion-denoise": DataSet("denoising:workload", "unet", ("train_size",)),
+    "text": DataSet("text:workload", "lstm1", ("norm", "train_size")),
+}
 
 
 def find(config: WorkloadConfig) -> Workload:
@@ -82,30 +56,25 @@ def find(config: WorkloadConfig) -> Workload:
         FileNotFoundError: the files of CIFAR or Fashion-MNIST are not in `data_dir`.
         ImportError: a package that the data come with is not installed.
     """
+    changed = config.model_dump(exclude_defaults=True).keys() - {"data"}
     if ":" in config.data:
-        return _imported(config)
-    for module in ("fashion", "images", "tables", "text"):
-        importlib.import_module(f"lpkernels.experiments.workloads.{module}")
+        return _imported(config, changed)
     data = DATASETS.get(config.data)
     if data is None:
         raise ValueError(
             f"data: expected one of {nearest(config.data, DATASETS, _PAGE)}, got {config.data!r}; "
             "or module:function, which returns a Workload"
         )
-    others = set(_changed(config)) - {*_ALWAYS, *data.settings}
+    others = changed - {*_ALWAYS, *data.settings}
     if others:
-        names = [name for name in data.settings if name not in _ALWAYS]
+        names = ["model", "width", *data.settings]
         raise ValueError(
             f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
-            f"{nearest(min(others), ['model', 'width', *names], _PAGE)}; leave it out"
+            f"{nearest(min(others), names, _PAGE)}; leave it out"
         )
-    return data.make(config.replace(model=config.network(data.model), depth=0))
-
-
-def _changed(config: WorkloadConfig) -> dict[str, Any]:
-    """The settings that are not defaults."""
-    defaults = WorkloadConfig().to_dict()
-    return {name: value for name, value in config.to_dict().items() if value != defaults[name]}
+    make = function_of("data", f"lpkernels.experiments.workloads.{data.function}")
+    workload: Workload = make(config.replace(model=config.model or data.model))
+    return workload
 
 
 def function_of(setting: str, name: str) -> Callable[..., Any]:
@@ -121,17 +90,17 @@ def function_of(setting: str, name: str) -> Callable[..., Any]:
     return called
 
 
-def _imported(config: WorkloadConfig) -> Workload:
-    name = config.data
-    called = function_of("data", name)
+def _imported(config: WorkloadConfig, changed: set[str]) -> Workload:
+    called = function_of("data", config.data)
     takes = bool(inspect.signature(called).parameters)
-    others = sorted(_changed(config).keys() - {"data"})
-    if others and not takes:
+    if changed and not takes:
         raise ValueError(
-            f"{', '.join(others)}: the function {name!r} takes no WorkloadConfig, so these would "
-            "do nothing; give it a parameter, or leave them out"
+            f"{', '.join(sorted(changed))}: the function {config.data!r} takes no WorkloadConfig, "
+            "so these would do nothing; give it a parameter, or leave them out"
         )
     workload = called(config) if takes else called()
     if not isinstance(workload, Workload):
-        raise ValueError(f"data: {name!r} must return a Workload, got {type(workload).__name__}")
+        raise ValueError(
+            f"data: {config.data!r} must return a Workload, got {type(workload).__name__}"
+        )
     return workload

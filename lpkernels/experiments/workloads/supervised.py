@@ -1,7 +1,7 @@
 """Examples with labels: their loss, the settings that change them, and a workload in one call."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,18 +9,21 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.models import Task
-from lpkernels.experiments.workloads.models.family import model_builder
+from lpkernels.experiments.workloads.models.family import KINDS, model_builder
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import (
     Batch,
+    EpochChange,
     Outcome,
-    TensorBatches,
     TensorSet,
-    TrainingSet,
     Workload,
+    batches,
 )
 
 __all__ = ["classification"]
+
+#: Examples (N, ...) and their labels (N,) int64.
+Labelled = tuple[Tensor, Tensor]
 
 
 def class_losses(model: nn.Module, batch: Batch) -> Outcome:
@@ -39,13 +42,6 @@ def measure_classes(model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
     return {"loss": loss, "accuracy": (output.argmax(dim=1) == labels).sum()}
 
 
-def class_workload(
-    name: str, train: TrainingSet, test: Sequence[Batch], model: Callable[[], nn.Module]
-) -> Workload:
-    """The workload of batches (inputs, labels), by cross entropy and accuracy."""
-    return Workload(name, model, train, test, class_losses, measure_classes)
-
-
 def classification(
     name: str,
     *,
@@ -53,6 +49,8 @@ def classification(
     test: tuple[Any, Any],
     model: str | Callable[[], nn.Module] = "",
     config: WorkloadConfig | None = None,
+    classes: int = 0,
+    change: EpochChange | None = None,
 ) -> Workload:
     """A workload of your own labelled examples, in an order drawn from (seed, epoch).
 
@@ -64,28 +62,41 @@ def classification(
             C, L) or (N, C, H, W).
         config: settings to follow: model, where none is given here, width, norm, classes,
             train_size and label_noise.
+        classes: their number; 0: one more than the largest label.
+        change: of the training batches of an epoch, as `TensorSet` has it, which then follows
+            `config.augment`; test examples are fed as they are.
     Raises: ValueError: x and y do not fit together, the model is unknown or for other data, or a
         setting asks for more than there is.
     """
     config = config or WorkloadConfig()
-    if config.augment:
+    if config.augment and change is None:
         raise ValueError(
             f"augment: {name} has no augmentation; leave it out, or change the examples yourself"
         )
-    (x, y), (test_x, test_y) = _examples("train", train), _examples("test", test)
-    if x.shape[1:] != test_x.shape[1:]:
+    trained, tested = _examples("train", train), _examples("test", test)
+    shape = tuple(trained[0].shape[1:])
+    if shape != tuple(tested[0].shape[1:]):
         raise ValueError(
-            f"test: expected examples of shape {tuple(x.shape[1:])}, as in train, "
-            f"got {tuple(test_x.shape[1:])}"
+            f"test: expected examples of shape {shape}, as in train, "
+            f"got {tuple(tested[0].shape[1:])}"
         )
-    choice = choose(config, y, test_y, int(torch.cat([y, test_y]).max()) + 1)
-    training = TensorSet((x[choice.train], choice.train_labels))
-    tests = TensorBatches(test_x[choice.test], choice.test_labels)
-    build = _builder(model or config.network(), tuple(x.shape[1:]), choice.classes, config)
-    return class_workload(name, training, tests, build)
+    classes = classes or int(torch.cat([trained[1], tested[1]]).max()) + 1
+    trained, tested = choose(config, trained, tested, classes)
+    classes = config.classes or classes
+    model = model or config.model
+    if isinstance(model, str):
+        if not model or trained[0].dim() not in KINDS:
+            raise ValueError(
+                f"model: examples of shape {shape} have no usual network; give model= a function "
+                "that makes one"
+            )
+        task = Task(KINDS[trained[0].dim()], shape, classes)
+        model = model_builder(model, task, width=config.width, norm=config.norm)
+    training = TensorSet(trained, change)
+    return Workload(name, model, training, batches(*tested), class_losses, measure_classes)
 
 
-def _examples(which: str, pair: tuple[Any, Any]) -> Batch:
+def _examples(which: str, pair: tuple[Any, Any]) -> Labelled:
     x, y = (torch.as_tensor(values) for values in pair)
     if x.dim() < 1 or y.shape != x.shape[:1] or not len(y):
         raise ValueError(
@@ -99,50 +110,17 @@ def _examples(which: str, pair: tuple[Any, Any]) -> Batch:
     return x.float() if x.is_floating_point() else x, y.long()
 
 
-def _builder(
-    model: str | Callable[[], nn.Module],
-    shape: tuple[int, ...],
-    classes: int,
-    config: WorkloadConfig,
-) -> Callable[[], nn.Module]:
-    if not isinstance(model, str):
-        return model
-    kinds: Any = {1: "vectors", 2: "signals", 3: "images"}
-    if not model or len(shape) not in kinds:
-        raise ValueError(
-            f"model: examples of shape {shape} have no usual network; give model= a function "
-            "that makes one"
-        )
-    task = Task(kinds[len(shape)], shape, classes)
-    return model_builder(model, task, width=config.width, norm=config.norm)
-
-
-class Choice(NamedTuple):
-    """The examples that the settings keep, in the order of the data set, and their labels.
-
-    train, test: (n,) int64 indices.  train_labels, test_labels: (n,) int64.
-    """
-
-    classes: int
-    train: Tensor
-    train_labels: Tensor
-    test: Tensor
-    test_labels: Tensor
-
-
 def choose(
-    config: WorkloadConfig, train_labels: Tensor, test_labels: Tensor, classes: int
-) -> Choice:
-    """The examples that `classes`, `train_size` and `label_noise` leave of labelled data.
+    config: WorkloadConfig, train: Labelled, test: Labelled, classes: int
+) -> tuple[Labelled, Labelled]:
+    """The examples that `classes`, `train_size` and `label_noise` leave of labelled data of so many
+    classes, to train on and to test on.
 
     The choice depends on nothing else: runs of all seeds train on the same examples with the same
-    labels, a larger train_size keeps the examples of a smaller one, and labels that are wrong with
-    some label_noise are wrong with more of it too. Test labels stay clean.
+    labels, in the order of the data; a larger train_size keeps the examples of a smaller one, and
+    labels that are wrong with some label_noise are wrong with more of it too. Test labels stay
+    clean.
 
-    Args:
-        config: the settings.
-        train_labels, test_labels: (N,) int64, below `classes`.
-        classes: how many the data have.
     Raises: ValueError: a setting asks for more than there is.
     """
     if config.classes and not 2 <= config.classes <= classes:
@@ -150,24 +128,27 @@ def choose(
             f"classes: expected 2 to {classes}, which is all, or 0 for all, got {config.classes}"
         )
     classes = config.classes or classes
-    test = (test_labels < classes).nonzero().flatten()
-    train = (train_labels < classes).nonzero().flatten()
-    train = _balanced(config.train_size, train, train_labels, classes)
-    labels = _noisy(config.label_noise, train_labels[train], classes)
-    return Choice(classes, train, labels, test, test_labels[test])
+    (x, y), tested = (
+        (examples[labels < classes], labels[labels < classes]) for examples, labels in (train, test)
+    )
+    places = balanced(config.train_size, y, classes)
+    return (x[places], _noisy(config.label_noise, y[places], classes)), tested
 
 
-def _balanced(size: int, train: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """`size` of the indices `train`, 0 for all, as many of each class as can be."""
+def balanced(size: int, labels: Tensor, classes: int) -> Tensor:
+    """The places of `size` examples, 0 for all, as many of each class as can be, ascending.
+
+    Raises: ValueError: a size below the number of classes or above that of the examples.
+    """
     if not size:
-        return train
-    if not classes <= size <= len(train):
+        return torch.arange(len(labels))
+    if not classes <= size <= len(labels):
         raise ValueError(
-            f"train_size: expected {classes}, one of each class, to {len(train)}, which is all, or "
-            f"0 for all, got {size}"
+            f"train_size: expected {classes}, one of each class, to {len(labels)}, which is all, "
+            f"or 0 for all, got {size}"
         )
     generator = torch.Generator().manual_seed(stream_seed(0, "train_size"))
-    mixed = train[torch.randperm(len(train), generator=generator)]
+    mixed = torch.randperm(len(labels), generator=generator)
     # An example's rank is the number of earlier examples of its class; the smallest ranks stay.
     rank = torch.empty_like(mixed)
     for label in range(classes):

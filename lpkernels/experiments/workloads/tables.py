@@ -9,24 +9,18 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.registry import dataset
-from lpkernels.experiments.workloads.supervised import classification
+from lpkernels.experiments.workloads.supervised import Labelled, classification
 from lpkernels.experiments.workloads.workload import Workload
 
-Labelled = tuple[Tensor, Tensor]
 
-
-@dataset("iris", "wine", "breast_cancer", model="mlp2")
-def _table(config: WorkloadConfig) -> Workload:
+def table(config: WorkloadConfig) -> Workload:
     train, test = rows(config.data)
     return classification(config.data, train=train, test=test, config=config)
 
 
-@dataset("mnist1d", model="cnn3")
-def _mnist1d(config: WorkloadConfig) -> Workload:
+def mnist1d(config: WorkloadConfig) -> Workload:
     train, test = signals()
     return classification("mnist1d", train=train, test=test, config=config)
 
@@ -75,5 +69,5 @@ def signals() -> tuple[Labelled, Labelled]:
     return _tensors(*train), _tensors(*test)
 
 
-def _tensors(x: "np.ndarray", y: "np.ndarray") -> Labelled:
+def _tensors(x: np.ndarray, y: np.ndarray) -> Labelled:
     return torch.from_numpy(x).float(), torch.from_numpy(y).long()

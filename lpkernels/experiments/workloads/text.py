@@ -18,14 +18,14 @@ from torch.nn.functional import cross_entropy
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.models import Task
 from lpkernels.experiments.workloads.models.family import model_builder
-from lpkernels.experiments.workloads.registry import dataset
 from lpkernels.experiments.workloads.workload import (
     Batch,
     Metric,
     Outcome,
-    TensorBatches,
     TensorSet,
     Workload,
+    batches,
+    measured_on_cpu,
 )
 
 BITS = Metric(field="test_bits_per_char", label="bits per character", higher=False, percent=False)
@@ -39,19 +39,18 @@ _COUNTED = ("CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SY
 _SHA256 = "03ce3aea0397e841afdbafb4f732c6cb6fdca0bdb370d0a9cdbdbdcae33a3ee3"
 
 
-@dataset("text", model="lstm1", settings=("norm", "train_size"))
-def _text(config: WorkloadConfig) -> Workload:
+def workload(config: WorkloadConfig) -> Workload:
     train, test = examples()
     if config.train_size:
         train = train[evenly(config.train_size, len(train))]
     task = Task("text", (LENGTH,), len(vocabulary(text())))
     return Workload(
         "text",
-        model_builder(config.network(), task, width=config.width, norm=config.norm),
+        model_builder(config.model, task, width=config.width, norm=config.norm),
         TensorSet((train[:, :-1], train[:, 1:])),
-        TensorBatches(test[:, :-1], test[:, 1:]),
+        batches(test[:, :-1], test[:, 1:]),
         character_losses,
-        measure_characters,
+        measured_on_cpu(character_losses),
         BITS,
         bits_per_character,
     )
@@ -111,14 +110,6 @@ def character_losses(model: nn.Module, batch: Batch) -> Outcome:
     losses = cross_entropy(output.transpose(1, 2), following, reduction="none").mean(dim=1)
     right = (output.argmax(dim=2) == following).float().mean(dim=1).sum()
     return Outcome(losses, {"accuracy": right})
-
-
-def measure_characters(model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-    """Sums over the examples, computed on the CPU."""
-    output, following = model(batch[0]).cpu(), batch[1].cpu()
-    losses = cross_entropy(output.transpose(1, 2), following, reduction="none").mean(dim=1)
-    right = (output.argmax(dim=2) == following).float().mean(dim=1)
-    return {"loss": losses.sum(), "accuracy": right.sum()}
 
 
 def bits_per_character(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:

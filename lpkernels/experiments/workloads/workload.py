@@ -5,8 +5,8 @@ those that a test feeds on nothing. The trainer builds the model under the run's
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, overload
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
 #: loss(model, batch): called with the model in training mode (under DDP its wrapper: call it once)
 #: and tensors on its device.
 Loss = Callable[[nn.Module, Batch], Outcome]
+#: measure(model, batch): 0-d tensors, as `Workload` says.
+Measure = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
 
 class Plan(Protocol):
@@ -84,8 +86,8 @@ class Workload:
     test: the batches of the test set, at most 256 examples each; an item may be made when asked
         for.
     loss: its mean over a batch is what the optimizer makes small.
-    measure(model, batch): 0-d or small tensors that are added over the test batches, in float64;
-        called in evaluation mode without gradients.
+    measure(model, batch): 0-d tensors that are added over the test batches, in float64; called in
+        evaluation mode without gradients.
     score(sums, examples): fields of the epoch's record from the sums over the whole test set;
         test_loss and the metric's field among them.
     metric: the figure that counts.
@@ -96,17 +98,28 @@ class Workload:
     train: TrainingSet
     test: Sequence[Batch]
     loss: Loss
-    measure: Callable[[nn.Module, Batch], Mapping[str, Tensor]]
-    metric: Metric = field(default=ACCURACY)
+    measure: Measure
+    metric: Metric = ACCURACY
     score: Callable[[Mapping[str, Tensor], int], dict[str, float]] = mean_of_examples
 
 
-#: The most examples that a batch of a test set has.
-TEST_BATCH = 256
+def measured_on_cpu(loss: Loss) -> Measure:
+    """The losses of a batch added up, and the sums of `loss`, which the CPU computes from the
+    model's output, so that the figures of a test do not depend on the device any further."""
+
+    def measure(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        on_cpu = (batch[0], *(tensor.cpu() for tensor in batch[1:]))
+        outcome = loss(lambda x: model(x).cpu(), on_cpu)  # type: ignore[arg-type]
+        return {"loss": outcome.losses.sum(), **outcome.sums}
+
+    return measure
+
 
 #: change(step, places, *tensors): the batch that is fed, from the examples that stand in `places`
 #: of an epoch's order.
 Change = Callable[..., Batch]
+#: From the number of examples, the generator that drew their order, the seed and the epoch.
+EpochChange = Callable[[int, Generator, int, int], Change]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +127,12 @@ class TensorSet:
     """Examples in memory, each epoch in an order of its own, drawn from (seed, epoch).
 
     tensors: the first dimension of each counts the examples.
-    change(generator, seed, epoch): the change of an epoch's batches, as noise or shifts, which may
-        draw from the generator after the order; None: examples are fed as they are.
+    change: the change of an epoch's batches, as noise or shifts, which may draw from the generator
+        after the order; None: examples are fed as they are.
     """
 
     tensors: Batch
-    change: Callable[[Generator, int, int], Change] | None = None
+    change: EpochChange | None = None
 
     def __len__(self) -> int:
         return len(self.tensors[0])
@@ -128,13 +141,13 @@ class TensorSet:
         """The examples in the order of the epoch."""
         generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
         order = torch.randperm(len(self), generator=generator)
-        change = None if self.change is None else self.change(generator, seed, epoch)
+        change = None if self.change is None else self.change(len(self), generator, seed, epoch)
         return TensorPlan(self.tensors, order, change)
 
 
 @dataclass(frozen=True, eq=False)
 class TensorPlan:
-    """The examples of `tensors` in an order: (N,) int64; `change` as in TensorSet."""
+    """The examples of `tensors` in an order: (N,) int64; `change` of their batches."""
 
     tensors: Batch
     order: Tensor
@@ -147,28 +160,7 @@ class TensorPlan:
         return batch if self.change is None else self.change(step, places, *batch)
 
 
-class TensorBatches(Sequence[Batch]):
-    """Tensors in batches of up to 256 examples, in order, each made when it is asked for.
-
-    Args:
-        tensors: the first dimension of each counts the examples.
-        make: makes a batch from its slices.
-    """
-
-    def __init__(self, *tensors: Tensor, make: Callable[..., Batch] | None = None) -> None:
-        self._tensors, self._make = tensors, make
-
-    def __len__(self) -> int:
-        return -(-len(self._tensors[0]) // TEST_BATCH)
-
-    @overload
-    def __getitem__(self, number: int) -> Batch: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Batch]: ...
-    def __getitem__(self, number: int | slice) -> Batch | Sequence[Batch]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        # The range raises the IndexError that ends a loop over the batches.
-        first = range(len(self))[number] * TEST_BATCH
-        batch = tuple(tensor[first : first + TEST_BATCH] for tensor in self._tensors)
-        return batch if self._make is None else self._make(*batch)
+def batches(*tensors: Tensor) -> list[Batch]:
+    """Tensors, whose first dimension counts the examples, in batches of up to 256 in their order:
+    the test set of a workload."""
+    return list(zip(*(tensor.split(256) for tensor in tensors), strict=True))

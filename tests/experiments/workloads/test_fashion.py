@@ -12,10 +12,9 @@ from torch import nn
 
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads import fashion
+from lpkernels.experiments.workloads import images
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.fashion import load_fashion
-from lpkernels.experiments.workloads.images import load
+from lpkernels.experiments.workloads.images import load, load_fashion
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Workload
@@ -56,17 +55,16 @@ def test_files_are_read_plain_or_packed(tmp_path: Path, packed: bool, inside: st
     assert train[0].shape == (20, 1, 28, 28) and train[0].dtype == torch.uint8
     data = load("fashion-mnist", folder)
     pixels = arrays["train-images-idx3-ubyte"].astype(np.float64)
-    assert float(data.mean) == pytest.approx(pixels.mean())
-    assert float(data.std) == pytest.approx(pixels.std())
+    assert [*map(float, data.moments)] == pytest.approx([pixels.mean(), pixels.std()])
 
 
 def test_without_a_folder_they_are_debians(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fashion, "DEBIAN", tmp_path / "nowhere")
+    monkeypatch.setattr(images, "DEBIAN", tmp_path / "nowhere")
     message = r"missing train-images-idx3-ubyte, .*apt install dataset-fashion-mnist.*--data-dir"
     with pytest.raises(FileNotFoundError, match=message):
         find(WorkloadConfig(data="fashion-mnist"))
     write_fashion(tmp_path)
-    monkeypatch.setattr(fashion, "DEBIAN", tmp_path)
+    monkeypatch.setattr(images, "DEBIAN", tmp_path)
     assert len(find(WorkloadConfig(data="fashion-mnist", train_size=10)).train) == 10
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(FileNotFoundError, match="missing t10k-labels-idx1-ubyte; install"):

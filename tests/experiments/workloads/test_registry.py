@@ -1,6 +1,5 @@
 """Workloads by name, functions of the user's, and examples with labels."""
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
-from lpkernels.experiments.workloads.supervised import Choice, choose, classification
+from lpkernels.experiments.workloads.registry import DATASETS, find
+from lpkernels.experiments.workloads.supervised import choose, classification
 from lpkernels.experiments.workloads.traced import mean_loss, output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each, rows
 from tests.support.refusals import rejects
 
 NAMES = (
@@ -49,76 +47,35 @@ constant = 3
 """
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(autouse=True)
+def own_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_workload.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_workload", raising=False)
-    return "own_workload"
 
 
-def test_data_are_one_function_and_all_names_are_known() -> None:
-    with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
-        find(WorkloadConfig(data="mnist"))
-    assert sorted(DATASETS) == NAMES
-    try:
-
-        @dataset("tiny", model="cnn1", settings=("augment",))
-        def _tiny(config: WorkloadConfig) -> Workload:
-            return tiny_workload(config)
-
-        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
-        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
-            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
-    finally:
-        DATASETS.pop("tiny", None)
-
-
-def test_a_users_function_gets_the_settings_and_a_name_has_one_depth(own: str) -> None:
-    work = find(WorkloadConfig(data=f"{own}:rings", model="mlp1", width=3, train_size=10))
+def test_a_users_function_gets_the_settings() -> None:
+    work = find(WorkloadConfig(data="own_workload:rings", model="mlp1", width=3, train_size=10))
     assert work.model().stem.out_features == 3
     assert len(work.train) == 10
-    assert find(WorkloadConfig(data="tests.experiments.tiny:tiny_workload")).name == "tiny"
-    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
-        find(WorkloadConfig(data="digits", model="mlp3", depth=2))
+    assert find(WorkloadConfig(data="own_workload:make")).name == "rings"
+    assert sorted(DATASETS) == NAMES
 
 
-def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(own: str) -> None:
-    assert find(WorkloadConfig(data=f"{own}:make")).name == "rings"
-    message = "model, width: the function 'own_workload:make' takes no WorkloadConfig"
-    with pytest.raises(ValueError, match=message):
-        find(WorkloadConfig(data=f"{own}:make", model="mlp1", width=3))
-    for name, message in (
-        ("nowhere:f", "'nowhere:f' cannot be called: No module.*PYTHONPATH=. lpkernels"),
-        (f"{own}:f", "'own_workload:f' cannot be called: .*attribute"),
-        (f"{own}:constant", "'own_workload:constant' cannot be called"),
-        (f"{own}:number", "'own_workload:number' must return a Workload, got int"),
-    ):
-        with pytest.raises(ValueError, match=f"data: {message}"):
-            find(WorkloadConfig(data=name))
-
-
-test_settings_that_mean_nothing_are_refused = rejects(
+test_what_makes_no_workload_is_refused = rejects(
     lambda settings: find(WorkloadConfig(**settings)),
     [
-        ({"data": data, **settings}, f"^{names}: means nothing for {data}, which has model")
-        for data, settings, names in (
-            ("mnist1d", {"augment": True}, "augment"),
-            ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
-        )
+        ({"data": "mnist"}, r"data: expected one of .*digits.*, got 'mnist'; or module:function"),
+        ({"data": "mnist1d", "augment": True}, "^augment: means nothing for mnist1d, which has mo"),
+        ({"data": "text", "label_noise": 0.1, "classes": 3}, "^classes, label_noise: means noth"),
+        ({"data": "own_workload:make", "model": "mlp1", "width": 3},
+         "model, width: the function 'own_workload:make' takes no WorkloadConfig"),
+        ({"data": "nowhere:f"}, "data: 'nowhere:f' cannot be .* No module.*PYTHONPATH=. lpkernels"),
+        ({"data": "own_workload:f"}, "data: 'own_workload:f' cannot be called: .*attribute"),
+        ({"data": "own_workload:constant"}, "data: 'own_workload:constant' cannot be called"),
+        ({"data": "own_workload:number"}, "data: 'own_workload:number' must return a Workload, go"),
     ],
-)
-
-
-@rows(
-    "given, usual, name",
-    ({}, "resnet8", "resnet8"), ({"depth": 14}, "resnet8", "resnet14"),
-    ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
-    ({"model": "mlp3"}, "resnet8", "mlp3"),
-    ({"depth": 2}, "", ""),
 )  # fmt: skip
-def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:
-    assert WorkloadConfig(**given).network(usual) == name
 
 
 @pytest.mark.parametrize("data", ["digits", "text"])
@@ -128,22 +85,24 @@ def test_the_loss_of_an_output_is_that_of_the_workload(data: str) -> None:
     model = workload.model().eval()
     expected = workload.loss(model, batch)
     loss = output_loss(workload, batch)
-    found = loss(model(batch[0]), batch)
-    assert torch.equal(found.losses, expected.losses)
-    assert torch.equal(found.sums["accuracy"], expected.sums["accuracy"])
+    outcome = loss(model(batch[0]), batch)
+    assert torch.equal(outcome.losses, expected.losses)
+    assert torch.equal(outcome.sums["accuracy"], expected.sums["accuracy"])
     assert torch.equal(mean_loss(loss)(model(batch[0]), batch), expected.losses.mean())
 
 
-def test_other_workloads_are_refused() -> None:
-    digits = find(WorkloadConfig(data="digits"))
-    batch = digits.train.plan(0, 0).batch(0, 4)
-
-    def twice(model: nn.Module, batch: Batch) -> Outcome:
-        losses: Tensor = model(batch[0] * 2).sum(dim=1)
+@pytest.mark.parametrize(
+    "inputs", [lambda x: [x * 2], lambda x: [x, x], lambda x: []], ids=["other", "two", "none"]
+)
+def test_a_loss_that_calls_the_model_otherwise_is_refused(inputs: Any) -> None:
+    def loss(model: nn.Module, batch: Batch) -> Outcome:
+        losses: Tensor = model(*inputs(batch[0]))
         return Outcome(losses, {})
 
-    with pytest.raises(ValueError, match="loss of digits must call the model with the first"):
-        output_loss(dataclasses.replace(digits, loss=twice), batch)
+    tiny = tiny_workload(WorkloadConfig())
+    workload = Workload("own", tiny.model, tiny.train, tiny.test, loss, tiny.measure)
+    with pytest.raises(ValueError, match="loss of own must call the model with the first"):
+        output_loss(workload, tiny.test[0])
 
 
 X, Y = torch.arange(60.0).reshape(20, 3), torch.arange(20) % 2
@@ -169,88 +128,89 @@ def test_networks_fit_the_examples_settings_are_followed_and_arrays_converted() 
     own = classification("own", train=(X, Y), test=(X, Y), model=lambda: nn.Linear(3, 2))
     assert isinstance(own.model(), nn.Linear)
     x, y = X.double().numpy(), Y.numpy().astype(np.uint8)
-    work = classification("arrays", train=(x, y), test=(x, y), model="mlp1")
+    work = classification("arrays", train=(x, y), test=(x, y), model="mlp1", classes=7)
     batch = work.train.plan(0, 0).batch(0, 4)
     assert [tensor.dtype for tensor in batch] == [torch.float32, torch.int64]
+    assert work.model().head.out_features == 7
     plans = [workload(train_size=6, label_noise=share).train for share in (0.0, 1.0)]
     right, wrong = (train.plan(0, 0).batch(0, 6)[1] for train in plans)
     assert [len(train) for train in plans] == [6, 6] and not torch.equal(right, wrong)
 
 
 test_examples_that_do_not_fit_are_refused = rejects(
-    lambda pairs: classification("x", train=pairs[0], test=pairs[1], model="mlp1"),
+    lambda given: classification("x", train=given[0], test=given[1], config=given[2]),
     [
-        (((X, Y[:4]), (X, Y)), r"train: expected examples .* shapes \(20, 3\) and \(4,\)"),
-        (((X, Y), (X[:, :2], Y)), r"test: expected examples of shape \(3,\).*got \(2,\)"),
-        (((X, Y.float()), (X, Y)), r"labels that are whole numbers from 0, got torch\.float32"),
-        (((X, Y - 1), (X, Y)), "labels that are whole numbers from 0, got .* from -1"),
+        ((*pairs, WorkloadConfig(**{"model": "mlp1", **settings})), message)
+        for *pairs, settings, message in (
+            ((X, Y[:4]), (X, Y), {}, r"train: expected examples .* shapes \(20, 3\) and \(4,\)"),
+            ((X, Y), (X[:, :2], Y), {}, r"test: expected examples of shape \(3,\).*got \(2,\)"),
+            ((X, Y.float()), (X, Y), {}, r"labels that are whole numbers from 0, got torch\.fl"),
+            ((X, Y - 1), (X, Y), {}, "labels that are whole numbers from 0, got .* from -1"),
+            ((X, Y), (X, Y), {"model": ""}, r"examples of shape \(3,\) have no usual network"),
+            ((X, Y), (X, Y), {"augment": True}, "augment: x has no augmentation"),
+        )
     ],
 )
 
 
-def test_what_has_no_network_or_augmentation_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"examples of shape \(3,\) have no usual network"):
-        classification("x", train=(X, Y), test=(X, Y))
-    with pytest.raises(ValueError, match="augment: ramp has no augmentation"):
-        workload(augment=True)
-
-
 TRAIN = torch.tensor([0, 1, 2, 3] * 50 + [0] * 40)
 TEST = torch.tensor([3, 2, 1, 0] * 5)
+Chosen = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def made(**settings: float) -> Choice:
-    return choose(WorkloadConfig(**settings), TRAIN, TEST, 4)
+def chosen(**settings: float) -> Chosen:
+    """The examples and labels that are kept, where examples are their places in the data."""
+    pairs = [(torch.arange(len(labels)), labels) for labels in (TRAIN, TEST)]
+    return choose(WorkloadConfig(**settings), *pairs, 4)
 
 
-def test_classes_keeps_the_first_and_defaults_all() -> None:
-    choice = made(classes=2)
-    assert choice.classes == 2
-    assert torch.equal(choice.train, (TRAIN < 2).nonzero().flatten())
-    assert torch.equal(choice.train_labels, TRAIN[TRAIN < 2])
-    assert choice.test_labels.tolist() == [1, 0] * 5
-    assert torch.equal(TEST[choice.test], choice.test_labels)
-    assert torch.equal(made().train_labels, TRAIN) and torch.equal(made().test_labels, TEST)
+def test_classes_keeps_the_first_and_defaults_to_all() -> None:
+    (places, labels), (test_places, test_labels) = chosen(classes=2)
+    assert torch.equal(places, (TRAIN < 2).nonzero().flatten())
+    assert torch.equal(labels, TRAIN[TRAIN < 2])
+    assert test_labels.tolist() == [1, 0] * 5
+    assert torch.equal(TEST[test_places], test_labels)
+    for (_, labels), expected in zip(chosen(), (TRAIN, TEST), strict=True):
+        assert torch.equal(labels, expected)
 
 
-@each(
+@pytest.mark.parametrize(
     "size, counts",
     [(4, [1, 1, 1, 1]), (42, [11, 11, 10, 10]), (220, [70, 50, 50, 50]), (240, [90, 50, 50, 50])],
 )
 def test_train_size_takes_as_many_of_each_class_as_can_be(size: int, counts: list[int]) -> None:
-    choice = made(train_size=size)
-    assert torch.bincount(choice.train_labels).tolist() == counts
-    assert torch.equal(choice.train, choice.train.unique())
-    assert torch.equal(TRAIN[choice.train], choice.train_labels)
-    assert len(choice.test) == len(TEST)
+    (places, labels), (test_places, _) = chosen(train_size=size)
+    assert torch.bincount(labels).tolist() == counts
+    assert torch.equal(places, places.unique())
+    assert torch.equal(TRAIN[places], labels)
+    assert len(test_places) == len(TEST)
     # A larger size keeps the examples of a smaller one.
-    assert set(choice.train.tolist()) <= set(made(train_size=240).train.tolist())
+    assert set(places.tolist()) <= set(chosen(train_size=min(size + 20, 240))[0][0].tolist())
 
 
 def test_label_noise_draws_from_all_classes_and_more_of_it_leaves_wrong_what_less_does() -> None:
-    choice = made(label_noise=0.5)
-    wrong = choice.train_labels != TRAIN
+    (_, labels), (_, test_labels) = chosen(label_noise=0.5)
+    wrong = labels != TRAIN
     # 120 labels are drawn, and a quarter of them are right: 90 are wrong, and 3 sigma are 14.
     assert abs(int(wrong.sum()) - 90) < 15
-    assert set(choice.train_labels[wrong].tolist()) == {0, 1, 2, 3}
-    assert torch.equal(choice.test_labels, TEST)
-    assert torch.equal(made(label_noise=0.5).train_labels, choice.train_labels)
-    few, more = (made(label_noise=share).train_labels for share in (0.1, 0.4))
+    assert set(labels[wrong].tolist()) == {0, 1, 2, 3}
+    assert torch.equal(test_labels, TEST)
+    few, more = (chosen(label_noise=share)[0][1] for share in (0.1, 0.4))
     changed = few != TRAIN
     assert torch.equal(few[changed], more[changed])
     assert int(changed.sum()) <= 24
-    choice = made(label_noise=1.0, classes=3, train_size=60)
-    assert set(choice.train_labels.tolist()) == {0, 1, 2}
-    assert not torch.equal(choice.train_labels, TRAIN[choice.train])
+    places, labels = chosen(label_noise=1.0, classes=3, train_size=60)[0]
+    assert set(labels.tolist()) == {0, 1, 2}
+    assert not torch.equal(labels, TRAIN[places])
 
 
 test_impossible_values_are_refused = rejects(
-    lambda settings: made(**settings),
+    lambda settings: chosen(**settings),
     [
         ({"classes": 5}, "classes: expected 2 to 4, which is all.*got 5"),
+        ({"classes": 1}, "classes: expected 2 to 4, which is all, or 0 for all, got 1"),
         ({"train_size": 241}, "train_size: expected 4, one of each class, to 240.*241"),
         ({"classes": 2, "train_size": 1},
          "train_size: expected 2, one of each class, to 140.*got 1"),
-        ({"classes": 1}, "classes: expected at least 2, or 0 for all, got 1"),
     ],
 )  # fmt: skip

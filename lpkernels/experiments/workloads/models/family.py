@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -12,6 +12,8 @@ from lpkernels.formats.elsewhere import nearest
 
 #: The purposes of a network.
 Kind = Literal["images", "signals", "vectors", "text", "denoising"]
+#: The kind of examples to classify, by the dimensions of their batches.
+KINDS: dict[int, Kind] = {2: "vectors", 3: "signals", 4: "images"}
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,7 @@ class Task:
 Builder = Callable[[Task, int, int, str], nn.Module]
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Networks that differ in depth, width and normalisation; the fields are those of `family`."""
 
     name: str
@@ -89,12 +90,6 @@ def family(
     return register
 
 
-def _forms(name: str, kind: Kind | None = None) -> str:
-    """The names of models, of one `kind` or all, as the error about `name` lists them."""
-    forms = sorted(f.form for f in FAMILIES.values() if kind is None or kind in f.kinds)
-    return nearest(name, forms, "docs/training.md lists all")
-
-
 def model_builder(
     name: str, task: Task, *, width: int = 0, norm: str = ""
 ) -> Callable[[], nn.Module]:
@@ -111,15 +106,14 @@ def model_builder(
     """
     match = re.fullmatch(r"([a-z]+)(\d+)", name)
     members = FAMILIES.get(name) or (FAMILIES.get(match[1]) if match else None)
-    if members is None or not (members.depth or members.name == name):
-        raise ValueError(
-            f"model: expected one of {_forms(name)}, with a number for the depth, got {name!r}"
-        )
-    if task.kind not in members.kinds:
-        raise ValueError(
-            f"model: {members.form} is for {' and '.join(members.kinds)}, and the data are "
-            f"{task.kind}; expected one of {_forms(name, task.kind)}, got {name!r}"
-        )
+    exists = members is not None and (members.depth > 0 or members.name == name)
+    if members is None or not exists or task.kind not in members.kinds:
+        forms = sorted(f.form for f in FAMILIES.values() if not exists or task.kind in f.kinds)
+        other = f", got {name!r}"
+        if members is not None and exists:
+            other += f", which is for {' and '.join(members.kinds)}; the data are {task.kind}"
+        listed = nearest(name, forms, "docs/training.md lists all")
+        raise ValueError(f"model: expected one of {listed}, with a number for the depth{other}")
     if norm and norm not in members.norms:
         raise ValueError(f"norm: {members.form} has {' or '.join(members.norms)}, got {norm!r}")
     depth = members.depth if match is None or members.name == name else int(match[2])
@@ -157,3 +151,11 @@ def norm_layers(norm: str, channels: int, dims: int) -> list[nn.Module]:
     if norm == "batch":
         return [_BATCH[dims](channels)]
     return [nn.GroupNorm(1, channels)] if norm == "layer" else []
+
+
+def conv_norm(
+    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """A convolution of images that keeps their size at stride 1, and its batch norm."""
+    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
+    return conv, nn.BatchNorm2d(channels)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Task, family
+from lpkernels.experiments.workloads.models.family import Task, conv_norm, family
 from lpkernels.experiments.workloads.models.residual import BasicBlock
 
 # By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
@@ -57,13 +57,13 @@ class Inverted(nn.Module):
         super().__init__()
         wide = expand * c_in
         self.layers = nn.Sequential(
-            *_conv(c_in, wide, 1), nn.ReLU(),
-            *_conv(wide, wide, 3, stride, groups=wide), nn.ReLU(),
-            *_conv(wide, channels, 1),
+            *conv_norm(c_in, wide, 1), nn.ReLU(),
+            *conv_norm(wide, wide, 3, stride, groups=wide), nn.ReLU(),
+            *conv_norm(wide, channels, 1),
         )  # fmt: skip
         self.shortcut: nn.Module = nn.Identity()
         if c_in != channels and stride == 1:
-            self.shortcut = nn.Sequential(*_conv(c_in, channels, 1))
+            self.shortcut = nn.Sequential(*conv_norm(c_in, channels, 1))
         self.adds = stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,9 +80,9 @@ class Fire(nn.Module):
 
     def __init__(self, c_in: int, squeeze: int, expand: int) -> None:
         super().__init__()
-        self.squeeze = nn.Sequential(*_conv(c_in, squeeze, 1, bias=True))
-        self.expand1 = nn.Sequential(*_conv(squeeze, expand, 1, bias=True))
-        self.expand3 = nn.Sequential(*_conv(squeeze, expand, 3, bias=True))
+        self.squeeze = nn.Sequential(*conv_norm(c_in, squeeze, 1, bias=True))
+        self.expand1 = nn.Sequential(*conv_norm(squeeze, expand, 1, bias=True))
+        self.expand3 = nn.Sequential(*conv_norm(squeeze, expand, 3, bias=True))
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.squeeze(x))
@@ -104,13 +104,13 @@ class ShuffleUnit(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if not self.splits:
             self.shortcut = nn.Sequential(
-                *_conv(entering, entering, 3, stride, groups=entering),
-                *_conv(entering, half, 1), nn.ReLU(),
+                *conv_norm(entering, entering, 3, stride, groups=entering),
+                *conv_norm(entering, half, 1), nn.ReLU(),
             )  # fmt: skip
         self.branch = nn.Sequential(
-            *_conv(entering, half, 1), nn.ReLU(),
-            *_conv(half, half, 3, stride, groups=half),
-            *_conv(half, half, 1), nn.ReLU(),
+            *conv_norm(entering, half, 1), nn.ReLU(),
+            *conv_norm(half, half, 3, stride, groups=half),
+            *conv_norm(half, half, 1), nn.ReLU(),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,13 +123,6 @@ class ShuffleUnit(nn.Module):
 
 def _pooled(y: Tensor) -> Tensor:
     return torch.nn.functional.avg_pool2d(y, y.shape[2:]).flatten(1)
-
-
-def _conv(
-    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
-) -> tuple[nn.Module, nn.Module]:
-    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
-    return conv, nn.BatchNorm2d(channels)
 
 
 def _stem(task: Task, channels: int, *, bias: bool = False) -> nn.Conv2d:
@@ -199,7 +192,7 @@ def _mobilenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
             blocks.append(Inverted(c_in, channels, stride if block == 0 else 1, expand))
             c_in = channels
     head = nn.Linear(1280, task.outputs)
-    network = LeeNetwork(stem, [*blocks, *_conv(c_in, 1280, 1), nn.ReLU()], head)
+    network = LeeNetwork(stem, [*blocks, *conv_norm(c_in, 1280, 1), nn.ReLU()], head)
     _fan_out(network)
     nn.init.normal_(head.weight, std=0.01)
     nn.init.zeros_(head.bias)
@@ -216,5 +209,5 @@ def _shufflenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
         for unit in range(units):
             body.append(ShuffleUnit(c_in, channels, 2 if unit == 0 else 1))
             c_in = channels
-    body += [*_conv(c_in, 1024, 1), nn.ReLU()]
+    body += [*conv_norm(c_in, 1024, 1), nn.ReLU()]
     return LeeNetwork(stem, body, nn.Linear(1024, task.outputs))

@@ -4,6 +4,8 @@ Each is `depth` times (layer, norm, ReLU), then one linear layer; layers without
 """
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 
@@ -12,69 +14,55 @@ from lpkernels.experiments.workloads.models.family import Task, family, norm_lay
 NORMS = ("batch", "layer", "none")
 
 
+class PlainNetwork(nn.Module):
+    """Layers with a norm and a ReLU after each, and from the second on one of `before` each; the
+    first is `stem`. The linear layer `head` takes the mean over the positions of images, and all
+    positions of signals.
+
+    dims: of the positions: 0 for vectors, to which other examples are flattened.
+    """
+
+    def __init__(
+        self, layers: Sequence[nn.Linear | nn.Conv1d | nn.Conv2d], head: nn.Linear, norm: str,
+        dims: int, *, before: Sequence[nn.Module] = (),
+    ) -> None:  # fmt: skip
+        super().__init__()
+        body: list[nn.Module] = []
+        for layer in layers:
+            body += [*before, layer] if body else [layer]
+            body += [*norm_layers(norm, len(layer.weight), dims), nn.ReLU()]
+        self.stem, self.body, self.head = body[0], nn.Sequential(*body[1:]), head
+        self._dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self.stem(x if self._dims else x.flatten(1)))
+        if self._dims:
+            y = y.mean(dim=(2, 3)) if self._dims == 2 else y.flatten(1)
+        return self.head(y)
+
+
 @family("mlp", "images", "signals", "vectors", depth=2, width=64, norms=("none", "batch", "layer"))
-class Perceptron(nn.Module):
-    """Linear layers of `width` units; examples are flattened."""
-
-    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
-        super().__init__()
-        bias = norm == "none"
-        self.stem = nn.Linear(math.prod(task.shape), width, bias=bias)
-        layers: list[nn.Module] = [*norm_layers(norm, width, 0), nn.ReLU()]
-        for _ in range(depth - 1):
-            layers += [nn.Linear(width, width, bias=bias), *norm_layers(norm, width, 0), nn.ReLU()]
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(width, task.outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(self.stem(x.flatten(1))))
-
-
-class PlainCNN(nn.Module):
-    """3x3 convolutions of images; after each but the last the image is halved and the width
-    doubled. The linear layer takes the mean over the positions."""
-
-    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
-        super().__init__()
-        bias = norm == "none"
-        self.stem = nn.Conv2d(task.shape[0], width, 3, 1, 1, bias=bias)
-        layers: list[nn.Module] = [*norm_layers(norm, width, 2), nn.ReLU()]
-        for _ in range(depth - 1):
-            layers += [nn.MaxPool2d(2), nn.Conv2d(width, 2 * width, 3, 1, 1, bias=bias)]
-            width *= 2
-            layers += [*norm_layers(norm, width, 2), nn.ReLU()]
-        self.body = nn.Sequential(*layers)
-        self.head = nn.Linear(width, task.outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(self.stem(x)).mean(dim=(2, 3)))
-
-
-class SignalCNN(nn.Module):
-    """Convolutions of signals, of 5 taps, stride 2 and one width. The linear layer takes all
-    positions."""
-
-    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
-        super().__init__()
-        channels, length = task.shape
-        bias = norm == "none"
-        self.stem = nn.Conv1d(channels, width, 5, 2, 2, bias=bias)
-        layers: list[nn.Module] = [*norm_layers(norm, width, 1), nn.ReLU()]
-        for _ in range(depth - 1):
-            layers += [nn.Conv1d(width, width, 5, 2, 2, bias=bias)]
-            layers += [*norm_layers(norm, width, 1), nn.ReLU()]
-        self.body = nn.Sequential(*layers)
-        for _ in range(depth):
-            length = (length + 1) // 2
-        self.head = nn.Linear(width * length, task.outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(self.stem(x)).flatten(1))
+def _perceptron(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    """Linear layers of `width` units."""
+    sizes = pairwise([math.prod(task.shape), *[width] * depth])
+    layers = [nn.Linear(c_in, c_out, bias=norm == "none") for c_in, c_out in sizes]
+    return PlainNetwork(layers, nn.Linear(width, task.outputs), norm, 0)
 
 
 @family("cnn", "images", "signals", depth=3, width=16, norms=("", *NORMS))
 def _cnn(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    """Batch norm is usual for images, none for signals."""
-    if task.kind == "signals":
-        return SignalCNN(task, depth, width, norm or "none")
-    return PlainCNN(task, depth, width, norm or "batch")
+    """Of images 3x3 convolutions; before each but the first the image is halved and the width
+    doubled; batch norm is usual. Of signals 5 taps, stride 2 and one width; no norm is usual."""
+    if task.kind == "images":
+        norm = norm or "batch"
+        sizes = pairwise([task.shape[0], *(width << level for level in range(depth))])
+        layers = [nn.Conv2d(*size, 3, 1, 1, bias=norm == "none") for size in sizes]
+        head = nn.Linear(width << depth - 1, task.outputs)
+        return PlainNetwork(layers, head, norm, 2, before=[nn.MaxPool2d(2)])
+    norm = norm or "none"
+    channels, length = task.shape
+    sizes = pairwise([channels, *[width] * depth])
+    signal_layers = [nn.Conv1d(*size, 5, 2, 2, bias=norm == "none") for size in sizes]
+    # Each layer halves the positions, and rounds up.
+    head = nn.Linear(width * math.ceil(length / 2**depth), task.outputs)
+    return PlainNetwork(signal_layers, head, norm, 1)

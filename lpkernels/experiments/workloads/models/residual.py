@@ -32,71 +32,58 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-@family("resnet", "images", depth=8, width=16, norms=NORMS)
 class ResNet(nn.Module):
-    """The CIFAR residual network: a stem, stages of widths w, 2w, 4w, average pool, linear layer.
+    """A stem, stages of `blocks` blocks each, average pool, linear layer. The first stage has the
+    width of the stem; each further one halves the image and doubles the width.
 
-    depth = 6n + 2 with n blocks a stage: 8 is the smallest, 20 with width 16 the ResNet-20 of the
-    paper.
+    large: for images of 224 x 224, with a 7x7 stem of stride 2 and a pool. Else it is for images of
+        about 32 x 32, with a 3x3 stem of stride 1 and no pool.
 
-    Reference: He et al. 2016, arXiv 1512.03385, section 4.2. Differs: 1x1 convolutions on the
-        shortcuts.
-    """
-
-    def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
-        super().__init__()
-        if depth < 8 or (depth - 2) % 6:
-            raise ValueError(f"resnet: depth must be 6n + 2 (8, 14, 20, ...), got {depth}")
-        self.stem = nn.Conv2d(task.shape[0], width, 3, 1, 1, bias=norm == "none")
-        self.bn = _norm(norm, width)
-        self.stages = _stages(width, 3, (depth - 2) // 6, norm)
-        self.head = nn.Linear(4 * width, task.outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.stages(torch.relu(self.bn(self.stem(x))))
-        return self.head(y.mean(dim=(2, 3)))
-
-
-@family("resnet18", "images", width=64, norms=NORMS)
-class ResNet18(nn.Module):
-    """ResNet-18: a stem, four stages of widths w, 2w, 4w, 8w with two blocks each, average pool,
-    linear layer; w, the `width`, is 64 in the paper.
-
-    large: for images of 224 x 224, with the paper's stem: 7x7 of stride 2 and a pool. Else it is
-        for images of about 32 x 32, with a 3x3 stem of stride 1 and no pool.
-
-    Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: 1x1 convolutions on
-        the shortcuts. Without `large` it is like the ResNet-18 of Lee et al. 2023 (arXiv
-        2301.13464), which is `lee-resnet18` exactly.
+    Reference: He et al. 2016, arXiv 1512.03385, table 1 and section 4.2. Differs: 1x1 convolutions
+        on the shortcuts.
     """
 
     def __init__(
-        self, task: Task, depth: int, width: int, norm: str, *, large: bool = False
+        self, task: Task, stages: int, blocks: int, width: int, norm: str, *, large: bool = False
     ) -> None:
         super().__init__()
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
         self.stem = nn.Conv2d(task.shape[0], width, kernel, stride, padding, bias=norm == "none")
         self.bn = _norm(norm, width)
         self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        self.stages = _stages(width, 4, 2, norm)
-        self.head = nn.Linear(8 * width, task.outputs)
+        body, c_in = [], width
+        for stage in range(stages):
+            channels = width << stage
+            first = BasicBlock(c_in, channels, 2 if stage else 1, norm)
+            rest = (BasicBlock(channels, channels, 1, norm) for _ in range(1, blocks))
+            body.append(nn.Sequential(first, *rest))
+            c_in = channels
+        self.stages = nn.Sequential(*body)
+        self.head = nn.Linear(c_in, task.outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.stages(self.pool(torch.relu(self.bn(self.stem(x)))))
         return self.head(y.mean(dim=(2, 3)))
 
 
+@family("resnet", "images", depth=8, width=16, norms=NORMS)
+def _cifar_resnet(task: Task, depth: int, width: int, norm: str) -> nn.Module:
+    """Three stages; depth = 6n + 2 with n blocks a stage: 8 is the smallest, 20 with width 16 the
+    ResNet-20 of the paper."""
+    if depth < 8 or (depth - 2) % 6:
+        raise ValueError(f"resnet: depth must be 6n + 2 (8, 14, 20, ...), got {depth}")
+    return ResNet(task, 3, (depth - 2) // 6, width, norm)
+
+
+@family("resnet18", "images", width=64, norms=NORMS)
+def resnet18(
+    task: Task, depth: int = 18, width: int = 64, norm: str = "batch", *, large: bool = False
+) -> ResNet:
+    """ResNet-18: four stages of two blocks; the `width` is 64 in the paper. Without `large` it is
+    like the ResNet-18 of Lee et al. 2023 (arXiv 2301.13464), which is `lee-resnet18` exactly."""
+    return ResNet(task, 4, 2, width, norm, large=large)
+
+
 def _norm(norm: str, channels: int) -> nn.Module:
     layers = norm_layers(norm, channels, 2)
     return layers[0] if layers else nn.Identity()
-
-
-def _stages(width: int, count: int, blocks: int, norm: str) -> nn.Sequential:
-    """Stages of `blocks` blocks; each after the first halves the image and doubles the width."""
-    stages = []
-    for stage in range(count):
-        channels = width << stage
-        first = (width, 1) if stage == 0 else (channels // 2, 2)
-        rest = (BasicBlock(channels, channels, 1, norm) for _ in range(1, blocks))
-        stages.append(nn.Sequential(BasicBlock(first[0], channels, first[1], norm), *rest))
-    return nn.Sequential(*stages)
