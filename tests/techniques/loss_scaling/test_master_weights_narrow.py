@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_leaves
 import lpkernels as lp
 from lpkernels.rng import derive_seed
 from lpkernels.techniques.loss_scaling import MasterWeights, memory
-from lpkernels.techniques.loss_scaling.masters.master_weights import Stagnation
-from lpkernels.techniques.loss_scaling.masters.memory import MemoryRow
+from lpkernels.techniques.loss_scaling.masters.master_weights import MemoryRow, Stagnation
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
 from tests.techniques.loss_scaling import optimizers

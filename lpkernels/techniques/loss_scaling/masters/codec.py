@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
@@ -29,11 +27,7 @@ from lpkernels.formats.integers import follows_from_values, scale_bits
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
-from lpkernels.techniques.loss_scaling.masters.formats import WeightFormats
 
-#: The tensors that are kept beside the optimizer's own states, by name.
-MASTER, COMPENSATION, COUNTS = "master", "compensation", "counts"
-OWN = (MASTER, COMPENSATION, COUNTS)
 # States of torch's optimizers that count or schedule, one number for a whole tensor.
 _NUMBERS = {"step", "eta", "mu", "mu_product"}
 # Formats that torch has a dtype for and keeps at their size.
@@ -59,7 +53,7 @@ def state_key(name: str) -> int:
 
 
 def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
-    """Float32 values of the format; the values that are given where the format is float32.
+    """Float32 values of the format; `values` itself where the format is float32.
 
     A draw is a function of (seed, key, row-major index in `values`): pass whole tensors.
     """
@@ -81,8 +75,8 @@ def _dtype(fmt: Format) -> torch.dtype | None:
 
 def is_codes(value: Any, fmt: Format | None) -> bool:
     """Whether a value is 1-D codes of this format."""
-    bytes_ = isinstance(value, Tensor) and value.dtype == torch.uint8
-    return bytes_ and fmt is not None and _dtype(fmt) is None
+    is_bytes = isinstance(value, Tensor) and value.dtype == torch.uint8
+    return is_bytes and fmt is not None and _dtype(fmt) is None
 
 
 def is_values(name: str, value: Any) -> bool:
@@ -90,21 +84,8 @@ def is_values(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS
 
 
-def kept_format(name: str, value: Any, formats: WeightFormats) -> Format | None:
-    """The format of the tensor that is kept under a name; None for counts and other plain
-    values."""
-    if name == COUNTS:
-        return None
-    own = {MASTER: formats.master, COMPENSATION: formats.compensation}
-    quantizer = own[name] if name in own else formats.of_state(name)
-    if quantizer is None or not (is_values(name, value) or is_codes(value, quantizer.fmt)):
-        return None
-    return quantizer.fmt
-
-
 def code_bits(fmt: Format, shape: torch.Size) -> int:
-    """The bits that values of this shape take in the format, without the bits that fill up the last
-    byte."""
+    """The bits of values of this shape in the format, without those that fill the last byte."""
     numel = math.prod(shape)
     if isinstance(fmt, FloatFormat | TableFormat):
         return numel * fmt.bits
@@ -116,24 +97,18 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
     return numel * fmt.element.bits + scale_bits(ints) * math.prod(grid_shape(shape, ints))
 
 
-@dataclass(frozen=True)
 class Layout:
-    """Where the parts of a parameter's tensors are; with mesh None all of it is here.
+    """Where the parts of a parameter's tensors are; without a mesh all of it is here.
 
     shape, part_shape: of the whole and of this process's part.
     """
 
-    shape: torch.Size
-    part_shape: torch.Size
-    mesh: Any = None
-    placements: tuple[Any, ...] = ()
-
-    @staticmethod
-    def of(parameter: Tensor) -> Layout:
-        """The layout of a parameter, whose states lie as it does."""
-        mesh = getattr(parameter, "device_mesh", None)
-        placements = tuple(getattr(parameter, "placements", ()))
-        return Layout(parameter.shape, here(parameter).shape, mesh, placements)
+    def __init__(self, parameter: Tensor) -> None:
+        self.shape, self.part_shape = parameter.shape, here(parameter).shape
+        self.mesh: Any = getattr(parameter, "device_mesh", None)
+        self.placements: tuple[Any, ...] = tuple(getattr(parameter, "placements", ()))
+        # The dimensions of the mesh along which processes hold different parts.
+        self._divided = [i for i, p in enumerate(self.placements) if not p.is_replicate()]
 
     def encoded(self, values: Tensor, fmt: Format) -> Tensor:
         """Whole float32 values of `fmt` as this process keeps them: 1-D codes, or values in a dtype
@@ -146,7 +121,7 @@ class Layout:
     def encoded_part(self, part: Tensor, fmt: Format) -> Tensor:
         """`encoded` of this process's part alone."""
         dtype = _dtype(fmt)
-        return pack(part, fmt) if dtype is None else self.placed(part.to(dtype))  # type: ignore[arg-type]
+        return pack(part, fmt) if dtype is None else self._placed(part.to(dtype))  # type: ignore[arg-type]
 
     def decoded(self, kept: Tensor, fmt: Format) -> Tensor:
         """The whole float32 values, perhaps the memory that is kept itself; all processes must call
@@ -173,9 +148,9 @@ class Layout:
 
     def whole(self, part: Tensor) -> Tensor:
         """The whole, to which each process brings its part; all processes must call this."""
-        return whole(self.placed(part))
+        return whole(self._placed(part))
 
-    def placed(self, part: Tensor) -> Tensor:
+    def _placed(self, part: Tensor) -> Tensor:
         """A part in the form of the tensor that it belongs to."""
         if self.mesh is None:
             return part
@@ -223,11 +198,6 @@ class Layout:
         whole."""
         return self.mesh.get_group(self._divided[0]) if self._divided else None
 
-    @property
-    def _divided(self) -> list[int]:
-        """The dimensions of the mesh along which processes hold different parts."""
-        return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
-
 
 def is_placed(tensor: Tensor) -> bool:
     """Whether a tensor is of a type (DTensor) of which a process may hold a part."""
@@ -236,34 +206,10 @@ def is_placed(tensor: Tensor) -> bool:
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor of which each process may hold a part; all processes must call this."""
-    gathered = getattr(tensor, "full_tensor", None)
-    return tensor if gathered is None else gathered()
+    return tensor.full_tensor() if is_placed(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def here(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process holds. Changing it changes the tensor."""
-    local = getattr(tensor, "to_local", None)
-    return tensor.detach() if local is None else local().detach()
-
-
-def add_up(counts: list[tuple[Tensor, Tensor, Any]]) -> None:
-    """Adds to each total the counts of all processes of a group; all processes must call this.
-
-    counts: (total, own count, group); the counts of one group have one shape and one device.
-    """
-    groups: dict[int, list[tuple[Tensor, Tensor, Any]]] = {}
-    for count in counts:
-        groups.setdefault(id(count[2]), []).append(count)
-    for members in groups.values():
-        sums = torch.stack([own for _, own, _ in members])
-        dist.all_reduce(sums, group=members[0][2])
-        torch._foreach_add_([total for total, _, _ in members], list(sums))
-
-
-def shared(seed: Tensor) -> Tensor:
-    """The first process's seed, on the device where processes exchange it."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return seed
-    common = seed.clone()
-    dist.broadcast(common, 0)
-    return common
+    local = tensor.to_local() if is_placed(tensor) else tensor  # type: ignore[attr-defined]
+    return local.detach()

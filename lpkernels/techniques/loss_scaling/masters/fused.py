@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -17,16 +18,14 @@ from lpkernels.formats.integers import has_every_float_code
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.codec import (
-    COUNTS,
-    MASTER,
     Layout,
     Purpose,
-    add_up,
     here,
     is_placed,
     state_key,
 )
-from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
+from lpkernels.techniques.loss_scaling.masters.formats import COUNTS, MASTER, WeightFormats
+from lpkernels.techniques.loss_scaling.masters.parameter import KeptParameter
 
 _STATES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum_buffer",),
@@ -70,10 +69,10 @@ def _parameter_reasons(parameter: Tensor) -> Iterator[str]:
     """Why the pass cannot step a parameter with its present gradient."""
     gradient = parameter if parameter.grad is None else parameter.grad
     if is_placed(parameter) or is_placed(gradient):
-        layout = Layout.of(parameter)
+        layout = Layout(parameter)
         if not layout.is_range:
             yield f"it steps rows of a sharded parameter, and this one lies as {layout.placements}"
-        if Layout.of(gradient).placements != layout.placements:
+        if Layout(gradient).placements != layout.placements:
             yield "its gradient is sharded in another way than itself"
         if not here(parameter).is_contiguous():
             yield "it takes parts that are contiguous in memory"
@@ -117,41 +116,38 @@ class Batches:
         # By the id of a group: why its options or formats keep it from the pass, or "".
         self._reasons: dict[int, str] = {}
         self._batches: dict[tuple[Any, ...], _Batch] = {}
-        # For parameters that several processes hold in parts: the count of all processes, the count
-        # of this process, and the group.
-        self._counts: list[tuple[Tensor, Tensor, Any]] = []
+        # For parameters that several processes hold in parts: by group, the counts of
+        # all processes and those of this process.
+        self._counts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
 
-    def takes(self, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> bool:
+    def takes(self, group: Mapping[str, Any], p: KeptParameter) -> bool:
         """Whether the pass makes this update. Raises ValueError where it must and cannot."""
         if self._fused is False:
             return False
         reason = self._reasons.get(id(group))
         if reason is None:
-            reason = next(_group_reasons(self._kind, group, rule.formats), "")
+            reason = next(_group_reasons(self._kind, group, p.formats), "")
             self._reasons[id(group)] = reason
-        reason = reason or next(_parameter_reasons(parameter), "")
+        reason = reason or next(_parameter_reasons(p.parameter), "")
         if reason and self._fused:
             raise ValueError(
-                f"MasterWeights: fused=True, but not for parameter {rule.name!r}: {reason}; or "
+                f"MasterWeights: fused=True, but not for parameter {p.name!r}: {reason}; or "
                 "leave fused out, which takes the general path there"
             )
         return not reason
 
-    def add(
-        self, group: Mapping[str, Any], parameter: Tensor, rule: Rule, kept: dict[str, Any]
-    ) -> list[str]:
-        """Adds a parameter that has a gradient, with its kept tensors; returns the names of the
-        states that begin now."""
-        formats, gradient = rule.formats, parameter.grad
+    def add(self, group: Mapping[str, Any], p: KeptParameter) -> list[str]:
+        """Adds a parameter that has a gradient; returns the names of the states that begin now."""
+        parameter, formats, kept, gradient = p.parameter, p.formats, p.kept, p.parameter.grad
         assert gradient is not None
         # A small parameter takes less time to step than to find its layout.
-        layout = Layout.of(parameter) if is_placed(parameter) else None
+        layout = p.layout if is_placed(parameter) else None
         local = here if layout is not None else lambda tensor: tensor
         names = _STATES[self._kind] if self._kind is not SGD or group["momentum"] else ()
         begun = [name for name in names if name not in kept]
         for name in begun:
             zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
-            kept[name] = Layout.of(parameter).encoded_part(zeros, formats.of_state(name).fmt)
+            kept[name] = p.layout.encoded_part(zeros, formats.of_state(name).fmt)
         if self._kind is not SGD:
             begun += [] if _STEP in kept else [_STEP]
             # The pass reads the count of steps where the parameter is.
@@ -165,7 +161,7 @@ class Batches:
         counts = kept[COUNTS]
         if layout is not None and layout.group is not None:
             counts = torch.zeros_like(counts)
-            self._counts.append((kept[COUNTS], counts, layout.group))
+            self._counts.setdefault(layout.group, []).append((kept[COUNTS], counts))
         gradients, weights, masters, *moments, steps, all_counts = batch.tensors
         gradients.append(local(gradient).contiguous())
         weights.append(local(parameter))
@@ -176,7 +172,7 @@ class Batches:
         if self._kind is not SGD:
             steps.append(kept[_STEP])
         all_counts.append(counts)
-        batch.positions.append(rule.number)
+        batch.positions.append(p.number)
         batch.origins.append(0 if layout is None else layout.origin)
         return begun
 
@@ -202,7 +198,11 @@ class Batches:
                 skips=None if found is None else found.to(device),
                 scale=scale,
             )
-        add_up(self._counts)
+        for group, counts in self._counts.items():
+            totals, own = zip(*counts, strict=True)
+            sums = torch.stack(own)
+            dist.all_reduce(sums, group=group)
+            torch._foreach_add_(list(totals), list(sums))
 
 
 def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:

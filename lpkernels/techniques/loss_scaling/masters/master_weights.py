@@ -1,57 +1,45 @@
-"""Masters of the weights, and an optimizer that steps on them."""
+"""Masters of the weights: an optimizer that steps on them, and their memory."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpkernels.functional.seeds import derived_seed, seed_for
-from lpkernels.techniques.loss_scaling.masters.checks import (
-    check_optimizer,
-    check_states,
-    check_unchanged,
-    refuse_step,
-)
-from lpkernels.techniques.loss_scaling.masters.codec import (
+from lpkernels._table import Tabular, TextTable
+from lpkernels.functional.seeds import seed_for
+from lpkernels.techniques.loss_scaling.masters.codec import code_bits, here, is_codes
+from lpkernels.techniques.loss_scaling.masters.formats import (
     COMPENSATION,
     COUNTS,
-    MASTER,
-    Layout,
-    code_bits,
-    here,
-    is_codes,
-    kept_format,
-    shared,
-    whole,
-)
-from lpkernels.techniques.loss_scaling.masters.formats import (
     KEYS,
+    MASTER,
     FormatLike,
-    Rule,
     StateLike,
     WeightFormats,
     plain,
-    rules_of,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import Batches
-from lpkernels.techniques.loss_scaling.masters.general import (
+from lpkernels.techniques.loss_scaling.masters.parameter import KeptParameter
+from lpkernels.techniques.loss_scaling.masters.stepping import (
     GroupSteps,
-    Update,
-    begin,
-    master_values,
+    check_optimizer,
+    check_states,
+    guard,
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _formats _rules _fused _seed _step _begun _lent _ready".split()
+_OWN = "optimizer _formats _parameters _fused _seed _step _begun _lent _ready".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
+# The row of the parameters themselves in a table of memory.
+_WORKING = "working copy"
 
 
 class Stagnation(NamedTuple):
@@ -155,21 +143,21 @@ class MasterWeights(Optimizer):
         # The arguments are checked even where every group has formats of its own.
         WeightFormats.of(formats)
         self._formats = {key: plain(value) for key, value in formats.items()}
-        self._ready, self._fused, self._rules = False, fused, dict[Tensor, Rule]()
-        rules = self._rules_of(optimizer, optimizer.param_groups)
+        self._ready, self._fused, self._parameters = False, fused, dict[Tensor, KeptParameter]()
+        parameters = self._checked(optimizer, optimizer.param_groups)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
         seed = seed_for(True, generator)
         assert seed is not None
-        self._seed = seed.to(next(iter(rules)).device, copy=True)
+        self._seed = seed.to(parameters[0].parameter.device, copy=True)
         self._step = torch.zeros_like(self._seed)
-        # Parameters whose states were begun in the last step, each with a flag that says whether
-        # that step did not run.
-        self._begun: list[tuple[Tensor, Tensor, list[str]]] = []
+        # Parameters whose states began in the last step, with the names of these states, and a flag
+        # that says whether that step did not run.
+        self._begun: list[tuple[Tensor, KeptParameter, list[str]]] = []
         self._lent = False
-        self._adopt(rules)
+        self._adopt(parameters)
         self._ready = True
-        self._guard()
+        guard(optimizer)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -179,7 +167,7 @@ class MasterWeights(Optimizer):
             closure: computes the loss and the gradients again, once, before the update.
         Returns: the closure's result.
         Raises:
-            RuntimeError: within `masters()`; a parameter has changed its dtype, device or shape.
+            RuntimeError: within `masters()`; a parameter has changed its dtype or device.
             TypeError: a sparse gradient.
             ValueError: a master or state that is not finite, in a format without such codes. The
                 parameters before it are updated then.
@@ -189,31 +177,32 @@ class MasterWeights(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._check_own("step")
+        self._refuse_if_lent("step")
         self._settle()
         updates = [
-            (group, p, self._rules[p], self.state[p])
+            (group, self._parameters[p])
             for group in self.param_groups
             for p in group["params"]
             if p.grad is not None
         ]
-        for _, parameter, rule, kept in updates:
-            check_unchanged(parameter, rule, kept[COUNTS])
-        found, scale = self._flag(), getattr(self, "grad_scale", None)
+        for _, p in updates:
+            p.check_step()
+        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found is not None:
+            found = torch.as_tensor(found, device=self._step.device).reshape(()) != 0
         number, skips = self._step + 1, None
         batches, general = Batches(self.optimizer, self._fused), GroupSteps(self.optimizer)
-        for group, parameter, rule, kept in updates:
-            if batches.takes(group, parameter, rule):
-                names = batches.add(group, parameter, rule, kept)
+        for group, p in updates:
+            if batches.takes(group, p):
+                names = batches.add(group, p)
                 if names and found is not None:
-                    self._begun.append((found, parameter, names))
+                    self._begun.append((found, p, names))
                 continue
             if skips is None:
                 skips = found is not None and bool(found)
             if not skips:
-                seed = self._seed_of(parameter, number)
-                factor = scale.to(parameter.device) if isinstance(scale, Tensor) else scale
-                Update(parameter, rule, kept, seed, factor).run(general, group)
+                factor = scale.to(p.parameter.device) if isinstance(scale, Tensor) else scale
+                p.step(general, group, p.seed(self._seed, number), factor)
         batches.run(self._seed, number, found, scale)
         if not skips:
             general.finish()
@@ -229,19 +218,19 @@ class MasterWeights(Optimizer):
             # This runs torch's constructor, with the groups of the optimizer that is wrapped.
             super().add_param_group(param_group)
             return
-        self._check_own("add_param_group")
+        self._refuse_if_lent("add_param_group")
         optimizer = self.optimizer
         optimizer.add_param_group(param_group)
         group = optimizer.param_groups[-1]
         try:
-            rules = self._rules_of(optimizer, [group])
+            parameters = self._checked(optimizer, [group])
         except (TypeError, ValueError):
             del optimizer.param_groups[-1]
             for parameter in group["params"]:
                 optimizer.state.pop(parameter, None)
             raise
         self.param_groups.append(group)
-        self._adopt(rules)
+        self._adopt(parameters)
 
     def state_dict(self) -> dict[str, Any]:
         """Masters, states, counts, options, seed and step, of whole tensors; all processes call it.
@@ -250,13 +239,7 @@ class MasterWeights(Optimizer):
         it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
         self._settle()
-        state = {
-            rule.number: {
-                name: Layout.of(p).saved(value, kept_format(name, value, rule.formats))
-                for name, value in self.state[p].items()
-            }
-            for p, rule in self._rules.items()
-        }
+        state = {p.number: p.saved() for p in self._parameters.values()}
         own = {"seed": int(self._seed), "step": int(self._step)}
         return {**super().state_dict(), "state": state, _SAVED: own}
 
@@ -268,26 +251,18 @@ class MasterWeights(Optimizer):
         Raises: ValueError: the state is not of a MasterWeights of such parameters, shapes and
             formats; nothing is changed then.
         """
-        self._check_own("load_state_dict")
+        self._refuse_if_lent("load_state_dict")
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             changed = hook(self, dict(state_dict))
             state_dict = state_dict if changed is None else changed
         self._check_groups(state_dict)
-        saved: dict[Tensor, dict[str, Any]] = {}
-        for parameter, rule in self._rules.items():
-            # Some loaders place what has a parameter's shape as the parameter is placed.
-            saved[parameter] = {
-                name: whole(value) if isinstance(value, Tensor) else copy.deepcopy(value)
-                for name, value in state_dict["state"].get(rule.number, {}).items()
-            }
-            _check_tensors(parameter, rule, saved[parameter])
+        states = state_dict["state"]
+        saved = {p: p.whole_saved(states.get(p.number, {})) for p in self._parameters.values()}
         for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
-            for parameter in group["params"]:
-                self.state[parameter] = {
-                    name: self._loaded(name, value, parameter, group)
-                    for name, value in saved[parameter].items()
-                }
+            on_device = bool(group.get("capturable") or group.get("fused"))
+            for p in map(self._parameters.__getitem__, group["params"]):
+                p.load(saved[p], on_device)
         self._seed, self._step = (
             torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
             for key in ("seed", "step")
@@ -317,17 +292,6 @@ class MasterWeights(Optimizer):
                     f"{theirs}; make the MasterWeights with the formats that were saved"
                 )
 
-    def _loaded(self, name: str, value: Any, parameter: Tensor, group: Mapping[str, Any]) -> Any:
-        """The part that this process keeps of a saved value, on the device where it is kept."""
-        if not isinstance(value, Tensor):
-            return value
-        fmt = kept_format(name, value, self._rules[parameter].formats)
-        if fmt is None and name != COUNTS and not value.dim():
-            # A count of steps, which torch keeps on the host unless asked otherwise.
-            on_device = group.get("capturable") or group.get("fused")
-            return value.to(parameter.device, copy=True) if on_device else value.clone()
-        return Layout.of(parameter).loaded(value.to(parameter.device, copy=True), fmt)
-
     @contextmanager
     def masters(self) -> Iterator[None]:
         """Inside the block the parameters hold their masters, for a test or to save the model.
@@ -337,34 +301,30 @@ class MasterWeights(Optimizer):
         Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
             not float32.
         """
-        self._check_own("masters")
-        for parameter, rule in self._rules.items():
-            if Layout.of(parameter).mesh is not None and parameter.dtype != torch.float32:
+        self._refuse_if_lent("masters")
+        for p in self._parameters.values():
+            if p.layout.mesh is not None and p.parameter.dtype != torch.float32:
                 raise NotImplementedError(
-                    f"masters: parameter {rule.name!r} is sharded and {parameter.dtype}, whose "
+                    f"masters: parameter {p.name!r} is sharded and {p.parameter.dtype}, whose "
                     "memory cannot hold a master; shard it in float32"
                 )
-        working_copies = {p: self._lend(p, rule) for p, rule in self._rules.items()}
+        working_copies = [(p, p.lend()) for p in self._parameters.values()]
         self._lent = True
         try:
             yield
         finally:
             self._lent = False
-            for parameter, working in working_copies.items():
-                if parameter.dtype == working.dtype:
-                    here(parameter).copy_(working)
-                else:
-                    parameter.data = working
+            for p, working in working_copies:
+                p.take_back(working)
 
     @torch.no_grad()
     def take_weights(self) -> None:
         """Makes the masters anew from the parameters as they are; for use after loading weights.
         States and counts stay; the draws are those of the present step.
         """
-        self._check_own("take_weights")
-        for parameter, rule in self._rules.items():
-            kept = begin(parameter, rule, {}, self._seed_of(parameter, self._step))
-            self.state[parameter].update({**kept, COUNTS: self.state[parameter][COUNTS]})
+        self._refuse_if_lent("take_weights")
+        for p in self._parameters.values():
+            p.begin({}, p.seed(self._seed, self._step))
 
     def stagnation(self) -> dict[str, Stagnation]:
         """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
@@ -374,19 +334,12 @@ class MasterWeights(Optimizer):
         was lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads
         the counts from the device.
         """
-        return {
-            rule.name: Stagnation(*(int(count) for count in self.state[p][COUNTS].tolist()))
-            for p, rule in self._rules.items()
-        }
+        return {p.name: Stagnation(*p.kept[COUNTS].tolist()) for p in self._parameters.values()}
 
     def reset_stagnation(self) -> None:
         """Counts from 0 again."""
-        for p in self._rules:
-            self.state[p][COUNTS].zero_()
-
-    def rules(self) -> dict[Tensor, Rule]:
-        """By parameter: its name, number and formats."""
-        return dict(self._rules)
+        for p in self._parameters.values():
+            p.kept[COUNTS].zero_()
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes of a copy; torch leaves out all but groups and states."""
@@ -394,101 +347,139 @@ class MasterWeights(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._guard()
+        guard(self.optimizer)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value}" for name, value in self._formats.items() if value)
         return f"MasterWeights({shown})\n{super().__repr__()}"
 
-    def _guard(self) -> None:
-        """Makes the optimizer's own step an error from now on."""
-        setattr(self.optimizer, "step", MethodType(refuse_step, self.optimizer))  # noqa: B010
-
-    def _rules_of(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> dict[Tensor, Rule]:
-        """The rules of groups that are checked, and get their formats as keys."""
-        rules: dict[Tensor, Rule] = {}
-        formats = []
-        for group in groups:
-            own = rules_of(group, self._formats, len(self._rules) + len(rules))
-            formats += [(group, rule.formats) for rule in list(own.values())[:1]]
-            rules.update(own)
-        check_states(optimizer, formats)
-        batches = Batches(optimizer, self._fused)
-        for group in groups:
-            for parameter in group["params"]:
-                batches.takes(group, parameter, rules[parameter])
-        for group in groups:
+    def _checked(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> list[KeptParameter]:
+        """The parameters of groups that are checked, and get their formats as keys. A parameter has
+        the name that the optimizer was made with, else its number."""
+        parameters: list[KeptParameter] = []
+        batches, first = Batches(optimizer, self._fused), len(self._parameters)
+        by_group = [
+            WeightFormats.of({key: group.get(key, self._formats[key]) for key in KEYS})
+            for group in groups
+        ]
+        for group, formats in zip(groups, by_group, strict=True):
+            names = group.get("param_names")
+            for place, p in enumerate(group["params"]):
+                number = first + len(parameters)
+                name = names[place] if names else str(number)
+                formats.check_parameter(p, f"MasterWeights: parameter {name!r}")
+                parameters.append(KeptParameter(p, name, number, formats, {}, p.dtype))
+                batches.takes(group, parameters[-1])
+        check_states(optimizer, by_group)
+        for group, formats in zip(groups, by_group, strict=True):
+            formats.warn(group)
             group.update({key: plain(group.get(key, self._formats[key])) for key in KEYS})
-        return rules
+        return parameters
 
     @torch.no_grad()
-    def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
+    def _adopt(self, parameters: list[KeptParameter]) -> None:
         """Makes the masters of parameters and takes over the optimizer's states."""
         drew, draws = (
-            any(rule.formats.draws for rule in of.values()) for of in (self._rules, rules)
+            any(p.formats.draws for p in of) for of in (self._parameters.values(), parameters)
         )
-        if draws and not drew:
-            self._seed = shared(self._seed)
-        self._rules.update(rules)
-        for parameter, rule in rules.items():
-            states = self.optimizer.state.pop(parameter, {})
-            seed = self._seed_of(parameter, self._step)
-            self.state[parameter] = begin(parameter, rule, states, seed)
-
-    def _seed_of(self, parameter: Tensor, step: Tensor) -> Tensor | None:
-        """The seed of a parameter in a step, derived from seed, step and number in this order."""
-        rule = self._rules[parameter]
-        if not rule.formats.draws:
-            return None
-        seed = derived_seed(derived_seed(self._seed, step + 1), rule.number + 1)
-        return seed.to(parameter.device)
-
-    def _flag(self) -> Tensor | None:
-        """A 0-d bool that is true if nothing must change. None: the step runs."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
-            return None
-        return torch.as_tensor(found, device=self._step.device).reshape(()) != 0
+        if draws and not drew and dist.is_available() and dist.is_initialized():
+            # All processes draw from the first one's seed.
+            self._seed = self._seed.clone()
+            dist.broadcast(self._seed, 0)
+        for p in parameters:
+            self._parameters[p.parameter], self.state[p.parameter] = p, p.kept
+            states = self.optimizer.state.pop(p.parameter, {})
+            p.begin(states, p.seed(self._seed, self._step))
 
     def _settle(self) -> None:
-        """Forgets the states that were begun in a step which did not run."""
+        """Forgets the states that began in a step which did not run."""
         begun, self._begun = self._begun, []
         # All have the flag of one step.
         if begun and bool(begun[0][0]):
-            for _, parameter, names in begun:
+            for _, p, names in begun:
                 for name in names:
-                    del self.state[parameter][name]
+                    del p.kept[name]
 
-    def _lend(self, parameter: Tensor, rule: Rule) -> Tensor:
-        """Puts the master into the parameter; returns the parameter's old tensor."""
-        master = Layout.of(parameter).part(master_values(parameter, rule, self.state[parameter]))
-        if parameter.dtype == torch.float32:
-            working = here(parameter).clone()
-            here(parameter).copy_(master)
-            return working
-        working = parameter.data
-        parameter.data = master.clone()
-        return working
-
-    def _check_own(self, what: str) -> None:
+    def _refuse_if_lent(self, what: str) -> None:
         if self._lent:
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
             )
 
 
-def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> None:
-    """Raises: ValueError: what was saved of a parameter lacks its counts, or has another shape."""
-    if COUNTS not in values:
-        raise ValueError(f"load_state_dict: the state_dict lacks what it kept of {rule.name!r}")
-    for name, value in values.items():
-        fmt = kept_format(name, value, rule.formats)
-        shape = parameter.shape if name in (MASTER, COMPENSATION) else None
-        if fmt is not None and is_codes(value, fmt):
-            shape = torch.Size([(code_bits(fmt, parameter.shape) + 7) // 8])
-        if shape is not None and value.shape != shape:
-            raise ValueError(
-                f"load_state_dict: {name} of parameter {rule.name!r} must have shape "
-                f"{tuple(shape)} in {fmt}, got {tuple(value.shape)}; load it into the model it was "
-                "made with"
-            )
+class MemoryRow(NamedTuple):
+    """The memory that one kind of tensor takes in this process.
+
+    what: "working copy", "master", "compensation", a state's name, or "counts".
+    fmt: the format of the tensors, by the name that its group has; "" for counts.
+    values: how many elements they have.
+    bytes: how many are allocated.
+    bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
+    """
+
+    what: str
+    fmt: str
+    values: int
+    bytes: int
+    bits: int
+
+
+class Memory(tuple[MemoryRow, ...], Tabular):
+    """The rows, MemoryRows of an iterable; ``str`` of it is a table with their total."""
+
+    @property
+    def kept(self) -> MemoryRow:
+        """The total."""
+        return MemoryRow("kept", "", *(sum(column) for column in [*zip(*self, strict=True)][2:]))
+
+    def _table(self) -> TextTable:
+        rows = [
+            (row.what, row.fmt, f"{row.values:,}", f"{row.bytes:,}", f"{row.bits / 8:,.0f}")
+            for row in (*self, self.kept)
+        ]
+        head = ("tensors", "format", "values", "bytes", "as codes")
+        return TextTable([head, *rows], (0, 1))
+
+
+def memory(optimizer: MasterWeights) -> Memory:
+    """The memory of masters, states and working copies: a row for each kind of tensor and format.
+
+    Gradients are not counted. A format has the name that the user gave it. Reads one flag from the
+    device, as the next step would.
+
+    Args: optimizer: a MasterWeights.
+    Returns: a Memory.
+
+    >>> from lpkernels.techniques.loss_scaling import MasterWeights, memory
+    >>> weights = [torch.nn.Parameter(torch.ones(100))]
+    >>> optimizer = MasterWeights(torch.optim.SGD(weights, lr=0.1), weight="bf16")
+    >>> print(memory(optimizer))
+    tensors       format  values  bytes  as codes
+    working copy  bf16       100    400       200
+    master        fp32       100    400       400
+    counts                     2     16        16
+    kept                     202    816       616
+    """
+    optimizer._settle()
+    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for group, parameter in ((g, p) for g in optimizer.param_groups for p in g["params"]):
+        p, part = optimizer._parameters[parameter], here(parameter)
+        kept = {name: here(x) for name, x in p.kept.items() if isinstance(x, Tensor)}
+        for what, tensor in {_WORKING: part, **kept}.items():
+            fmt = p.formats.weight.fmt if what == _WORKING else p.format_of(what)
+            shape = part.shape if is_codes(tensor, fmt) else tensor.shape
+            size = tensor.numel() * tensor.element_size()
+            bits = 8 * size if fmt is None else code_bits(fmt, shape)
+            key = what, "" if fmt is None else _format_name(what, group)
+            values, all_bytes, all_bits = sums.get(key, (0, 0, 0))
+            sums[key] = values + shape.numel(), all_bytes + size, all_bits + bits
+    return Memory(MemoryRow(*key, *counts) for key, counts in sums.items())
+
+
+def _format_name(what: str, group: Mapping[str, Any]) -> str:
+    """The name that a group has of the format of its tensors of this kind."""
+    state = group["state"]
+    of_state = state.get(what, "fp32") if isinstance(state, Mapping) else state
+    own = {_WORKING: "weight", MASTER: MASTER, COMPENSATION: COMPENSATION}
+    name: str = group[own[what]] if what in own else of_state
+    return name.partition(":")[0]
