@@ -51,7 +51,7 @@ def test_a_picture_names_layers_and_paints_only_tensors_of_fewer_bits(figures: l
 
 def row(layer: str, kind: str, exponents: list[int], fmt: str = "fp16") -> TensorRow:
     of = Histogram.from_pairs([[e, 1] for e in exponents], 1, 0)
-    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
+    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of)
 
 
 REPORT = Report(

@@ -1,64 +1,52 @@
-"""`diagnose`: counts of underflow and overflow in a model, tensor by tensor, and the scale and the
-formats that follow.
+"""`diagnose`: counts of underflow and overflow in a model, tensor by tensor, while a loop runs.
 
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from lpkernels import schemas
-from lpkernels._table import Tabular, TextTable
-from lpkernels.arithmetic import Quantizer, as_quantizer
-from lpkernels.formats import FloatFormat, Format
+from lpkernels.arithmetic import TORCH, Quantizer, Recipe
+from lpkernels.formats import FP32, FloatFormat, Format
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.nn.observing import LAYERS, observe
+from lpkernels.functional.unchecked import counting_to_nearest
+from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.layers import WITHOUT_PRODUCTS
+from lpkernels.nn.observing import LAYERS, Call, Run, Visitor, observe
 from lpkernels.nn.observing.operators import Operators
+from lpkernels.nn.observing.visiting import tensors
+from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques import checks
-from lpkernels.techniques.loss_scaling.advice import (
-    MARGIN,
-    THRESHOLD,
-    Recommendation,
-    recommend,
+from lpkernels.techniques.loss_scaling.report import Report, float_format
+from lpkernels.techniques.loss_scaling.rows import (
+    EVENTS,
+    GRADIENTS,
+    WIDTH,
+    Counts,
+    Histogram,
+    TensorRow,
+    merged,
 )
-from lpkernels.techniques.loss_scaling.counting import CountingVisitor
-from lpkernels.techniques.loss_scaling.rows import COLUMNS, TensorRow, merged
-from lpkernels.techniques.loss_scaling.scaler import LossScaler, scale
+from lpkernels.techniques.loss_scaling.scaler import LossScaler, local_values, scale
 
 # The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
 _ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
 _RECIPE = "recipe"
-_KIND = "diagnosis"
-#: Formats that hardware has, and some between, by width.
-_CANDIDATES = (
-    "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
-    "fp32",
-)  # fmt: skip
-
-
-def _float_format(label: str, value: Any) -> FloatFormat:
-    try:
-        fmt = as_quantizer(value).fmt
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{label}: {error}") from error
-    if not isinstance(fmt, FloatFormat):
-        raise ValueError(
-            f"{label}: expected a format with an exponent, whose range is the same for all "
-            f"tensors, got {fmt}; a FloatFormat such as fp16 or e5m2, or {_RECIPE!r}"
-        )
-    return fmt
 
 
 def formats_by_kind(
@@ -77,120 +65,8 @@ def formats_by_kind(
                 f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
             )
         formats = {kind: value for kind, value in fmt.items() if value is not None}
-        return {kind: _float_format(f"diagnose: fmt: {kind}", x) for kind, x in formats.items()}
-    if fmt == _RECIPE:
-        return None
-    return dict.fromkeys(_ASKED, _float_format("diagnose: fmt", fmt))
-
-
-class Report(Tabular):
-    """The counts, one row for every tensor of every layer; ``print`` shows a table.
-
-    Args:
-        rows: layers in the order of their first calls; input, weight, output, then the gradients.
-        uncovered: a sentence that names the products of the first forward pass without a row; "" if
-            there are none.
-    """
-
-    def __init__(self, rows: Iterable[TensorRow], uncovered: str = "") -> None:
-        self._rows, self.uncovered = tuple(rows), uncovered
-
-    @property
-    def rows(self) -> tuple[TensorRow, ...]:
-        """The rows, in their order."""
-        return self._rows
-
-    def _counted(self) -> tuple[TensorRow, ...]:
-        rows = self.rows
-        if not rows:
-            raise RuntimeError(
-                "diagnose: nothing was counted yet; run the model, and its backward pass, inside "
-                "`with diagnose(model) as report:`; without a fmt only what a recipe rounds is "
-                'counted: a plain model needs one, as diagnose(model, "fp16")'
-            )
-        return rows
-
-    def recommend(
-        self,
-        fmt: Format | str | None = None,
-        *,
-        candidates: Sequence[Format | str] = _CANDIDATES,
-        margin: int = MARGIN,
-        threshold: float = THRESHOLD,
-    ) -> Recommendation:
-        """A static scale of the loss, and the narrowest formats, from the histograms alone.
-
-        A model that rounds its gradients shows them as they come through at the present scale.
-        Where a gradient holds no number because one before it underflows, or holds infinities or
-        NaN, neither a scale nor formats follow: `scale.unseen` says so, and `scale.scale` is the
-        scale to diagnose at again. A model before `convert` needs one diagnosis.
-
-        Args:
-            fmt: the format of all gradients, in place of those that they were counted for.
-            candidates: float formats. For every kind the narrowest of them is looked for.
-            margin: binades that stay free above the top of the largest gradient's binade. That top
-                is up to a binade above the gradient: 1 leaves one to two.
-            threshold: how large a part of the sum of a tensor's magnitudes may be lost.
-        Raises:
-            RuntimeError: nothing was counted yet.
-            TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
-                threshold outside of 0..1.
-        """
-        checks.whole("recommend: margin", margin, 0)
-        checks.number("recommend: threshold", threshold, least=0, below=1)
-        formats = [_float_format("recommend: candidates", value) for value in candidates]
-        if not formats:
-            raise ValueError("recommend: candidates: expected at least one format, got none")
-        own = None if fmt is None else _float_format("recommend: fmt", fmt)
-        return recommend(self._counted(), own, formats, margin=margin, threshold=threshold)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rows so far, as plain values; there may be none."""
-        return {"rows": [row.to_dict() for row in self.rows]}
-
-    def records(self) -> list[dict[str, Any]]:
-        """The lines of `save`: a header, then the rows as plain values."""
-        uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
-        rows = [{"type": "tensor", **row.to_dict()} for row in self._counted()]
-        return [{**schemas.header(_KIND), **uncovered}, *rows]
-
-    def save(self, path: str | Path) -> Path:
-        """Writes JSON lines: a header, then a line for every row.
-
-        Raises: RuntimeError: nothing was counted yet.
-        """
-        lines = [json.dumps(record, allow_nan=False) for record in self.records()]
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return path
-
-    @staticmethod
-    def load(path: str | Path) -> Report:
-        """The report of a file that `save` wrote.
-
-        Raises: ValueError: another file, or another schema.
-        """
-        records = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
-        lines = schemas.check_all(records, path)
-        kind = lines[0].get("kind") if lines else None
-        if kind != _KIND:
-            raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
-        # A run's file has its epochs below.
-        rows = (TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
-        return Report(rows, lines[0].get("uncovered", ""))
-
-    def cells(self) -> list[tuple[str, ...]]:
-        """The table as texts, its head first."""
-        rows = self._counted()
-        return [tuple(COLUMNS), *(tuple(cell(row) for cell in COLUMNS.values()) for row in rows)]
-
-    def _table(self) -> TextTable:
-        notes = [self.uncovered] if self.uncovered else []
-        if not self.rows:
-            return TextTable([], notes=["nothing was counted yet", *notes])
-        # The first three columns are words.
-        return TextTable(self.cells(), range(3), notes, rule=True)
+        return {kind: float_format(f"diagnose: fmt: {kind}", x) for kind, x in formats.items()}
+    return None if fmt == _RECIPE else dict.fromkeys(_ASKED, float_format("diagnose: fmt", fmt))
 
 
 def diagnose(
@@ -245,7 +121,7 @@ def diagnose(
     [('input', 4), ('weight', 0), ('output', 0), ('grad_output', 0), ('grad_weight', 8)]
     """
     check_model("diagnose", model)
-    return Diagnosis(model, CountingVisitor(formats_by_kind(fmt), _multiplication(scaler)))
+    return Diagnosis(model, _Counting(formats_by_kind(fmt), _multiplication(scaler)))
 
 
 def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
@@ -262,7 +138,7 @@ class Diagnosis(Report):
     """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
     it waits for the device."""
 
-    def __init__(self, model: Module, visitor: CountingVisitor) -> None:
+    def __init__(self, model: Module, visitor: _Counting) -> None:
         super().__init__(())
         # Layers have the names that they have without the wrapper.
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
@@ -304,3 +180,250 @@ class Diagnosis(Report):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
         self._rows = merged([*self._rows, *map(TensorRow.from_dict, state["rows"])])
+
+
+@dataclass(eq=False)
+class _Row:
+    """A row that grows: the fields of a `TensorRow`, and its counts by device, (2, 260) int64, as
+    seen and without the loss scale."""
+
+    layer: str
+    kind: str
+    tensor: str
+    format: Format
+    rounded: Format | None
+    calls: int = 0
+    counts: dict[torch.device, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fmt = self.format if isinstance(self.format, FloatFormat) else FP32
+        self.count = counting_to_nearest(self.fmt)
+
+    def finished(self, counts: Counts) -> TensorRow:
+        if not isinstance(self.format, FloatFormat):
+            # A format without a range of its own is not asked which elements over- and underflow.
+            counts[:, :2] = 0
+        seen, unscaled = map(Histogram, counts)
+        names = self.layer, self.kind, self.tensor, self.format
+        return TensorRow(*names, self.calls, seen, unscaled, self.rounded)
+
+
+@dataclass(eq=False)
+class _Layer:
+    """The layer of a call, and the row of each of the call's tensors whose gradient is counted."""
+
+    name: str
+    recipe: Recipe = TORCH
+    gradients: dict[str, _Row] = field(default_factory=dict)
+
+
+class _Counting(Visitor):
+    """Counts the tensors that it is shown, without waiting for a device.
+
+    formats: those of arguments, results and their gradients, by kind. None: the tensors that the
+        quantizers of recipes round are counted, each as its quantizer gets it.
+    scaled: multiplies a tensor by the loss scale as it is now; None: there is none.
+    """
+
+    def __init__(
+        self, formats: Mapping[str, Format] | None, scaled: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        self.formats, self._scaled = formats, scaled
+        self._rows: dict[tuple[Any, ...], _Row] = {}
+        # The layers in the order of their first calls; backward meets them in another.
+        self._order: dict[str, int] = {}
+        self._products: WeakKeyDictionary[Run, Counter[str]] = WeakKeyDictionary()
+        self._layers: WeakKeyDictionary[Call, _Layer] = WeakKeyDictionary()
+        # By tensor: its version, and its counts by format. A tensor comes again as the input of
+        # several layers, or as the result of one layer and the input of the next.
+        self._counted = WeakTensorKeyDictionary()
+        # By device: the backward pass that runs, and where its counts go without the loss scale.
+        self._passes: dict[torch.device, tuple[int, Tensor]] = {}
+
+    def rows(self) -> list[TensorRow]:
+        """The rows so far, by layer; it waits for every device once."""
+        totals: dict[_Row, Any] = {row: 0 for row in self._rows.values() if row.calls}
+        for device in {device for row in totals for device in row.counts}:
+            counted = [row for row in totals if device in row.counts]
+            counts = torch.stack([row.counts[device] for row in counted]).cpu().numpy()
+            for row, count in zip(counted, counts, strict=True):
+                totals[row] = totals[row] + count
+        for row, counts in totals.items():
+            if self._scaled is None or row.kind not in GRADIENTS:
+                counts[1] = counts[0]
+        order = sorted(totals, key=lambda row: self._order[row.layer])
+        return [row.finished(totals[row]) for row in order]
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        module = call.run.module
+        if self.formats is None:
+            self._layers[call] = _Layer(self._name(call))
+            if isinstance(module, Emulated) and hasattr(module, "input_range"):
+                # A layer with a running range rounds its input before it makes this call.
+                assert module.recipe.input is not None
+                self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
+            return
+        classes = WITHOUT_PRODUCTS.get(call.operation)
+        if classes is not None and not isinstance(module, classes):
+            return
+        layer = self._layers[call] = _Layer(self._name(call), _recipe_of(call.run))
+        floating = {name: x for name, x in tensors(arguments).items() if x.is_floating_point()}
+        dimensions = tuple([(name, x.dim()) for name, x in floating.items()])
+        for name, kind, shown in _operands(call.operation, dimensions):
+            self._enter(layer, name, kind, shown, floating[name])
+
+    def after(self, call: Call, result: Any) -> None:
+        layer = self._layers.get(call)
+        if layer is None or self.formats is None:
+            return
+        # Other results, such as the last state of a recurrent layer, are parts of the first, or
+        # weights.
+        name, x = next(iter(tensors({"result": result}).items()), ("", None))
+        if x is not None and x.is_floating_point():
+            self._enter(layer, name, "output", "", x)
+
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        layer = self._layers.get(call)
+        if layer is None or self.formats is None:
+            return False
+        # A result is entered after this.
+        is_result = of.split(".")[0] == "result"
+        return of in layer.gradients or (is_result and "grad_output" in self.formats)
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        layer = self._layers.get(call)
+        if layer is not None and of in layer.gradients:
+            self._count(layer.gradients[of], gradient)
+
+    def rounding(
+        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
+    ) -> None:
+        if self.formats is None:
+            shown, fmt = str(product) if product > 1 else "", quantizer.fmt
+            self._count(self._row(self._layers[call].name, kind, shown, fmt, fmt), x)
+
+    def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
+        """Counts an argument or a result, and has its gradient counted."""
+        assert self.formats is not None
+        for tensor in (kind, f"grad_{kind}"):
+            if tensor not in self.formats or (tensor != kind and not x.requires_grad):
+                continue
+            quantizer = getattr(layer.recipe, tensor)
+            rounded = None if quantizer is None else quantizer.fmt
+            # Rows keep the order of the arguments; their gradients come in another order.
+            row = self._row(layer.name, tensor, shown, self.formats[tensor], rounded)
+            if tensor == kind:
+                self._count(row, x)
+            else:
+                layer.gradients[name] = row
+
+    def _row(self, *fields: Any) -> _Row:
+        row = self._rows.get(fields)
+        if row is None:
+            row = self._rows[fields] = _Row(*fields)
+        return row
+
+    def _count(self, row: _Row, x: Tensor) -> None:
+        """Adds the counts of x to a row."""
+        local = local_values(x)
+        if local.layout != torch.strided or local.is_meta:
+            return
+        row.calls += 1
+        by_format = self._counts_of(x)
+        counts = by_format.get(row.fmt)
+        if counts is None:
+            counts = by_format[row.fmt] = _zeros(local.device)[0]
+            row.count(local, counts)
+        if local.device not in row.counts:
+            row.counts[local.device] = _zeros(local.device)
+        seen, unscaled = row.counts[local.device]
+        seen.add_(counts)
+        if self._scaled is not None and row.kind in GRADIENTS:
+            unscaled.index_add_(0, self._without_scale(self._scaled, local.device), counts)
+
+    def _counts_of(self, x: Tensor) -> dict[FloatFormat, Tensor]:
+        """The counts of x so far, by format. A weight has none: a write to its .data does not
+        change its version."""
+        if isinstance(x, Parameter):
+            return {}
+        version = 0 if x.is_inference() else x._version
+        counted: tuple[int, dict[FloatFormat, Tensor]] | None = self._counted.get(x)
+        if counted is None or counted[0] != version:
+            counted = self._counted[x] = version, {}
+        return counted[1]
+
+    def _without_scale(self, scaled: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
+        """Where each of the 260 counts goes without the loss scale, whose value is taken when a
+        backward pass asks first. A number that leaves float32's normal numbers goes to the first or
+        the last of their bins."""
+        this = torch._C._current_graph_task_id()
+        if device not in self._passes or self._passes[device][0] != this:
+            scale = scaled(torch.ones((), dtype=torch.float32, device=device))
+            exponent = 1 - torch.frexp(scale).exponent.long()
+            index = torch.arange(WIDTH, dtype=torch.int64, device=device)
+            bins = index - EVENTS
+            moved = (bins + exponent).clamp(1, 254) + EVENTS
+            moved = torch.where((bins < 1) | (bins == 255), index, moved)
+            self._passes[device] = this, moved
+        return self._passes[device][1]
+
+    def _name(self, call: Call) -> str:
+        """The name of the layer that computes, or of the product in a module's forward."""
+        run = call.run
+        name = run.name or ("" if run.module is None else type(run.module).__name__)
+        products = self._products.setdefault(run, Counter())
+        kind = call.operation
+        if run.module is not None and not products and is_leaf(run.module):
+            kind = ""
+        products[kind] += 1
+        count = f"_{products[kind]}" if products[kind] > 1 else ""
+        layer = ".".join(filter(None, (name, kind + count)))
+        self._order.setdefault(layer, len(self._order))
+        return layer
+
+
+def _zeros(device: torch.device) -> Tensor:
+    # Counting goes on outside of inference mode.
+    with torch.inference_mode(False):
+        return torch.zeros(2, WIDTH, dtype=torch.int64, device=device)
+
+
+def _recipe_of(run: Run) -> Recipe:
+    """The recipe of what `run` computes; torch's own outside of converted modules."""
+    inner: Run | None = run
+    while inner is not None and not isinstance(inner.module, Emulated):
+        inner = inner.outer
+    return TORCH if inner is None else cast(Emulated, inner.module).recipe
+
+
+_LEFT = frozenset("input input1 input2 data mat mat1 batch1 query key value hx".split())
+_RIGHT = frozenset(
+    "weight other tensor mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
+    "k_proj_weight v_proj_weight".split()
+)
+# In these functions "input" is the addend of their product.
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+_NUMBER = re.compile(r"\.?\d+$")
+
+
+@lru_cache(maxsize=4096)
+def _operands(operation: str, arguments: Sequence[tuple[str, int]]) -> list[tuple[str, str, str]]:
+    """(argument's name, "input" or "weight", the name as a row shows it) of each tensor that is
+    multiplied; no biases and masks.
+
+    arguments: names and numbers of dimensions of the floating-point arguments.
+    """
+    kinds: dict[str, list[str]] = {"input": [], "weight": []}
+    for name, dimensions in arguments:
+        bare = _NUMBER.sub("", name)
+        # A recurrent layer has its biases among its weights.
+        if bare in _RIGHT or (bare == "params" and dimensions > 1):
+            kinds["weight"].append(name)
+        # torch gives some arguments no name, but a number.
+        elif (bare in _LEFT or not bare) and not (name == "input" and operation in _ADDING):
+            kinds["input"].append(name)
+    return [
+        (name, kind, name if len(names) > 1 else "")
+        for kind, names in kinds.items()
+        for name in names
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,12 @@ from lpkernels.formats import FloatFormat, Format, parse_format
 GRADIENTS = ("grad_output", "wgrad_grad_output", "grad_input", "grad_weight")
 #: All kinds of tensors, in the order of a report.
 KINDS = ("input", "wgrad_input", "weight", "dgrad_weight", "bias", "output", *GRADIENTS)
+#: The counts of `lp.count`: overflow, underflow, zeros, nonfinite; then a bin for each exponent.
+EVENTS, WIDTH = 4, 260
 # Of the 256 exponents of float32 the last one marks infinities and NaNs.
 _BINS, _BIAS = 255, 127
+#: The exponent of each bin.
+EXPONENTS = np.arange(_BINS) - _BIAS
 
 Counts = NDArray[np.int64]
 
@@ -24,38 +29,46 @@ Counts = NDArray[np.int64]
 class Histogram:
     """The elements of a tensor by binary exponent.
 
-    bins: (255,) int64, by the biased exponent of float32. bins[e] counts the numbers (finite, not
-        zero) whose magnitude lies in [2 ** (e - 127), 2 ** (e - 126)). bins[0] counts float32's
-        subnormals: they are below 2 ** -126, and taken as below no smaller power.
-    zeros, nonfinite: the numbers of all other elements.
+    counts: (260,) int64, as `lp.count` makes them.
     """
 
-    bins: Counts
-    zeros: int = 0
-    nonfinite: int = 0
+    counts: Counts
 
     @classmethod
-    def of_counts(cls, counts: Counts) -> Histogram:
-        """The histogram of the 260 counts of `lp.count`."""
-        bins, zeros = counts[4 : 4 + _BINS].copy(), int(counts[2])
-        bins[0] -= zeros
-        return cls(bins, zeros, int(counts[3]))
-
-    @classmethod
-    def from_pairs(cls, pairs: Sequence[Sequence[int]], zeros: int, nonfinite: int) -> Histogram:
-        """The histogram of `to_pairs`."""
-        bins = np.zeros(_BINS, dtype=np.int64)
+    def from_pairs(
+        cls, pairs: Iterable[Sequence[int]], zeros: int = 0, nonfinite: int = 0, *events: int
+    ) -> Histogram:
+        """The histogram of `to_pairs`. events: overflow and underflow."""
+        counts = np.zeros(WIDTH, dtype=np.int64)
+        counts[: len(events)] = events
+        counts[2 : EVENTS + 1] = zeros, nonfinite, zeros
         for exponent, count in pairs:
-            bins[exponent + _BIAS] += count
-        return cls(bins, zeros, nonfinite)
+            counts[EVENTS + _BIAS + exponent] += count
+        return cls(counts)
 
     def to_pairs(self) -> list[list[int]]:
         """[exponent, count] of each bin that is not empty; -127 stands for float32's subnormals."""
         return [[int(e) - _BIAS, int(self.bins[e])] for e in np.flatnonzero(self.bins)]
 
     def __add__(self, other: Histogram) -> Histogram:
-        counts = self.bins + other.bins, self.zeros + other.zeros, self.nonfinite + other.nonfinite
-        return Histogram(*counts)
+        return Histogram(self.counts + other.counts)
+
+    @cached_property
+    def bins(self) -> Counts:
+        """(255,) int64, by the biased exponent of float32. bins[e] counts the numbers (finite, not
+        zero) whose magnitude lies in [2 ** (e - 127), 2 ** (e - 126)). bins[0] counts float32's
+        subnormals: they are below 2 ** -126, and taken as below no smaller power."""
+        bins = self.counts[EVENTS : EVENTS + _BINS].copy()
+        bins[0] -= self.zeros
+        return bins
+
+    @property
+    def zeros(self) -> int:
+        return int(self.counts[2])
+
+    @property
+    def nonfinite(self) -> int:
+        return int(self.counts[3])
 
     @property
     def numbers(self) -> int:
@@ -66,16 +79,9 @@ class Histogram:
     def elements(self) -> int:
         return self.numbers + self.zeros + self.nonfinite
 
-    def below(self, exponent: int) -> int:
-        """The count of the numbers whose magnitude is below 2 ** exponent."""
-        return int(self.bins[: max(0, exponent + _BIAS)].sum())
-
-    def magnitude(self, low: int | None = None, high: int | None = None) -> float:
-        """The sum of the magnitudes of the numbers from 2 ** low to below 2 ** high. Each number is
-        taken as the middle of its bin; float32's subnormals are taken as 0."""
-        first = 1 if low is None else min(max(low + _BIAS, 1), _BINS)
-        end = _BINS if high is None else min(max(high + _BIAS, first), _BINS)
-        return float((self.bins[first:end] * np.ldexp(1.5, np.arange(first, end) - _BIAS)).sum())
+    def part_below(self, exponent: int) -> float:
+        """The part of the numbers whose magnitude is below 2 ** exponent."""
+        return int(self.bins[EXPONENTS < exponent].sum()) / max(1, self.numbers)
 
     @property
     def exponents(self) -> tuple[int, int] | None:
@@ -87,10 +93,6 @@ class Histogram:
 def smallest_exponent(fmt: FloatFormat) -> int:
     """The exponent of the smallest value of a format."""
     return fmt.emin - fmt.man_bits if fmt.subnormals else fmt.emin
-
-
-# The fields of a row that are plain values.
-_PLAIN = ("layer", "kind", "tensor", "calls", "overflow", "underflow")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +110,6 @@ class TensorRow:
         of the caller's, as the layer takes and gives them: gradients times the loss scale, if there
         is one.
     unscaled: the histogram of the gradients without the loss scale; the same where there is none.
-    overflow, underflow: how many elements the format rounds, to nearest even, beyond its largest
-        value or to zero; 0 where the format has no range of its own.
     rounded: the format in which the layer's recipe rounds this tensor; None: it does not.
     """
 
@@ -120,8 +120,6 @@ class TensorRow:
     calls: int
     histogram: Histogram
     unscaled: Histogram
-    overflow: int
-    underflow: int
     rounded: Format | None = None
 
     @property
@@ -139,35 +137,39 @@ class TensorRow:
         return f"{self.kind} {self.tensor}".rstrip()
 
     @property
+    def overflow(self) -> int:
+        """How many elements the format rounds, to nearest even, beyond its largest value; 0 where
+        its range is not its own."""
+        return int(self.histogram.counts[0])
+
+    @property
+    def underflow(self) -> int:
+        """How many elements the format rounds to zero, likewise."""
+        return int(self.histogram.counts[1])
+
+    @property
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
         where its range is not its own."""
-        return self._part_below(lambda fmt: fmt.emin)
+        fmt = self.float_format
+        return None if fmt is None else self.histogram.part_below(fmt.emin)
 
     @property
     def below_subnormal(self) -> float | None:
         """The part of the numbers below the format's smallest value: these underflow."""
-        return self._part_below(smallest_exponent)
-
-    def _part_below(self, limit: Callable[[FloatFormat], int]) -> float | None:
-        if self.float_format is None:
-            return None
-        return self.histogram.below(limit(self.float_format)) / max(1, self.histogram.numbers)
-
-    def __add__(self, other: TensorRow) -> TensorRow:
-        """The row of both rows' calls."""
-        counts = ("calls", "histogram", "unscaled", "overflow", "underflow")
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in counts}
-        return replace(self, rounded=self.rounded or other.rounded, **sums)
+        fmt = self.float_format
+        return None if fmt is None else self.histogram.part_below(smallest_exponent(fmt))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
         exponents, unscaled = self.histogram.to_pairs(), self.unscaled.to_pairs()
+        own = ("layer", "kind", "tensor", "calls", "overflow", "underflow")
+        counts = ("elements", "zeros", "nonfinite")
         return {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in own},
             "format": str(self.format),
             "rounded": None if self.rounded is None else str(self.rounded),
-            **{name: getattr(self.histogram, name) for name in ("elements", "zeros", "nonfinite")},
+            **{name: getattr(self.histogram, name) for name in counts},
             "below_normal": self.below_normal,
             "below_subnormal": self.below_subnormal,
             "exponents": exponents,
@@ -177,14 +179,14 @@ class TensorRow:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TensorRow:
         """The row of `to_dict`."""
-        pairs, others = plain["exponents"], (plain["zeros"], plain["nonfinite"])
-        unscaled, rounded = plain["unscaled"], plain["rounded"]
+        events = [plain[name] for name in ("zeros", "nonfinite", "overflow", "underflow")]
+        pairs, unscaled, rounded = (plain[name] for name in ("exponents", "unscaled", "rounded"))
         return cls(
-            **{name: plain[name] for name in _PLAIN},
+            **{name: plain[name] for name in ("layer", "kind", "tensor", "calls")},
             format=parse_format(plain["format"]),
             rounded=None if rounded is None else parse_format(rounded),
-            histogram=Histogram.from_pairs(pairs, *others),
-            unscaled=Histogram.from_pairs(pairs if unscaled is None else unscaled, *others),
+            histogram=Histogram.from_pairs(pairs, *events),
+            unscaled=Histogram.from_pairs(unscaled or pairs, *events),
         )
 
 
@@ -192,10 +194,16 @@ def merged(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
     """The rows of a report: rows of the same tensor and format are added up; the layers stand in
     the order of their first rows, the tensors of a layer in the order of `KINDS`."""
     sums: dict[tuple[Any, ...], TensorRow] = {}
+    layers: dict[str, int] = {}
     for row in rows:
+        layers.setdefault(row.layer, len(layers))
         key = row.layer, row.kind, row.tensor, row.format
-        sums[key] = sums[key] + row if key in sums else row
-    layers = {layer: place for place, layer in enumerate(dict.fromkeys(key[0] for key in sums))}
+        if key in sums:
+            of = sums[key]
+            counts = {x: getattr(of, x) + getattr(row, x) for x in ("histogram", "unscaled")}
+            calls, rounded = of.calls + row.calls, of.rounded or row.rounded
+            row = replace(of, calls=calls, rounded=rounded, **counts)
+        sums[key] = row
 
     def place(row: TensorRow) -> tuple[int, int, int]:
         # Backward meets the products of a layer from the last to the first.

@@ -53,7 +53,8 @@ def histogram(values: Any) -> Histogram:
         plain = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
     exponents = (plain.view(np.uint32) >> 23) & 255
     bins = np.bincount(exponents[plain != 0], minlength=256)
-    return Histogram(bins[:255], int((plain == 0).sum()), int(bins[255]))
+    pairs = [(e - 127, int(count)) for e, count in enumerate(bins[:255])]
+    return Histogram.from_pairs(pairs, int((plain == 0).sum()), int(bins[255]))
 
 
 def row_of(report: Report, layer: str, kind: str) -> TensorRow:

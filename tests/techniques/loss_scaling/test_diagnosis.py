@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
-from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
-from lpkernels.techniques.loss_scaling.rows import TensorRow
+from lpkernels.techniques.loss_scaling.report import ScaleAdvice, TensorRow
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn import layer_cases
@@ -368,7 +367,7 @@ def test_advice_that_is_followed_ends_at_a_scale_that_fits(gain: float, start: f
     found = advice(report)
     # The plain model shows it at once.
     assert (plain.unseen, plain.scale) == ("", scale)
-    assert (found.unseen, found.scale) == ("", scale) and found.fits
+    assert (found.unseen, found.scale) == ("", scale) and found.least
     rows = [row for row in report.rows if row.is_gradient]
     assert len(rows) == 13 + 13
     assert all(row.histogram.numbers and not row.overflow for row in rows)

@@ -10,124 +10,129 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.formats import FloatFormat, parse_format
-from lpkernels.techniques.loss_scaling import LossScaler, Report, advice, diagnose
-from lpkernels.techniques.loss_scaling.advice import ScaleAdvice
+from lpkernels.formats import FloatFormat
+from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
+from lpkernels.techniques.loss_scaling.report import InFormats, ScaleAdvice, narrowest
 from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
-from tests.loops import each, rows
 from tests.support.refusals import refused
 from tests.techniques.loss_scaling.diagnosed import batch, net, row_of, train
 
 
-def scale_advice(rows: list[TensorRow]) -> ScaleAdvice:
-    found = Report(rows).recommend().scale
-    assert found is not None
-    return found
+def scale_advice(*rows: TensorRow, **options: Any) -> ScaleAdvice:
+    advice = Report(rows).recommend(**options).scale
+    assert advice is not None
+    return advice
 
 
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
     """A row with one number for each exponent."""
-    of = Histogram.from_pairs([[e, 1] for e in exponents], 0, 0)
-    return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of, 0, 0)
+    of = Histogram.from_pairs([[e, 1] for e in exponents])
+    return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of)
 
 
 def test_a_scale_that_fits() -> None:
     rows = [row("a", "input", 3), row("a", "grad_output", -26, -20), row("b", "grad_input", -26)]
-    found = Report(rows).recommend()
-    scale = found.scale
-    assert scale is not None and scale.fits
+    advice = Report(rows).recommend()
+    assert advice.scale is not None
     # 2**-20 may become 2**13, below the 2**14 that is a binade away from 65504.
-    assert (scale.scale, scale.least) == (2.0**33, 2.0**2)
-    assert (scale.scaled.underflow, scale.unscaled.underflow) == (0, 2 / 3)
-    assert (scale.scaled.worst, scale.unscaled.worst) == (0, 1)
-    assert (scale.lost, scale.left) == ((), ())
-    assert str(found).startswith(
+    assert (advice.scale.scale, advice.scale.least) == (2.0**33, 2.0**2)
+    assert str(advice).startswith(
         "loss scale for gradients in e5m10: 8589934592 is the largest safe one, 4 the smallest "
         "that loses at most 1% of sum |g|\n"
         "  underflow: 0.00% of the gradients, and of the worst tensor 0.00% of its magnitude\n"
         "  without a scale: 66.67%, and 100.00%\n"
+        "narrowest formats"
     )
 
 
-def test_layers_that_no_one_scale_fits() -> None:
-    scale = scale_advice([row("a", "grad_output", 10), row("b", "grad_output", -60)])
-    assert not scale.fits and (scale.scale, scale.least) == (2.0**3, None)
-    assert (scale.lost, scale.left) == (("b",), ())
-    assert "no one scale fits: at this one b underflow, larger ones overflow" in str(scale)
-    # One large number keeps many small numbers from being scaled.
-    of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
-    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of, 0, 0)
-    scale = scale_advice([row("b", "grad_output", 0), wide])
-    assert (scale.lost, scale.left) == (("c",), ("c",))
-    assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
+def test_layers_that_no_one_scale_fits_are_named() -> None:
+    advice = scale_advice(row("a", "grad_output", 10), row("b", "grad_output", -60))
+    assert (advice.scale, advice.least) == (2.0**3, None)
+    assert "no one scale fits: at this one b underflow, larger ones overflow" in str(advice)
+    assert "too narrow" not in str(advice)
 
 
-def test_another_format_and_gradients_that_overflow_unscaled() -> None:
-    report = Report([row("a", "grad_output", -20)])
-    found = [report.recommend("e4m3fn", margin=m).scale for m in (0, 1, 3)]
-    assert [str(scale.formats[0]) for scale in found if scale] == ["e4m3fn"] * 3
-    assert [scale.scale for scale in found if scale] == [2.0**27, 2.0**26, 2.0**24]
-    scale = scale_advice([row("a", "grad_output", 20, 0)])
-    assert (scale.scale, scale.unscaled.overflow) == (2.0**-7, 0.5)
-    assert "; 50.00% overflow" in str(scale)
-    nothing = Report([row("a", "input", 0)]).recommend()
-    assert str(nothing).startswith("no loss scale: no gradient with a format holds a number")
+def test_a_layer_whose_gradients_lie_too_far_apart_is_named() -> None:
+    """One large number keeps many small numbers from being scaled."""
+    of = Histogram.from_pairs([[0, 1], [-31, 10**9]])
+    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of)
+    advice = scale_advice(row("b", "grad_output", 0), wide)
+    assert "at this one c underflow" in str(advice)
+    assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(advice)
 
 
-def test_the_narrowest_format_of_each_kind() -> None:
-    rows = [row("a", "input", 0, 2), row("b", "input", -9), row("a", "grad_output", -60, -58)]
-    found = Report(rows).recommend(candidates=["fp16", "e5m2", "e4m3fn"])
-    assert [str(each) for each in found.formats] == [
-        "input: e4m3fn, losing at most 0.00%",
-        "grad_output: e4m3fn at a loss scale of 2.2518e+15, losing at most 0.00%",
-    ]
-    none = Report([row("a", "input", 30)]).recommend(candidates=["fp16"]).formats
-    assert [str(each) for each in none] == ["input: none of the candidates"]
+@pytest.mark.parametrize("margin, exponent", [(0, 27), (1, 26), (3, 24)])
+def test_a_margin_lowers_the_scale(margin: int, exponent: int) -> None:
+    advice = scale_advice(row("a", "grad_output", -20, fmt="e4m3fn"), margin=margin)
+    assert advice.scale == 2.0**exponent
+
+
+def test_gradients_that_overflow_unscaled_have_a_scale_below_one() -> None:
+    advice = scale_advice(row("a", "grad_output", 20, 0))
+    assert advice.scale == 2.0**-7 and "; 50.00% overflow" in str(advice)
+
+
+def test_rows_without_gradients_have_no_scale() -> None:
+    advice = Report([row("a", "input", 0)]).recommend()
+    assert str(advice).startswith("no loss scale: no gradient with a format holds a number")
+
+
+@pytest.mark.parametrize(
+    "rows, lines",
+    [
+        ([row("a", "input", 0, 2), row("b", "input", -9), row("a", "grad_output", -60, -58)],
+         ["input: e4m3fn, losing at most 0.00%",
+          "grad_output: e4m3fn at a loss scale of 2.2518e+15, losing at most 0.00%"]),
+        ([row("a", "input", 30)], ["input: none of the candidates"]),
+    ],
+    ids=["each kind", "none is wide enough"],
+)  # fmt: skip
+def test_the_narrowest_format_is_named_by_kind(rows: list[TensorRow], lines: list[str]) -> None:
+    advice = Report(rows).recommend(candidates=["fp16", "e5m2", "e4m3fn"])
+    assert [str(line) for line in advice.formats] == lines
 
 
 def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
     """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
     of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), lp.parse_format("e4m3")
-    return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
+    return TensorRow(layer, "grad_output", "", fmt, 1, of, of, fmt)
 
 
 ZEROS, OVERFLOW = "hold no number", "hold infinities or NaN"
-UNSEEN = [
-    ([rounded("a", (-12, 4)), rounded("b", zeros=4)], ZEROS, ", or again at a scale of 131072"),
-    # These are zeros at the largest safe scale.
-    ([rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)], ZEROS,
-     "; no larger scale is safe for the others"),
-    ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], OVERFLOW,
-     ", or again at a scale of 0.015625"),
-    # These infinities come from elsewhere.
-    ([rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], OVERFLOW,
-     ", or again at a scale of 0.00390625"),
-]  # fmt: skip
+UNSEEN = {
+    "zeros": ([rounded("a", (-12, 4)), rounded("b", zeros=4)], ZEROS,
+              ", or again at a scale of 131072"),
+    "zeros at the largest safe scale": (
+        [rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)], ZEROS,
+        "; no larger scale is safe for the others"),
+    "overflow": ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], OVERFLOW,
+                 ", or again at a scale of 0.015625"),
+    "infinities from elsewhere": (
+        [rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], OVERFLOW,
+        ", or again at a scale of 0.00390625"),
+}  # fmt: skip
 
 
-@each("rows, what, how", UNSEEN)
-def test_gradients_that_did_not_come_through(rows: list[TensorRow], what: str, how: str) -> None:
-    found = Report(rows).recommend()
-    assert found.scale is not None and not found.scale.fits and found.formats == ()
-    assert f"1 of 2 tensors {what}: diagnose the model before convert{how}" in str(found)
+@pytest.mark.parametrize("rows, what, how", UNSEEN.values(), ids=UNSEEN)
+def test_gradients_that_did_not_come_through_keep_advice_back(
+    rows: list[TensorRow], what: str, how: str
+) -> None:
+    advice = Report(rows).recommend()
+    assert advice.scale is not None and advice.scale.least is None and advice.formats == ()
+    assert f"1 of 2 tensors {what}: diagnose the model before convert{how}" in str(advice)
 
 
-EXPLAINED = [
-    # Nothing underflows; the model does not round; there are few infinities.
-    [rounded("a", (0, 4)), rounded("b", zeros=4)],
-    [row("a", "grad_output", -30), rounded("b", zeros=4)],
-    [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
-]
+# A layer that is new or dead has zero gradients; a dynamic scale overflows in few steps.
+EXPLAINED = {
+    "nothing underflows": [rounded("a", (0, 4)), rounded("b", zeros=4)],
+    "the model does not round": [row("a", "grad_output", -30), rounded("b", zeros=4)],
+    "few infinities": [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
+}
 
 
-@each("rows", EXPLAINED)
+@pytest.mark.parametrize("rows", EXPLAINED.values(), ids=EXPLAINED)
 def test_zeros_that_no_underflow_explains_keep_no_advice_back(rows: list[TensorRow]) -> None:
-    """A layer that is new or dead has such gradients; a dynamic scale overflows in few steps."""
-    assert scale_advice(rows).unseen == ""
-
-
-def gradients(report: Report) -> list[list[list[int]]]:
-    return [row.unscaled.to_pairs() for row in report.rows if row.is_gradient]
+    assert scale_advice(*rows).unseen == ""
 
 
 SCALERS = {
@@ -139,10 +144,10 @@ SCALERS = {
 }
 
 
-@each("name, scaler", SCALERS.items())
-def test_gradients_are_shown_unscaled_too(name: str, scaler: Any) -> None:
+@pytest.mark.parametrize("name", SCALERS)
+def test_gradients_are_shown_unscaled_too(name: str) -> None:
     """This also holds for a scale that doubles after every step."""
-    model = net().eval()
+    model, scaler = net().eval(), SCALERS[name]
     with diagnose(model, "fp16") as plain:
         for seed in range(3):
             model(batch(seed)).mean().backward()
@@ -157,85 +162,97 @@ def test_gradients_are_shown_unscaled_too(name: str, scaler: Any) -> None:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
-    assert gradients(scaled) == gradients(plain)
-    seen, own = (row_of(r, "conv", "grad_output").histogram.exponents for r in (scaled, plain))
-    assert seen is not None and own is not None
-    doubled = {"dynamic": 2, "torch": 2}.get(name, 0)
-    times = 0 if name == "disabled" else 6
-    assert own[0] + times <= seen[0] and seen[1] <= own[1] + times + doubled
-    assert seen != own or name == "disabled"
+    own, shown = ([x.unscaled.to_pairs() for x in r.rows if x.is_gradient] for r in (plain, scaled))
+    assert own == shown
+    seen = [row_of(r, "conv", "grad_output").histogram.exponents for r in (plain, scaled)]
+    assert (seen[0] == seen[1]) == (name == "disabled")
 
 
-def test_numbers_that_leave_float32_without_the_scale_stay_in_the_last_bins() -> None:
+@pytest.mark.parametrize(
+    "scale, value, seen, unscaled",
+    [
+        (2.0**20, 2.0**-120, [[-100, 1], [20, 1]], [[-120, 1], [0, 1]]),
+        (2.0**-120, 2.0**10, [[10, 1], [0, 1]], [[120, 1], [127, 1]]),
+    ],
+    ids=["below", "above"],
+)
+def test_numbers_that_leave_float32_without_the_scale_stay_in_the_last_bins(
+    scale: float, value: float, seen: list[list[int]], unscaled: list[list[int]]
+) -> None:
     model = nn.Linear(3, 1, bias=False)
-    with diagnose(model, "fp32", scaler=2.0**20) as report:
-        y = model(torch.tensor([[2.0**-120, 1.0, 0.0]])) * 2.0**20
-        y.sum().backward()
+    with diagnose(model, "fp32", scaler=scale) as report:
+        (model(torch.tensor([[value, 1.0, 0.0]])) * max(1.0, scale)).sum().backward()
     row = row_of(report, "Linear", "grad_weight")
-    assert row.histogram.to_pairs() == [[-100, 1], [20, 1]] and row.histogram.zeros == 1
-    assert row.unscaled.to_pairs() == [[-120, 1], [0, 1]] and row.unscaled.zeros == 1
-    with diagnose(model, "fp32", scaler=2.0**-120) as report:
-        model(torch.tensor([[2.0**10, 1.0, 0.0]])).sum().backward()
-    assert row_of(report, "Linear", "grad_weight").unscaled.to_pairs() == [[120, 1], [127, 1]]
+    assert row.histogram.to_pairs() == sorted(seen) and row.unscaled.to_pairs() == unscaled
+    assert row.histogram.zeros == row.unscaled.zeros == 1
 
 
-def test_reports_are_saved_read_again_gone_on_with_and_reduced(tmp_path: Path) -> None:
-    model = net()
-    with diagnose(model, "e4m3fn", scaler=64.0) as report:
-        train(model)
-    again = Report.load(report.save(tmp_path / "a" / "report.jsonl"))
-    alone = report.reduce()
-    assert type(alone) is Report
-    for other in (again, alone):
-        assert other.records() == report.records() and str(other) == str(report)
-        assert str(other.recommend()) == str(report.recommend())
-    other = diagnose(model, "e4m3fn", scaler=64.0)
+@pytest.fixture
+def report() -> Report:
+    with diagnose(net(), "e4m3fn", scaler=64.0) as diagnosis:
+        train(diagnosis._model)
+    return diagnosis
+
+
+@pytest.mark.parametrize("way", ["file", "reduce", "state"])
+def test_a_report_is_the_same_from_a_file_a_state_and_all_processes(
+    report: Any, way: str, tmp_path: Path
+) -> None:
+    if way == "file":
+        other = Report.load(report.save(tmp_path / "a" / "report.jsonl"))
+    elif way == "reduce":
+        other = report.reduce()
+    else:
+        other = diagnose(net(), "e4m3fn", scaler=64.0)
+        other.load_state_dict(report.state_dict())
+    assert other.records() == report.records() and str(other) == str(report)
+    assert str(other.recommend()) == str(report.recommend())
+
+
+def test_a_diagnosis_goes_on_from_a_state(report: Any) -> None:
+    other = diagnose(net(), "e4m3fn", scaler=64.0)
     other.load_state_dict(report.state_dict())
-    assert str(other) == str(report)
     with other:
-        train(model, 1)
+        train(other._model, 1)
     assert [row.calls for row in other.rows] == [3 * row.calls // 2 for row in report.rows]
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text('{"type": "header", "kind": "run", "schema": 2}\n')
     with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
         Report.load(tmp_path / "other.jsonl")
 
 
 MODEL = nn.Linear(2, 2)
-
-
-def recommend(**options: Any) -> Any:
-    with diagnose(MODEL, "fp16") as report:
-        MODEL(torch.ones(1, 2))
-    return report.recommend(**options)
-
-
+ROW = row("a", "input", 0)
 WRONG = [
     (lambda: diagnose("model"), TypeError, "diagnose: model must be a torch.nn.Module, got str"),
     (lambda: diagnose(MODEL, "fp17"), ValueError, "diagnose: fmt: .*'fp17'"),
     (lambda: diagnose(MODEL, "affine8"), ValueError, "fmt: expected a .*exponent.* got affine8"),
     (lambda: diagnose(MODEL, {"grad": "fp16"}), ValueError, "formats by grad_input, .*; got grad"),
     (lambda: diagnose(MODEL, scaler="1"), TypeError, "scaler: expected a number, got str"),
-    (lambda: recommend(candidates=[]), ValueError, "expected at least one format, got none"),
-    (lambda: recommend(margin=-1), ValueError, "recommend: margin: expected at least 0, got -1"),
-    (lambda: recommend(threshold=1.0), ValueError, "threshold: expected .* below 1, got 1.0"),
-]
-test_wrong_arguments = refused(WRONG)
+    (lambda: Report([ROW]).recommend(candidates=[]), ValueError, "at least one format, got none"),
+    (lambda: Report([ROW]).recommend(margin=-1), ValueError, "margin: expected at least 0, got -1"),
+    (lambda: Report([ROW]).recommend(threshold=1.0), ValueError, "threshold: expected .* below 1"),
+    *((lambda use=use: getattr(diagnose(MODEL, "fp16"), use)(), RuntimeError,
+       "nothing was counted yet; run the model") for use in ("recommend", "records", "cells")),
+]  # fmt: skip
+test_wrong_arguments_and_empty_reports_are_refused = refused(WRONG)
 
 
-@each("use", ["recommend", "records", "cells"])
-def test_a_report_of_nothing(use: str) -> None:
-    report = diagnose(MODEL, "fp16")
-    with pytest.raises(RuntimeError, match="nothing was counted yet; run the model"):
-        getattr(report, use)()
-    assert str(report) == "nothing was counted yet"
+def test_an_empty_report_says_so() -> None:
+    assert str(diagnose(MODEL, "fp16")) == "nothing was counted yet"
 
 
-def test_blocks_are_entered_once_and_compiled_models_never() -> None:
+def test_a_block_is_entered_once() -> None:
     with diagnose(MODEL, "fp16") as report:
         with pytest.raises(RuntimeError, match="this block is entered already"):
             report.__enter__()
         MODEL(torch.ones(1, 2))
     assert report.rows[0].calls == 1
+
+
+def test_compiled_models_are_refused_on_entering() -> None:
     report = diagnose(torch.compile(MODEL, backend="eager"), "fp16")
     with pytest.raises(NotImplementedError, match="is compiled"):
         report.__enter__()
@@ -243,46 +260,44 @@ def test_blocks_are_entered_once_and_compiled_models_never() -> None:
 
 
 def fmt(name: str) -> FloatFormat:
-    found = parse_format(name)
-    assert isinstance(found, FloatFormat)
-    return found
+    value = lp.parse_format(name)
+    assert isinstance(value, FloatFormat)
+    return value
 
 
-def powers(**counts: int) -> Histogram:
-    """A histogram by exponents: e_24=3 means three elements 2**-24, and e3=1 means one of 2**3."""
-    pairs = [[int(name[1:].replace("_", "-")), count] for name, count in counts.items()]
-    return Histogram.from_pairs(pairs, 0, 0)
-
-
-@each("exponent, name", [-24, -3, 0, 8, 15], ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
-def test_fitting_exponent_is_the_largest_that_stays_below_max(exponent: int, name: str) -> None:
+@pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
+@pytest.mark.parametrize("exponent", [-24, -3, 0, 8, 15])
+def test_the_fitting_exponent_is_the_largest_that_stays_below_max(exponent: int, name: str) -> None:
     """The scale is 2**floor(log2(max / largest)) for the top of the binade, in exact arithmetic."""
-    held = [(powers(**{f"e{exponent}".replace("-", "_"): 1}), fmt(name))]
-    found = advice.fitting_exponent(held, margin=0)
+    tensors = InFormats([(Histogram.from_pairs([[exponent, 1]]), fmt(name))])
+    fitting = tensors.fitting(margin=0)
     top, most = Fraction(2 - 2.0**-23) * Fraction(2) ** exponent, Fraction(fmt(name).max)
-    assert top * Fraction(2) ** found <= most < top * Fraction(2) ** (found + 1)
-    assert advice.fitting_exponent(held) == found - 1
+    assert top * Fraction(2) ** fitting <= most < top * Fraction(2) ** (fitting + 1)
 
 
-@rows(
-    "of, scaled, wanted",
-    (powers(e_5=1, e0=1), False, ("e4m3fn", 0)),
-    (powers(e_12=100, e0=1), False, ("e5m2", 0)),
-    (powers(e_20=99999, e0=1), False, ("e5m10", 0)),
-    (powers(e_20=9, e_22=1), False, ("e5m10", 0)),
-    (powers(e_20=9, e_22=1), True, ("e4m3fn", 13)),
-    (powers(e20=1), False, ("e8m7", 0)),
-    (powers(e_100=1, e100=1), False, ("e8m7", 0)),
+@pytest.mark.parametrize(
+    "pairs, kind, name, exponent",
+    [
+        ([[-5, 1], [0, 1]], "input", "e4m3fn", 0),
+        ([[-12, 100], [0, 1]], "input", "e5m2", 0),
+        ([[-20, 99999], [0, 1]], "input", "e5m10", 0),
+        ([[-20, 9], [-22, 1]], "input", "e5m10", 0),
+        ([[-20, 9], [-22, 1]], "grad_input", "e4m3fn", 13),
+        ([[20, 1]], "input", "e8m7", 0),
+        ([[-100, 1], [100, 1]], "input", "e8m7", 0),
+    ],
 )
-def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything(of, scaled, wanted) -> None:
+def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything(
+    pairs: list[list[int]], kind: str, name: str, exponent: int
+) -> None:
     candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
-    found = advice.narrowest("grad_input" if scaled else "input", [of], candidates)
-    assert (str(found.format), math.log2(found.scale)) == wanted
+    best = narrowest(kind, [Histogram.from_pairs(pairs)], candidates)
+    assert (str(best.format), math.log2(best.scale)) == (name, exponent)
 
 
 def test_narrowest_may_saturate_but_not_overflow() -> None:
     """One of a million elements is beyond the range."""
-    of, fn, sat = powers(e0=1_000_000, e9=1), fmt("e4m3fn"), fmt("e4m3fn_sat")
-    assert advice.narrowest("input", [of], [fn]).format is None
-    found = advice.narrowest("input", [of], [fn, sat])
-    assert found.format == sat and found.lost == pytest.approx(2.0**9 / (10**6 + 2.0**9))
+    of, fn, sat = Histogram.from_pairs([[0, 10**6], [9, 1]]), fmt("e4m3fn"), fmt("e4m3fn_sat")
+    assert narrowest("input", [of], [fn]).format is None
+    best = narrowest("input", [of], [fn, sat])
+    assert best.format == sat and best.lost == pytest.approx(2.0**9 / (10**6 + 2.0**9))

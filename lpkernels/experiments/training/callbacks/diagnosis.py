@@ -1,10 +1,8 @@
 """The diagnosis of underflow and overflow in a run."""
 
-from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import Field
 
 from lpkernels.experiments.settings import checked
@@ -57,12 +55,11 @@ class Diagnosing(Callback):
         return nullcontext() if step % self._every else self.report
 
     def after_epoch(self, record: dict[str, Any]) -> None:
-        before = _added(row for line in self._epochs for row in line["rows"])
-        now = _added(
-            (row.layer, row.name, row.histogram.elements, row.overflow, row.underflow)
-            for row in self.report.reduce().rows
-        )
-        rows = [[*key, *(total - before.get(key, 0)).tolist()] for key, total in now.items()]
+        totals = self.report.reduce().totals()
+        for line in self._epochs:
+            for layer, tensor, *counts in line["rows"]:
+                totals[layer, tensor] -= counts
+        rows = [[*key, *counts.tolist()] for key, counts in totals.items()]
         self._epochs.append({"type": "epoch", "epoch": record["epoch"], "rows": rows})
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,11 +74,3 @@ class Diagnosing(Callback):
     def files(self) -> dict[str, list[dict[str, Any]]]:
         whole = self.report.reduce()
         return {DIAGNOSIS: [*whole.records(), *self._epochs]} if whole.rows else {}
-
-
-def _added(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], np.ndarray]:
-    """The counts of rows by layer and tensor, whatever the formats."""
-    totals: dict[tuple[str, str], np.ndarray] = {}
-    for layer, tensor, *counts in rows:
-        totals[layer, tensor] = totals.get((layer, tensor), 0) + np.array(counts)
-    return totals
