@@ -28,7 +28,7 @@ from lpkernels.report.tables import make_table
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from lpkernels.techniques.pareto.cold_start import cover
-from lpkernels.techniques.pareto.evaluation import compare
+from lpkernels.techniques.pareto.prediction import compare
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"

@@ -6,18 +6,25 @@ low-precision training" (PEPPP).
 
 from lpkernels.techniques.pareto.cold_start import cold_start
 from lpkernels.techniques.pareto.completion import complete, embed
-from lpkernels.techniques.pareto.evaluation import leave_one_out
-from lpkernels.techniques.pareto.frontier import (
+from lpkernels.techniques.pareto.prediction import (
     choose,
     convergence,
+    frontier_band,
+    held_out_residuals,
     hyperdiff,
     hypervolume,
+    leave_one_out,
     pareto_front,
+    predict,
 )
-from lpkernels.techniques.pareto.prediction import frontier_band, held_out_residuals, predict
-from lpkernels.techniques.pareto.recipes import TrainingRecipe, count_tensors, training_memory
 from lpkernels.techniques.pareto.selection import select
-from lpkernels.techniques.pareto.spaces import ErrorMatrix, FormatSpace
+from lpkernels.techniques.pareto.spaces import (
+    ErrorMatrix,
+    FormatSpace,
+    TrainingRecipe,
+    count_tensors,
+    training_memory,
+)
 
 __all__ = [
     "ErrorMatrix",

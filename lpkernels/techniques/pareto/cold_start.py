@@ -13,8 +13,13 @@ import numpy as np
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto.completion import complete
-from lpkernels.techniques.pareto.frontier import pareto_front, step_function
-from lpkernels.techniques.pareto.prediction import FrontierBand, band, draw_residuals
+from lpkernels.techniques.pareto.prediction import (
+    FrontierBand,
+    band,
+    draw_residuals,
+    pareto_front,
+    step_function,
+)
 
 
 @dataclass(frozen=True)

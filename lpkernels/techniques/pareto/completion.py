@@ -1,5 +1,5 @@
-"""An error matrix is filled from some of its entries by weighted soft-impute, and gives embeddings
-of configurations."""
+"""An error matrix is filled from some of its entries by soft-impute, and gives embeddings of
+configurations."""
 
 from __future__ import annotations
 
@@ -33,14 +33,6 @@ class Completion:
     steps: int
     change: float
 
-    def __str__(self) -> str:
-        rows, columns = self.values.shape
-        end = "converged" if self.converged else "NOT converged"
-        return (
-            f"{rows} x {columns}, {self.observed.mean():.0%} observed: {end} after {self.steps} "
-            f"steps, the last one {self.change:.2g}"
-        )
-
 
 def complete(
     x: Any,
@@ -49,14 +41,13 @@ def complete(
     rank: int,
     lam: float,
     clip: tuple[float, float] | None = (0, 1),
-    propensities: Any = None,
     start: Any = None,
     steps: int = 2500,
     tolerance: float = 1e-4,
 ) -> Completion:
     """Estimates every entry of x from the observed ones.
 
-    It looks for the min over Z of 1/2 sum over observed of w (Z - x)^2 + lam ||Z||_* with a rank of
+    It looks for the min over Z of 1/2 sum over observed of (Z - x)^2 + lam ||Z||_* with a rank of
     at most `rank`, as a product of two factors, which are fitted in turn. Where `rank` is below the
     rank of the minimum the problem is not convex, and the result depends on the start.
 
@@ -68,9 +59,6 @@ def complete(
         lam: at least 0: by how much a singular value is made smaller, where all is observed.
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
-        propensities: (rows, columns) the probability with which an entry was observed, above zero
-            where it was; w is its inverse. The probabilities of other entries are not read. None: w
-            is 1.
         start: a matrix with the first estimates of entries that were not observed, such as the
             `values` of an earlier completion; None: the means of row and column.
         steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative
@@ -84,10 +72,10 @@ def complete(
         TypeError, ValueError: arguments of other kinds or shapes; a row or a column without an
             observed entry, about which nothing is known; an infinite error.
 
-    Reference: Hastie, Mazumder, Lee, Zadeh 2015 (soft-impute by alternating least squares); Ma,
-    Chen 2019, arXiv 1910.12774 (propensities); as used by Yang et al. 2021 (PEPPP), with rank 5 and
-    lam 0.1. Differs: its code takes proximal gradient steps of length 1 / max w and clips in each
-    of them; a step here costs about as much, needs no length, and goes as far with propensities.
+    Reference: Hastie, Mazumder, Lee, Zadeh 2015 (soft-impute by alternating least squares), as used
+    by Yang et al. 2021 (PEPPP), with rank 5 and lam 0.1. Differs: its code takes proximal gradient
+    steps and clips in each of them, and weights observed entries by the inverse of the probability
+    with which they were observed.
     """
     checks.whole("complete: steps", steps, 1)
     lam = checks.number("complete: lam", lam, least=0)
@@ -96,18 +84,16 @@ def complete(
     checks.whole("complete: rank", rank, 1, min(errors.shape))
     bounds = checks.clip_range("complete: clip", clip)
     observed = _observed(errors, mask, bounds)
-    w = _weights(observed, propensities)
     errors[~observed] = 0
-    length = 1 / float(w.max())
     if start is None:
         z = _additive_fill(errors, observed)
     else:
         z = checks.finite("complete: start", start, errors.shape)
-        z -= length * w * (z - errors)
-    left, right = _factors(z, rank, length * lam)
-    wx, change, count = w * errors, np.inf, 0
+        z -= observed * (z - errors)
+    left, right = _factors(z, rank, lam)
+    seen, change, count = observed.astype(np.float64), np.inf, 0
     while change > tolerance and count < steps:
-        left, right, change = _step(w, wx, lam, left, right)
+        left, right, change = _step(seen, errors, lam, left, right)
         count += 1
     values = left @ right.T
     if bounds is not None:
@@ -173,17 +159,18 @@ def _factors(z: Floats, rank: int, less: float) -> tuple[Floats, Floats]:
 
 
 def _step(
-    w: Floats, wx: Floats, lam: float, left: Floats, right: Floats
+    seen: Floats, x: Floats, lam: float, left: Floats, right: Floats
 ) -> tuple[Floats, Floats, float]:
     """The next factors, and how far their product moved, relative to its norm.
 
-    The rows of left minimise 1/2 sum_j w_ij (left_i . right_j - x_ij)^2 + lam / 2 |left_i|^2, one
-    small linear system for each; then right's. At the minimum |left|^2 + |right|^2 is twice the
-    nuclear norm of the product (Srebro, Rennie, Jaakkola 2004).
+    The rows of left minimise 1/2 sum_j (left_i . right_j - x_ij)^2 + lam / 2 |left_i|^2 over the
+    observed entries, where `seen` is 1: one small linear system for each; then right's. At the
+    minimum |left|^2 + |right|^2 is twice the nuclear norm of the product (Srebro, Rennie, Jaakkola
+    2004).
     """
     rank = left.shape[1]
-    next_left = _fit(w, wx, lam, right)
-    next_right = _fit(w.T, wx.T, lam, next_left)
+    next_left = _fit(seen, x, lam, right)
+    next_right = _fit(seen.T, x.T, lam, next_left)
     # One QR of both products at once: its leading part is that of the new product, and their
     # difference is taken without forming them.
     q, r = np.linalg.qr(np.hstack([next_left, left]))
@@ -197,14 +184,14 @@ def _step(
     return q @ (a[:, :rank] * half), p @ (b[:rank].T * half), change
 
 
-def _fit(w: Floats, wx: Floats, lam: float, fixed: Floats) -> Floats:
+def _fit(seen: Floats, x: Floats, lam: float, fixed: Floats) -> Floats:
     rank = fixed.shape[1]
     # Every pair of directions is taken once: the systems are symmetric.
     first, second = np.triu_indices(rank)
-    system = np.empty((len(w), rank, rank))
-    pairs = w @ (fixed[:, first] * fixed[:, second])
+    system = np.empty((len(seen), rank, rank))
+    pairs = seen @ (fixed[:, first] * fixed[:, second])
     system[:, first, second] = system[:, second, first] = pairs
-    sides = (wx @ fixed)[..., None]
+    sides = (x @ fixed)[..., None]
     if lam == 0:
         # With fewer observations than the rank, or a zero direction: the shortest solution.
         return (np.linalg.pinv(system, hermitian=True) @ sides)[..., 0]
@@ -242,18 +229,3 @@ def _observed(errors: Floats, mask: Any, bounds: tuple[float, float] | None) -> 
             "pass the range as clip (None: without)"
         )
     return mask
-
-
-def _weights(observed: Bools, propensities: Any) -> Floats:
-    """w where observed and 0 elsewhere."""
-    w = observed.astype(np.float64)
-    if propensities is None:
-        return w
-    chances = checks.numbers("complete: propensities", propensities, observed.shape)[observed]
-    if not ((chances > 0) & (chances <= 1)).all():
-        raise ValueError(
-            "complete: propensities: expected probabilities above 0 where an entry was observed, "
-            f"got {chances.min():g} to {chances.max():g}"
-        )
-    w[observed] = 1 / chances
-    return w

@@ -1,17 +1,153 @@
-"""The errors of a task, predicted from a few measurements and the errors of other tasks, with the
-band in which its frontier is expected."""
+"""Frontiers of memory and error (both should be small), the errors of a task predicted from a few
+measurements and the errors of other tasks, the band in which its frontier is expected, and how good
+each way of choosing measurements is on a known matrix."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lpkernels.techniques import checks
-from lpkernels.techniques.checks import Floats
+from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto.completion import embed, filled, rank_of
-from lpkernels.techniques.pareto.frontier import step_function
+from lpkernels.techniques.pareto.selection import METHODS, select
+from lpkernels.techniques.pareto.spaces import mean_over_seeds
+
+_COLUMN_MEAN = "column_mean"
+# Measurements of a baseline may depend on one another; the shortest solution is taken then.
+_RIDGE = 1e-12
+
+
+def pareto_front(memory: Any, error: Any) -> Ints:
+    """The points on the frontier, by ascending memory: no other point is as good as one of them in
+    both memory and error and better in one.
+
+    Of equal points the first stays. The order of the points does not matter otherwise.
+
+    Args:
+        memory, error: (points,). A NaN error counts as missing, with a warning.
+
+    Returns:
+        (front,) int64 indices.
+
+    Raises:
+        TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
+
+    Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
+
+    >>> from lpkernels.techniques.pareto import pareto_front
+    >>> pareto_front([1.0, 2.0, 3.0], [0.5, 0.6, 0.2])
+    array([0, 2])
+    """
+    m, e = _points("pareto_front", memory, error)
+    points = np.flatnonzero(~np.isnan(e))
+    order = points[np.lexsort((points, e[points], m[points]))]
+    best = np.minimum.accumulate(e[order])
+    better = np.ones(len(order), dtype=bool)
+    better[1:] = e[order][1:] < best[:-1]
+    return order[better].astype(np.int64)
+
+
+def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> float:
+    """The area that the points dominate, up to a reference (memory, error); points may be in any
+    order, and those beyond the reference add nothing.
+
+    Args:
+        memory, error: as of `pareto_front`.
+        reference: (memory, error), up to which the area reaches.
+    Raises: as `pareto_front`; a reference that is not two finite numbers.
+    """
+    ends = checks.finite("hypervolume: reference (memory, error)", reference, (2,))
+    m, e = _points("hypervolume", memory, error)
+    inside = (m < ends[0]) & (e < ends[1])
+    if not inside.any():
+        return 0.0
+    front = pareto_front(m[inside], e[inside])
+    steps, levels = m[inside][front], e[inside][front]
+    return float(np.diff(steps, append=ends[0]) @ (ends[1] - levels))
+
+
+def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
+    """How much the areas that two sets of points dominate differ, without sign.
+
+    Args:
+        true_points, predicted_points: (points, 2): memory and error; the predicted points have the
+            errors that were predicted.
+        reference: (memory, error), up to which areas reach.
+
+    Raises: as `hypervolume`.
+    """
+    pairs = _pairs("hyperdiff", true_points, predicted_points)
+    true, predicted = (hypervolume(points[:, 0], points[:, 1], reference) for points in pairs)
+    return abs(true - predicted)
+
+
+def convergence(true_points: Any, predicted_points: Any) -> float:
+    """The mean Euclidean distance of a predicted point from the nearest true one.
+
+    Memory and error are best brought to the same scale before the call.
+
+    Args:
+        true_points, predicted_points: as of `hyperdiff`.
+
+    Raises: TypeError, ValueError: other shapes, or values that are not finite.
+    """
+    true, predicted = _pairs("convergence", true_points, predicted_points)
+    distances = np.linalg.norm(predicted[:, None] - true[None], axis=2)
+    return float(distances.min(axis=1).mean())
+
+
+def choose(memory: Any, error: Any, cap: float) -> int:
+    """The configuration of least error with at most `cap` of memory. Of equally good ones it is the
+    one of least memory, then the first.
+
+    Args:
+        memory, error: as of `pareto_front`.
+        cap: in the unit of memory.
+    Returns: its index.
+    Raises: as `pareto_front`; a cap below the cheapest configuration.
+    """
+    checks.number("choose: cap", cap, least=0)
+    front = pareto_front(memory, error)
+    sizes = np.asarray(memory, dtype=np.float64)[front]
+    if sizes[0] > cap:
+        raise ValueError(
+            f"choose: the cap of {cap:g} is below the cheapest configuration's {sizes[0]:g}"
+        )
+    return int(front[sizes <= cap][-1])
+
+
+def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
+    """The least error of the points with at most that much memory, inf where there are none."""
+    order = np.lexsort((error, memory))
+    best = np.minimum.accumulate(error[order])
+    place = np.searchsorted(memory[order], at, side="right")
+    return np.where(place > 0, best[np.maximum(place, 1) - 1], np.inf)
+
+
+def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
+    m = checks.finite(f"{function}: memory", memory, 1)
+    e = checks.numbers(f"{function}: error", error, m.shape)
+    if not checks.without_nan(function, e).any():
+        raise ValueError(f"{function}: every error is NaN")
+    return m, e
+
+
+def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
+    """Both sets of points as (points, 2): memory and error."""
+    sets = [
+        checks.finite(f"{function}: {name}", points, 2)
+        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
+    ]
+    if any(points.shape[1] != 2 for points in sets):
+        raise ValueError(
+            f"{function}: points must be (points, 2), memory and error, got shapes "
+            f"{sets[0].shape} and {sets[1].shape}"
+        )
+    return sets
 
 
 def predict(
@@ -203,3 +339,164 @@ def band(
     error_low, error_high = np.quantile(simulated, ends, axis=0)
     error = step_function(memory, predicted, steps)
     return FrontierBand(steps, error, low, high, error_low, error_high, level)
+
+
+def leave_one_out(
+    errors: Any,
+    memory: Any,
+    *,
+    methods: Sequence[str],
+    counts: Sequence[int],
+    rank: int,
+    observed: float = 1.0,
+    lam: float = 0.1,
+    cap: float | None = None,
+    draws: int = 1,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Takes each task in turn as the new one: embeddings come from the other tasks, a few
+    configurations of it are measured, and the rest is predicted and compared with the truth.
+
+    With fewer measurements than the rank, only that many dimensions are used. Before points are
+    compared, memory is divided by the task's largest; areas reach to the reference (1, 1).
+
+    Args:
+        errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
+            entry that is NaN is missing: it is not chosen and not compared.
+        memory: (configurations,) or (tasks, configurations).
+        methods: those of `select`, and "column_mean", which measures nothing and predicts the mean
+            of the other tasks.
+        counts: numbers of measurements; "column_mean" has 0.
+        rank: of the embeddings.
+        observed: the share of the other tasks' entries that is used, drawn anew for each task, with
+            at least one in each row and column; the others are completed with `lam`.
+        lam: as for `complete`, where entries are missing.
+        cap: only configurations with at most so much memory are considered; None: all.
+        draws: repetitions of "random".
+        seed: of the drawn entries and of "random".
+
+    Returns:
+        A record for each task, method, count and draw: these four, and
+        rank: the dimensions that were used; measured: configurations, as they were chosen;
+        rmse: over the configurations that were not measured, None where every one was;
+        hyperdiff, convergence: between the true and the predicted frontier;
+        hypervolume: the area that the chosen configurations dominate by their true errors, as a
+            share of the true frontier's; chosen are the measured ones and the predicted frontier;
+        regret: by how much the best chosen configuration is worse than the best of all;
+        noise: the standard error of the truth over seeds, root mean square, which is about the rmse
+            of a perfect prediction; None with one seed.
+
+    Raises:
+        TypeError, ValueError: unknown methods; counts or a rank above the data; a cap below the
+            cheapest configuration; a column that only one task has.
+
+    Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
+    measurements, measured errors are kept, and entries of the new task are never used to complete.
+    """
+    for method in methods:
+        checks.choice("leave_one_out: methods", method, (*METHODS, _COLUMN_MEAN))
+    for count in counts:
+        checks.whole("leave_one_out: counts", count, 1, rank if "qr" in methods else None)
+    checks.number("leave_one_out: observed", observed, above=0, most=1)
+    checks.whole("leave_one_out: draws", draws, 1)
+    limit = np.inf if cap is None else checks.number("leave_one_out: cap", cap, least=0)
+    seeds = np.ndim(errors) == 3
+    e = checks.numbers("leave_one_out: errors", errors, 3 if seeds else 2)
+    e = e if seeds else e[:, :, None]
+    truth = mean_over_seeds(e)
+    tasks, configurations = truth.shape
+    # One task is left out.
+    checks.whole("leave_one_out: rank", rank, 1, min(tasks - 1, configurations))
+    m = checks.finite("leave_one_out: memory", memory, truth.shape[2 - np.ndim(memory) :])
+    m = np.broadcast_to(m, truth.shape)
+    generator = np.random.default_rng(checks.whole("leave_one_out: seed", seed, 0))
+    cases = [
+        (method, count, draw)
+        for method in methods
+        for count in ([0] if method == _COLUMN_MEAN else counts)
+        for draw in range(draws if method == "random" else 1)
+    ]
+    records = []
+    for task, noise in enumerate(noise_floor(e)):
+        valid = np.flatnonzero((m[task] <= limit) & ~np.isnan(truth[task]))
+        if len(valid) < max([*counts, rank]):
+            raise ValueError(
+                f"leave_one_out: counts and rank: expected at most {len(valid)}, the "
+                f"configurations that task {task} has below the cap, got {max([*counts, rank])}"
+            )
+        others = _others(truth, task, observed, generator)
+        y = embed(filled(others, rank, lam)[:, valid], rank)
+        row, sizes = truth[task, valid], m[task, valid]
+        for method, count, draw in cases:
+            chosen = np.array([], dtype=np.int64)
+            embeddings = y[: count or rank]
+            if method == _COLUMN_MEAN:
+                predicted = np.nanmean(others, axis=0)[valid]
+            else:
+                drawn = int(generator.integers(2**31)) if method == "random" else 0
+                chosen = select(embeddings, n=count, method=method, seed=drawn)
+                predicted = predict(embeddings, chosen, row[chosen], ridge=_RIDGE)
+            record = {"task": task, "method": method, "count": count, "draw": draw}
+            record |= {"rank": len(embeddings), "measured": [int(i) for i in valid[chosen]]}
+            record |= compare(row, predicted, sizes, chosen)
+            records.append(record | {"noise": None if np.isnan(noise) else float(noise)})
+    return records
+
+
+def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
+    """The figures of a record. truth, predicted, memory: (configurations,). measured: the indices
+    of the measured configurations."""
+    sizes = memory / memory.max()
+    reference = (1.0, 1.0)
+    true_front, predicted_front = pareto_front(sizes, truth), pareto_front(sizes, predicted)
+    points = (
+        np.column_stack([sizes, truth])[true_front],
+        np.column_stack([sizes, predicted])[predicted_front],
+    )
+    chosen = np.union1d(predicted_front, measured).astype(np.int64)
+    area = hypervolume(sizes, truth, reference)
+    residuals = np.delete(truth - predicted, measured)
+    return {
+        "rmse": float(np.sqrt((residuals**2).mean())) if residuals.size else None,
+        "hyperdiff": hyperdiff(*points, reference),
+        "convergence": convergence(*points),
+        "hypervolume": hypervolume(sizes[chosen], truth[chosen], reference) / area if area else 1.0,
+        "regret": float(truth[chosen].min() - truth.min()),
+    }
+
+
+def noise_floor(errors: Floats) -> Floats:
+    """The standard error of each task's mean over seeds, root mean square over configurations.
+
+    errors: (tasks, configurations, seeds), NaN where missing; entries with fewer than two seeds are
+        left out.
+    Returns (tasks,) float64, NaN for a task without two seeds anywhere.
+    """
+    seeds = (~np.isnan(errors)).sum(axis=2)
+    repeated = seeds > 1
+    residuals = errors - mean_over_seeds(errors)[..., None]
+    variance = np.nansum(residuals**2, axis=2) / np.maximum(seeds - 1, 1)
+    squares = np.where(repeated, variance / np.maximum(seeds, 1), 0).sum(axis=1)
+    cells = repeated.sum(axis=1)
+    return np.where(cells > 0, np.sqrt(squares / np.maximum(cells, 1)), np.nan)
+
+
+def _others(
+    truth: Floats, left_out: int, observed: float, generator: np.random.Generator
+) -> Floats:
+    """The rows of the other tasks, NaN where an entry is missing or not drawn."""
+    rows = np.delete(truth, left_out, axis=0)
+    measured = ~np.isnan(rows)
+    for axis, line in ((1, "task"), (0, "configuration")):
+        if not measured.any(axis=axis).all():
+            raise ValueError(
+                f"leave_one_out: without task {left_out} a {line} has no error at all; leave it out"
+            )
+    if observed == 1:
+        return rows
+    # The smallest draw of every row and of every column is kept whatever the share.
+    draw = np.where(measured, generator.random(rows.shape), np.inf)
+    kept = draw < observed
+    kept[np.arange(len(draw)), draw.argmin(axis=1)] = True
+    kept[draw.argmin(axis=0), np.arange(draw.shape[1])] = True
+    return np.where(kept, rows, np.nan)

@@ -46,31 +46,25 @@ def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
         assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
-def proximal(x: np.ndarray, w: np.ndarray, lam: float, steps: int) -> np.ndarray:
+def proximal(x: np.ndarray, mask: np.ndarray, lam: float, steps: int) -> np.ndarray:
     """The slow way: plain proximal gradient steps on the convex problem."""
-    z, length = np.zeros_like(x), 1 / w.max()
+    z = np.zeros_like(x)
     for _ in range(steps):
-        u, s, vt = np.linalg.svd(z - length * w * (z - x), full_matrices=False)
-        z = (u * np.maximum(s - lam * length, 0)) @ vt
+        u, s, vt = np.linalg.svd(np.where(mask, x, z), full_matrices=False)
+        z = (u * np.maximum(s - lam, 0)) @ vt
     return z
 
 
-@each("weighted", [False, True])
-def test_with_full_rank_it_is_the_minimum_of_the_convex_problem(weighted: bool):
+def test_with_full_rank_it_is_the_minimum_of_the_convex_problem():
     x = low_rank(7, 9, 2, noise=0.05)
     mask = some_of(x.shape, 0.6)
-    w = np.where(mask, np.random.default_rng(1).uniform(1, 6, x.shape) if weighted else 1.0, 0.0)
-    # A cell that was not observed may have had no chance at all.
-    options = {"propensities": np.where(mask, 1 / np.maximum(w, 1), 0)} if weighted else {}
-    found = complete(x, mask, rank=7, lam=0.2, **TO_THE_END, **options).values
-    assert found == pytest.approx(proximal(np.where(mask, x, 0), w, 0.2, 1500), abs=1e-6)
+    found = complete(x, mask, rank=7, lam=0.2, **TO_THE_END).values
+    assert found == pytest.approx(proximal(x, mask, 0.2, 1500), abs=1e-6)
 
 
 def test_what_was_not_observed_is_never_read():
     want = complete(RANK_ONE, MASK, **OPTIONS).values
     assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
-    chances = np.where(MASK, 1.0, np.nan)
-    assert (complete(RANK_ONE, MASK, propensities=chances, **OPTIONS).values == want).all()
 
 
 def test_a_warm_start_takes_fewer_steps_to_the_same_values():
@@ -94,7 +88,6 @@ def test_clip_bounds_the_estimates_and_convergence_is_told():
     x, mask = low_rank(10, 12, 3, noise=0.05), some_of((10, 12), 0.5)
     short = complete(x, mask, rank=3, lam=0.01, steps=3)
     assert not short.converged and short.steps == 3 and short.change > 1e-4
-    assert "NOT converged after 3 steps" in str(short)
     long = complete(x, mask, rank=3, lam=0.01)
     assert long.converged and long.change <= 1e-4
 
@@ -113,7 +106,6 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
 
 NO_ROW, NO_COLUMN = MASK.copy(), MASK.copy()
 NO_ROW[2], NO_COLUMN[:, 3] = False, False
-ZEROS, LARGE = 0 * RANK_ONE, 2 + RANK_ONE
 test_wrong_input_is_refused = refuses(
     complete,
     [
@@ -124,8 +116,6 @@ test_wrong_input_is_refused = refuses(
         ((RANK_ONE, MASK), {"clip": (1, 0)}, ValueError, "low < high"),
         ((RANK_ONE, MASK * 1), {}, TypeError, "mask must hold bools"),
         ((np.where(MASK, np.inf, 0), MASK), {}, ValueError, "got inf at row 0, column 0"),
-        ((RANK_ONE, MASK), {"propensities": ZEROS}, ValueError, "above 0 .* got 0"),
-        ((RANK_ONE, MASK), {"propensities": LARGE}, ValueError, "expected probabilities .* got 2"),
         ((RANK_ONE, MASK), {"start": RANK_ONE.T}, ValueError, r"start: expected shape \(4, 6\)"),
     ],
     **OPTIONS,

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from lpkernels.techniques.pareto import (
     choose,
     convergence,
-    evaluation,
     hyperdiff,
     hypervolume,
     leave_one_out,
     pareto_front,
+    prediction,
 )
-from lpkernels.techniques.pareto.evaluation import compare, noise_floor
+from lpkernels.techniques.pareto.prediction import compare, noise_floor
 from tests.loops import each
 from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import low_rank
@@ -157,7 +157,7 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
         seen.append(predicted)
         return compare(truth, predicted, memory, measured)
 
-    monkeypatch.setattr(evaluation, "compare", remembered)
+    monkeypatch.setattr(prediction, "compare", remembered)
     options = {"methods": ["greedy", "column_mean"], "observed": 0.6}
     first = studied(**options)[0]
     other = NOISY.copy()
