@@ -65,11 +65,10 @@ def _simulated(
 
 def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan, out: Path) -> None:
     from lpkernels.report.accumulators import plan_table, plot_bits
-    from lpkernels.techniques.accumulation.tables import plan_notes
+    from lpkernels.techniques.accumulation.planning import plan_text
 
-    blocks = [row.to_dict() for row in plan.blocks]
-    show_table(plan_table(blocks, title=f"{config.model}, {config.operand} operands"))
-    for note in [*plan_notes(blocks), *filter(None, [plan.uncovered])]:
+    show_table(plan_table(plan.blocks, title=f"{config.model}, {config.operand} operands"))
+    for note in plan_text(plan.blocks, plan.uncovered).notes:
         console.print(note, highlight=False, markup=False)
     plot_bits(plan.to_dicts(), out / "bits.png", title=config.model)
 

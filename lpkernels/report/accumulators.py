@@ -12,20 +12,18 @@ from lpkernels.experiments.records import Record
 from lpkernels.report.figures import finish, new_figure, save_figure
 from lpkernels.report.tables import make_table
 from lpkernels.techniques.accumulation import nmse, vrr
-from lpkernels.techniques.accumulation.tables import COLUMNS, WORDS, plan_cells
+from lpkernels.techniques.accumulation.planning import COLUMNS, WORDS, PlanRow, plan_text
 
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
 _FIGURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
 _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
-def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every GEMM of every block, with the cells of `plan_cells`; the notes stand below
-    the table, by number.
-    """
+def plan_table(blocks: Sequence[PlanRow], *, title: str = "") -> Table:
+    """The table of `plan_text`, without the notes."""
     # Narrow enough for 80 columns: long names of blocks are folded, numbers never cut.
     style: Any = {"box": SIMPLE_HEAD, "padding": 0, "caption": COLUMNS}
-    head, *cells = plan_cells(rows)
+    head, *cells = plan_text(blocks).rows
     table = make_table(head, cells, words=WORDS, title=title, **style)
     table.caption_justify = "left"
     for column in table.columns:

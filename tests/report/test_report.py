@@ -20,6 +20,7 @@ from lpkernels.report.named import format_details, named_formats, probes
 from lpkernels.report.runs import plot_curves, summary
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.schemas import header
+from lpkernels.techniques.accumulation.planning import PlanRow
 from tests.loops import each
 from tests.report.shown import same_each_time, text
 
@@ -114,8 +115,8 @@ def test_probes_show_code_result_and_error() -> None:
 def test_a_plan_is_readable_in_eighty_columns() -> None:
     row = plan_row(
         "transformer.blocks.11.attention.proj", 3211264, 1024, gemm="wgrad", product_bits=15,
-        nzr=0.5, man_bits=17, chunk_bits=11, exponents=(-126, -100), headroom=0,
-        accumulator="e8m11_chunk1024", notes=["a", "b"],
+        nzr=0.5, man_bits=17, chunk_bits=11, exponents=(-126, -100), exp_bits=8,
+        accumulator="e8m11_chunk1024", notes=("a", "b"),
     )  # fmt: skip
     table = text(plan_table([row]), 80)
     for whole in ("3211264", "15", "50%", "17", "11/1024", "-126..-100", "e8m11_chunk1024", "1 2"):
@@ -123,18 +124,19 @@ def test_a_plan_is_readable_in_eighty_columns() -> None:
     assert "…" not in table
 
 
-def plan_row(layer: str, length: int, chunk: int, **others: Any) -> dict[str, Any]:
-    return {
-        "layer": layer, "gemm": "fprop", "length": length, "product_bits": 5, "nzr": 1.0,
-        "man_bits": 9, "chunk_bits": 7, "chunk": chunk, "exponents": None, "growth": 1.0,
-        "accumulator": "e6m9", "notes": [], **others,
+def plan_row(layer: str, length: int, chunk: int, *, exp_bits: int = 6, **others: Any) -> PlanRow:
+    values: dict[str, Any] = {
+        "gemm": "fprop", "product_bits": 5, "nzr": 1.0, "man_bits": 9, "chunk_bits": 7,
+        "exponents": None, "growth": 1.0, "accumulator": "e6m9", **others,
     }  # fmt: skip
+    fmt = formats.FloatFormat(exp_bits, 9)
+    return PlanRow(layer, length=length, chunk=chunk, format=fmt, **values)
 
 
 def test_a_chunk_of_the_whole_length_is_shown_as_none_and_headroom_behind_the_exponents() -> None:
     table = plan_table([plan_row("long", 65, 64), plan_row("whole", 64, 64)])
     assert list(table.columns[6].cells) == ["7/64", "-"]
-    rows = [plan_row("a", 64, 64, exponents=[-5, 2], headroom=room) for room in (1, -1)]
+    rows = [plan_row("a", 64, 64, exponents=(-5, 2), exp_bits=bits) for bits in (5, 3)]
     assert list(plan_table(rows).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
     rows = [plan_row("a", 64, 64, growth=growth) for growth in (1.0, None)]
     assert list(plan_table(rows).columns[7].cells) == ["-", "not measured"]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
+from lpkernels._table import aligned
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import Format
@@ -17,7 +18,6 @@ from lpkernels.formats.integers import for_table
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.techniques import checks
-from lpkernels.techniques.accumulation.tables import measurement_text
 
 # One piece of the exact sums has so many products, which bounds the float64 copies of the operands.
 _PIECE = 1 << 22
@@ -74,7 +74,21 @@ class Measurement:
     counted: int
 
     def __repr__(self) -> str:
-        return measurement_text(self.to_dict())
+        columns = {
+            "accumulator": self.accumulator,
+            "length": str(self.length),
+            "sums": str(self.sums),
+            "m_p": str(self.product_bits),
+            "vrr": f"{self.vrr:.4f} +- {self.vrr_error:.4f}",
+            "nmse": f"{self.nmse:.2e} +- {self.nmse_error:.0e}",
+        }
+        for share in ("swamped", "swamped_chunks", "overflowed"):
+            value = getattr(self, share)
+            if value is not None:
+                columns[share.replace("_", " ")] = f"{value:.2%}"
+        if 0 < self.counted < self.sums:
+            columns["of sums"] = str(self.counted)
+        return "\n".join(aligned([list(columns), list(columns.values())], (0,)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""

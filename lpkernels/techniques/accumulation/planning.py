@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,6 @@ from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation.products import GEMMS, Products, Statistics
-from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
 #: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
@@ -51,6 +51,17 @@ _UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
     "dgrad and wgrad are not planned"
 )
+#: The columns of a plan's table that hold words; the others hold numbers.
+WORDS = ("block", "gemm", "accumulator", "notes")
+#: The meanings of the columns.
+COLUMNS = (
+    "block: the layers of one stage, each cell of the layer that needs most; length: products in a "
+    "sum; m_p: mantissa bits of a product; nzr: share of the products that is not zero; normal: "
+    "mantissa bits of one sum, without the hidden one; chunked: the same of sums in chunks / the "
+    "chunk's length; exponents: powers of two from typical products to the largest sum, and how "
+    "many exponent bits more than these need the accumulator has"
+)
+_HEAD = ("block", "gemm", "length", "m_p", "nzr", "normal", "chunked", "exponents", "accumulator")
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,25 @@ class PlanRow:
         if self.exponents is None:
             return None
         return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, without its notes. "4/64" are the mantissa bits with chunks, and their
+        length."""
+        exponents = "-" if self.growth is not None else "not measured"
+        if self.exponents is not None:
+            exponents = f"{self.exponents[0]}..{self.exponents[1]} {self.headroom:+}"
+        return (
+            self.layer,
+            self.gemm,
+            str(self.length),
+            str(self.product_bits),
+            f"{self.nzr:.0%}",
+            str(self.man_bits),
+            f"{self.chunk_bits}/{self.chunk}" if self.chunk < self.length else "-",
+            exponents,
+            str(self.accumulator),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
@@ -128,7 +158,7 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         return str(self._table())
 
     def _table(self) -> TextTable:
-        return plan_text([row.to_dict() for row in self.blocks], self.uncovered)
+        return plan_text(self.blocks, self.uncovered)
 
     def __getitem__(self, pattern: Any) -> Recipe:
         return self.recipes[pattern]
@@ -182,6 +212,28 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as plain values."""
         return [row.to_dict() for row in self.rows]
+
+
+def plan_text(rows: Sequence[PlanRow], uncovered: str = "") -> TextTable:
+    """The table of the rows of a plan's blocks, its notes below by number, and the sentence of what
+    is uncovered.
+
+    A block's name stands in its first row; a note of several rows stands once, with their count.
+    """
+    counts = Counter(note for row in rows for note in row.notes)
+    numbers = {note: str(i) for i, note in enumerate(counts, start=1)}
+    table = [(*_HEAD, *(["notes"] if numbers else []))]
+    for before, row in zip([None, *rows], rows, strict=False):
+        block, *others = row.cells
+        shown = "" if before is not None and before.layer == row.layer else block
+        notes = [" ".join(numbers[note] for note in row.notes)] if numbers else []
+        table.append((shown, *others, *notes))
+    below = [
+        f"{number}: {note}" + (f" ({counts[note]} rows)" if counts[note] > 1 else "")
+        for note, number in numbers.items()
+    ]
+    left = [i for i, name in enumerate(table[0]) if name in WORDS]
+    return TextTable(table, left, [*below, *filter(None, [uncovered])])
 
 
 def plan(
