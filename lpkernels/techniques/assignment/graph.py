@@ -3,6 +3,7 @@ the assignment of "high" or "low" precision to every tensor, with its formats an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -10,13 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
+from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import Format
 from lpkernels.formats.checks import set_fields
-from lpkernels.schemas import SCHEMA
 from lpkernels.techniques import checks
-from lpkernels.techniques.saving import read, write
 
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
 #: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
@@ -490,23 +490,23 @@ class Assignment(Tabular):
             )
 
     def save(self, path: str | Path) -> None:
-        """Writes it as JSON."""
+        """Writes it as JSON. Each tensor has a line of its own, so that a change of it shows as
+        that line."""
         kinds = get_args(Kind)
-        write(
-            path,
-            {
-                "what": _WHAT,
-                "schema": SCHEMA,
-                "formats": {kind: list(map(str, getattr(self.formats, kind))) for kind in kinds},
-                "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low")},
-                "low_groups": list(self.low_groups),
-                "tensors": [
-                    [t.key, t.kind, t.numel, t.group, t.known, t.key in self.low]
-                    for t in self.tensors.values()
-                ],
-            },
-            rows="tensors",
+        values = {
+            "what": _WHAT,
+            "schema": schemas.SCHEMA,
+            "formats": {kind: list(map(str, getattr(self.formats, kind))) for kind in kinds},
+            "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low")},
+            "low_groups": list(self.low_groups),
+        }
+        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items()]
+        rows = ",\n".join(
+            f"  {json.dumps([t.key, t.kind, t.numel, t.group, t.known, t.key in self.low])}"
+            for t in self.tensors.values()
         )
+        text = ",\n".join([*lines, f'"tensors": [\n{rows}\n]'])
+        Path(path).write_text(f"{{{text}}}\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path, groups: Sequence[Group] | None = None) -> Assignment:
@@ -514,10 +514,18 @@ class Assignment(Tabular):
 
         groups: the groups of the assignment's model, group(trace(model, loss, batch)). None: not
             checked.
-        Raises: ValueError: the file is not of an assignment, contradicts itself, or is of another
-            model or batch.
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: the file is not of an assignment, contradicts itself, or is of another
+                model, batch or schema.
         """
-        values = read(path, _WHAT)
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: expected the JSON of {_WHAT!r}: {error}") from error
+        if not isinstance(values, dict) or values.get("what") != _WHAT:
+            raise ValueError(f'{path}: expected a JSON object with {{"what": {_WHAT!r}}}')
+        schemas.check(values, path)
         try:
             rows = [(TensorSpec(*row[:5]), row[5]) for row in values["tensors"]]
             loaded = cls(

@@ -148,37 +148,25 @@ def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> No
         )
 
 
-def uniform(
-    ops: Sequence[Op],
-    precision: Literal["low", "high"] = "low",
-    *,
-    formats: Formats = PAPER,
-    pins: Pins = NO_PINS,
-) -> Assignment:
-    """All tensors in one precision, but for pinned tensors and tensors of unknown operations.
+def uniform(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS) -> Assignment:
+    """All tensors in low precision, but for pinned tensors and tensors of unknown operations: the
+    paper's baseline of 8 bits.
 
-    Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
-    "high", formats=Formats.same("fp32")).
+    Args: ops: of `trace`. formats, pins: as for `demote`.
 
-    Args: ops: of `trace`. precision: "low" or "high". formats, pins: as for `demote`.
-
-    Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
-        matches nothing.
+    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
 
     >>> from lpkernels.techniques.assignment import trace, uniform
     >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
     >>> batch = torch.randn(8, 4), torch.arange(8) % 2
-    >>> uniform(trace(model, loss, batch), "high").ratio
-    0.0
+    >>> uniform(trace(model, loss, batch)).ratio
+    1.0
     """
-    checks.choice("uniform: precision", precision, ("low", "high"))
     groups = group(ops)
-    keys = [tensor.key for home in groups for tensor in home.tensors if precision == "low"]
+    keys = [tensor.key for home in groups for tensor in home.tensors]
     assignment = _baseline(groups, keys, formats, pins)
-    if precision == "high":
-        return assignment
-    low, homes = assignment.low, assignment.tensors
-    return replace(assignment, low_groups=tuple(sorted({homes[key].group for key in low})))
+    low_groups = sorted({assignment.tensors[key].group for key in assignment.low})
+    return replace(assignment, low_groups=tuple(low_groups))
 
 
 def operator_based(
@@ -378,7 +366,7 @@ def kept_memory(ops: Sequence[Op], assignment: Assignment) -> int:
     >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
     >>> batch = torch.randn(8, 4), torch.arange(8) % 2
     >>> ops = trace(model, loss, batch)
-    >>> kept_memory(ops, uniform(ops, "low"))
+    >>> kept_memory(ops, uniform(ops))
     48
     """
     ops = checked_ops("kept_memory", ops)

@@ -63,25 +63,21 @@ class PrecisionRange(Tabular):
     reason: str = ""
 
     def _table(self) -> TextTable:
-        relative = self.trace[0].share is not None
-        columns = ("share", "spread") if relative else ("rise",)
-        head = ("bits", "first window", "last window", *columns, "")
-        rows = [head, *map(self._row, self.trace)]
+        rows: list[tuple[str, ...]] = [
+            ("bits", "first window", "last window", "share", "spread", "")
+        ]
+        for level in self.trace:
+            bounds = zip(("lowest", "highest"), self.bits or (), strict=False)
+            names = ", ".join(name for name, bits in bounds if bits == level.bits)
+            shares = ("-" if x is None else f"{x:.3f}" for x in (level.share, level.spread))
+            rows.append(
+                (str(level.bits), f"{level.first:.4f}", f"{level.last:.4f}", *shares, names)
+            )
         if self.bits is None:
             note = f"no bits: {self.reason}"
         else:
             note = f"from {self.bits[0]} to {self.bits[1]} bits, by windows of {self.window} steps"
-        return TextTable(rows, (len(head) - 1,), [note])
-
-    def _row(self, level: Level) -> tuple[str, ...]:
-        bounds = zip(("lowest", "highest"), self.bits or (), strict=False)
-        says = ", ".join(name for name, bits in bounds if bits == level.bits)
-        if level.share is None:
-            figures = [f"{level.last - level.first:.4f}"]
-            says = says if level.passed else "does not rise"
-        else:
-            figures = [f"{level.share:.3f}", f"{level.spread:.3f}"]
-        return (str(level.bits), f"{level.first:.4f}", f"{level.last:.4f}", *figures, says)
+        return TextTable(rows, (len(rows[0]) - 1,), [note])
 
 
 def precision_range_test(

@@ -360,7 +360,7 @@ class TrainingRecipe:
         keys = [f"{name}.{kind}" for name in dict.fromkeys(high) for kind in ("Y", "GY")]
         pair = (self.high, self.low)
         formats = Formats(weight=pair, activation=pair, grad_activation=pair, grad_weight="fp32")
-        return uniform(ops, "low", formats=formats, pins=Pins(high=keys))
+        return uniform(ops, formats=formats, pins=Pins(high=keys))
 
     def __str__(self) -> str:
         sums = "" if self.accumulator == NATIVE else f", sums in {self.accumulator}"

@@ -184,14 +184,9 @@ def test_what_the_last_group_reads_stays_high():
     assert not made.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
 
 
-def test_uniform_is_all_low_or_all_high():
-    low, high = uniform(CHAIN), uniform(CHAIN, "high")
+def test_uniform_is_all_low() -> None:
+    low = uniform(CHAIN)
     assert (low.ratio, low.bits, low.low_groups) == (1.0, 90192, (0, 1, 2, 3))
-    assert (high.ratio, high.bits, high.low_groups) == (0.0, 173376, ())
-    fp32 = uniform(CHAIN, "high", formats=Formats.same("fp32"))
-    assert fp32.bits == 32 * 10836
-    with pytest.raises(ValueError, match="precision: expected one of low, high, got 'fp8'"):
-        uniform(CHAIN, "fp8")  # type: ignore[arg-type]
 
 
 def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():

@@ -1,61 +1,13 @@
-"""Layers with a precision to set, as a user would write them."""
+"""Targets as a user would write them, and a small model of lpkernels' layers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import lpkernels as lp
-
-
-class Quantized(nn.Linear):
-    """A linear layer whose operands are rounded to affine codes of `forward_bits`."""
-
-    MOST = 16
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.bits: tuple[int, int] = (16, 16)
-        self.table: Any = None
-        self.seen: list[int] = []
-
-    def set_precision(
-        self, forward_bits: int, backward_bits: int, *, formats: Mapping[int, Any] | None = None
-    ) -> None:
-        if forward_bits > self.MOST:
-            raise ValueError(f"expected at most {self.MOST} bits, got {forward_bits}")
-        self.bits, self.table = (forward_bits, backward_bits), formats
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.seen.append(self.bits[0])
-        fmt = lp.AffineFormat(self.bits[0])
-        if self.table is not None:
-            fmt = self.table[self.bits[0]]
-        return nn.functional.linear(lp.quantize(x, fmt), lp.quantize(self.weight, fmt), self.bias)
-
-
-class Summing(Quantized):
-    """A layer that has an accumulator to set as well."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.accumulator: Any = None
-
-    def set_accumulator(self, accumulator: Any) -> None:
-        self.accumulator = accumulator
-
-
-class Separate(nn.Module):
-    """A module that takes the bits of inputs and weights apart, and takes no formats."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bits: tuple[Any, ...] = ()
-
-    def set_precision(self, forward: tuple[int, int], backward: int) -> None:
-        inputs, weights = forward
-        self.bits = (inputs, weights, backward)
+from lpkernels.nn import Linear
 
 
 class Named:
@@ -68,14 +20,32 @@ class Named:
         self.calls = [*self.calls, (forward, backward)]
 
 
-def small_model(layer: type[Quantized] = Quantized) -> nn.Sequential:
+class Refusing(Linear):
+    """A layer of up to 6 bits, which keeps the widths that it was told in a buffer and a list."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes, recipe=lp.recipe("cpt_fu2021"))
+        self.register_buffer("width", torch.tensor(16))
+        self.told: list[int] = []
+
+    def set_precision(self, forward_bits: Any, backward_bits: Any, **options: Any) -> None:
+        self.told = [*self.told, forward_bits]
+        self.width.fill_(forward_bits)
+        if forward_bits > 6:
+            raise ValueError(f"expected at most 6 bits, got {forward_bits}")
+        super().set_precision(forward_bits, backward_bits, **options)
+
+
+def layer(*sizes: int) -> Linear:
+    return Linear(*sizes, recipe=lp.recipe("cpt_fu2021"))
+
+
+def small_model(layer: Callable[..., nn.Module] = layer) -> nn.Sequential:
+    """Two layers, the first between eight channels with a norm and dropout."""
     torch.manual_seed(0)
     return nn.Sequential(layer(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), layer(8, 3))
 
 
-def layers_of(model: nn.Module) -> list[Any]:
-    return [m for m in model.modules() if isinstance(m, Quantized)]
-
-
-def bits_of(model: nn.Module) -> list[tuple[int, int]]:
-    return [layer.bits for layer in layers_of(model)]
+def bits_of(model: nn.Module) -> list[tuple[Any, Any]]:
+    """The precision of every layer."""
+    return [layer.precision for layer in model.modules() if isinstance(layer, Linear)]

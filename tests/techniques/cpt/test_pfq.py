@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lpkernels import Recipe
+from lpkernels.nn import Linear
 from lpkernels.techniques.cpt import PFQ, bitops
 from tests.loops import rows
-from tests.techniques.cpt.fakes import Named, Quantized
+from tests.techniques.cpt.fakes import Named, layer
 
 STAGES = [(3, 6), (4, 6), (6, 8), (8, 8)]
 # The means of periods in the published rule's worked example, eps .15 and decay .4.
@@ -98,26 +100,32 @@ def test_an_equal_distance_turns_and_the_threshold_shrinks_twice() -> None:
 
 
 def test_losses_may_be_tensors_and_at_is_the_last_stage() -> None:
-    plain, scheduler = PFQ(Named(), period=3, eps=9), PFQ(layer := Quantized(2, 2), period=3, eps=9)
+    target = layer(2, 2)
+    plain, scheduler = PFQ(Named(), period=3, eps=9), PFQ(target, period=3, eps=9)
     for step in range(16):
         loss = torch.tensor(0.1 * step, requires_grad=True)
         scheduler.step(loss)
         plain.step(loss.item())
         assert scheduler.state_dict() == plain.state_dict()
-    assert layer.bits == (4, 6)
+    assert target.precision == (4, 6)
     with scheduler.at():
-        assert layer.bits == (8, 6)
-    assert layer.bits == (4, 6)
+        assert target.precision == (8, 6)
+    assert target.precision == (4, 6)
 
 
-def test_cost_is_the_mean_over_the_steps_and_tables_need_the_stages_widths_alone() -> None:
-    table = {3: "e2m0_sat", 8: "e4m3fn_sat"}
-    scheduler = PFQ(layer := Quantized(2, 2), [(3, 6), (8, 8)], period=1, eps=1, formats=table)
-    assert scheduler.cost() == bitops(3, 6) and str(layer.table[3]) == "e2m0_sat"
+def test_cost_is_the_mean_over_the_steps() -> None:
+    scheduler = PFQ(Named(), [(3, 6), (8, 8)], period=1, eps=1)
+    assert scheduler.cost() == bitops(3, 6)
     bits_of(scheduler, [1.0] * 8)
     assert scheduler.cost() == pytest.approx((5 * bitops(3, 6) + 3 * bitops(8, 8)) / 8)
     with pytest.raises(ValueError, match="kind='accumulator' needs a schedule of it"):
         scheduler.cost("accumulator")
+
+
+def test_tables_of_formats_need_the_widths_of_the_stages_alone() -> None:
+    target = Linear(2, 2, recipe=Recipe(input="affine8", weight="affine8", grad_output="affine8"))
+    PFQ(target, [(3, 8), (8, 8)], period=1, formats={3: "e2m0_sat", 8: "e4m3fn_sat"})
+    assert str(target.recipe.input) == "e2m0_sat"
 
 
 @rows(

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lpkernels.nn import Linear
 from lpkernels.techniques.cpt import precision_range_test
 from lpkernels.techniques.cpt.range_test import PrecisionRange
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.loops import each, rows
-from tests.techniques.cpt.fakes import Quantized, small_model
+from tests.techniques.cpt.fakes import bits_of, small_model
 from tests.techniques.loss_scaling.optimizers import assert_same
 
 # The accuracies rise from 0.1 and end at these values.
@@ -147,12 +148,12 @@ class Counter:
         self.count = state["count"]
 
 
-class Noisy(Quantized):
+class Noisy(Linear):
     """A layer with a buffer that no state_dict holds, one that its first forward pass makes, and an
     extra state that changes in place."""
 
     def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
+        super().__init__(*sizes, recipe="cpt_fu2021")
         self.register_buffer("hidden", torch.zeros(3), persistent=False)
         self.calls = [0]
 
@@ -215,13 +216,14 @@ class Training:
     def everything(self) -> list[Any]:
         found: list[Any] = []
         for module in self.model.modules():
-            found += [module.training, sorted(module._buffers), getattr(module, "bits", None)]
+            found += [module.training, sorted(module._buffers)]
         tensors = [*self.model.parameters(), *self.model.buffers()]
         tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
         found += [tensor.detach().clone() for tensor in tensors]
         numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
         found += [torch.get_rng_state(), numbers, random.getstate(), list(self.model[0].calls)]
-        return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
+        found += [bits_of(self.model), copy.deepcopy(self.optimizer.state_dict())]
+        return [*found, self.counter.count]
 
 
 @each("optimizer, steps, failing", OPTIMIZERS, [0, 3], [False, True])

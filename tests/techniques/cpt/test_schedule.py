@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.techniques.cpt import (
     NAMED,
@@ -23,7 +24,7 @@ from lpkernels.techniques.cpt import (
 from lpkernels.techniques.cpt.schedule import adder_bits
 from tests.loops import each, rows
 from tests.support.refusals import refuses
-from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
+from tests.techniques.cpt.fakes import Named, layer
 
 
 def digits(plan: Any) -> str:
@@ -236,14 +237,15 @@ def test_every_name_of_the_ten_is_a_kind_and_shuffled_takes_the_seed_of_the_run(
     assert sorted(found[0]) == sorted(plan("cpt:3-8/8,cycles=2", 64)[0])
 
 
-def test_what_bits_mean_reaches_the_targets() -> None:
-    layer, summing, separate = Quantized(2, 2), Summing(2, 2), Separate()
-    fixed = parse_schedule("static:3/8,formats=3:e2m0_sat,eval=3")(layer, 8)
-    assert str(layer.table[3]) == "e2m0_sat" and fixed.eval_bits == 3
-    parse_schedule("rise:none,acc=4-10,acc_format=e6m{bits}_chunk64")(summing, 8)
-    assert str(summing.accumulator) == "e6m4_chunk64" and summing.bits == (16, 16)
-    parse_schedule("rise:3-8/8,weight=2-4")(separate, 8)
-    assert separate.bits == (3, 2, 8)
+def test_the_options_of_a_text_reach_the_targets() -> None:
+    recipe = lp.Recipe(input="affine8", weight="affine8", grad_output="affine8")
+    target = lp.nn.Linear(2, 2, recipe=recipe)
+    scheduler = parse_schedule("static:3/8,formats=3:e2m0_sat+8:e4m3fn_sat,eval=3")(target, 8)
+    assert str(target.recipe.input) == "e2m0_sat" and scheduler.eval_bits == 3
+    parse_schedule("rise:none,acc=4-10,acc_format=e6m{bits}_chunk64")(target := layer(2, 2), 8)
+    assert str(target.recipe.fprop) == "e6m4_chunk64" and target.precision == (8, 8)
+    parse_schedule("rise:3-8/8,weight=2-4")(target, 8)
+    assert target.precision == ((3, 2), 8)
 
 
 def test_stages_make_their_scheduler() -> None:
