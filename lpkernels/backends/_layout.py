@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends._protocol import Update, UpdateTensors
-from lpkernels.backends._tables import new_offsets
+from lpkernels.backends._tables import offsets
 from lpkernels.formats.grids import Grid, grid_of, misfit
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, takes_scales
 from lpkernels.formats.integers import axis as axis_of
@@ -85,7 +85,7 @@ def check_fits(fmt: Ints, shape: torch.Size) -> None:
 def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
     strides = x.expand(*batch, *x.shape[-2:]).stride()[: len(batch)]
-    return new_offsets(tuple(batch), strides, NO_OFFSET.device) if batch else NO_OFFSET
+    return offsets(tuple(batch), strides, NO_OFFSET.device) if batch else NO_OFFSET
 
 
 def by_batch(

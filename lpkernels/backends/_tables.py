@@ -41,13 +41,11 @@ def kept(make: Callable[..., Any]) -> Callable[..., Any]:
     return look_up
 
 
-def new_offsets(sizes: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
+@kept
+def offsets(sizes: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
     """int64: the sum of index * stride for every index of a tensor of these sizes, row-major."""
     table = torch.zeros((), dtype=torch.int64, device=device)
     for size, stride in zip(sizes, strides, strict=True):
         steps = torch.arange(size, dtype=torch.int64, device=device) * stride
         table = table.unsqueeze(-1) + steps
     return table.reshape(-1)
-
-
-offsets = kept(new_offsets)

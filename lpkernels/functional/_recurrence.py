@@ -25,6 +25,7 @@ from lpkernels.functional.layer import Layer, Residual, residual
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.operands import Operand, Source, residual_format
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.scaled.shapes import check_steps
 from lpkernels.ops import Ints, Row
 
 _LINEAR = LinearGeometry()
@@ -206,8 +207,6 @@ def recurrence(
     step first, and the last state of every row.
     """
     if spec.recipe.readings.by_product:
-        from lpkernels.functional.scaled.shapes import check_steps
-
         check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
         y, last_h, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)

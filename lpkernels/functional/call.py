@@ -14,6 +14,7 @@ from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional.hooks import RoundingHook, current_rounding_hook
 from lpkernels.functional.operands import Operand, Pair, Source
+from lpkernels.functional.scaled import products
 from lpkernels.functional.torch_calls import native_sum, torchs
 from lpkernels.ops import (
     DISPATCHED,
@@ -64,8 +65,6 @@ class Sum(NamedTuple):
         how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
         if self.operands is None:
             return self.run.multiply(product, how, self.backend)
-        from lpkernels.functional.scaled import products
-
         return products.multiply(product, self.operands, how, self.backend, self.run)
 
     def swapped(self) -> Sum:
@@ -82,8 +81,6 @@ class Sum(NamedTuple):
         """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
         acc = self.acc.to_ints()
         if self.operands is not None and self.acc.takes_scales:
-            from lpkernels.functional.scaled import products
-
             acc = products.one_chunk(acc)
         result = self.fused.result
         return self.run.add_bias(y, b, channels, acc, self.seed, self.role, self.backend, result)
@@ -230,8 +227,6 @@ class Call(NamedTuple):
         """The operand of codes and scales, as the product of a reading takes it."""
         if not reading.in_parts:
             return Operand(self.run.dequantize(*parts, fmt, self.backend))
-        from lpkernels.functional.scaled import products
-
         if reading.by_scale:
             return products.operand(parts, fmt, reading.along)
         return products.without_scales(parts, fmt, reading.along, self.backend, self.run)

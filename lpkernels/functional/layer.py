@@ -30,6 +30,7 @@ from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.hooks import current_rounding_hook, new_rounding_hook
 from lpkernels.functional.operands import Operand, Pair, Source, packs, residual_format, shared
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.scaled import saving, shapes
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, operators_for
 
 if TYPE_CHECKING:
@@ -214,8 +215,6 @@ class Residual(NamedTuple):
         if not self.in_parts:
             values = call.run.unpack(self.tensor, self.fmt, self.shape) if self.fmt else self.tensor
             return Source(values, {}, {}, operand=Operand(values))
-        from lpkernels.functional.scaled import saving
-
         apart = saving.apart(self.fmt, len(self.shape))
         if apart and not reading.in_parts:
             operand = Operand(call.run.unpack(self.tensor, apart, self.shape))
@@ -272,8 +271,6 @@ def _residual_in_parts(
     others: tuple[torch.Size, torch.Size],
     codes_of: Tensor | None,
 ) -> Residual:
-    from lpkernels.functional.scaled import saving
-
     x, call = source.tensor, layer.call
     reading: Reading = getattr(call.recipe.readings, product)[1]
     ints, key = reading.ints, reading.key
@@ -319,8 +316,6 @@ def emulated_layer(
     if recipe.scaling is not None or scales is not None:
         _checks.scaling("lpkernels", recipe.scaling, scales)
     if recipe.readings.depends_on_shapes:
-        from lpkernels.functional.scaled import shapes
-
         shapes.check(geometry, recipe, x, w)
     run = DIRECT if direct else DISPATCHED
     if is_recorded(x, w, b):

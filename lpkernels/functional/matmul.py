@@ -24,6 +24,7 @@ from lpkernels.functional.products import one_sum, product, result_shape
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.scaled import Scaled
+from lpkernels.functional.scaled.matmul import scaled_matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.torch_calls import native_sum, own
 from lpkernels.recipes import as_recipe
@@ -142,8 +143,6 @@ def matmul(
     if quantizer is not None and not (own_pass or takes_scales(quantizer)):
         fused, quantizer = ops.Fused(result=quantizer), None
     if scaled:
-        from lpkernels.functional.scaled.matmul import scaled_matmul
-
         result = scaled_matmul(a, b, as_accumulator(acc), initial, seed, backend)
     else:
         result = _product(left, right, initial, sums, seed, backend, fused)

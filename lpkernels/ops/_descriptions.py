@@ -17,6 +17,7 @@ from torch import Tensor
 from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
 from lpkernels.arithmetic.integers import (
     NATIVE,
+    SEQUENTIAL,
     InAccumulator,
     InQuantizer,
     exchanged,
@@ -39,6 +40,7 @@ from lpkernels.formats.integers import (
     without_zero,
 )
 from lpkernels.formats.integers import axis as axis_of
+from lpkernels.rounding import STOCHASTIC
 
 _WHOLE = slice(None)
 #: The argument of an operator that holds the table of its descriptions.
@@ -105,7 +107,9 @@ class Sums(NamedTuple):
 
     products: by kind, what `Backend.unsupported` calls the operation that a product needs of a
         backend: an addition to the outermost sum where torch makes the inner ones. accumulate: what
-        that calls such an addition. has_operands: whether operands have formats of their own.
+        that calls such an addition. scaled: what it calls a product of scaled operands, whose inner
+        sums are exact in any order, so also in that of k (by_scale). has_operands: whether operands
+        have formats of their own.
     """
 
     acc: Ints
@@ -113,6 +117,8 @@ class Sums(NamedTuple):
     draws: bool
     products: dict[str, str]
     accumulate: str
+    scaled: str
+    by_scale: Ints
     has_operands: bool
 
 
@@ -190,11 +196,16 @@ def parsed(kind: str, parse: Callable[[Ints], Any], ints: Ints) -> Any:
 def sums(acc: Ints) -> Sums:
     stochastic, at = parsed("Accumulator", accumulator_from_ints, acc).is_stochastic, InAccumulator
     native, has_operands = acc[at.ORDER] == NATIVE, len(acc) > at.PLAIN
-    order = "_operands" if has_operands else "" if has_running_sum(acc) else "_ordered"
-    suffix = for_table(order, acc[at.FORMAT], acc[at.PRODUCT], acc[at.OUTER])
+    order, formats = "" if has_running_sum(acc) else "_ordered", (at.FORMAT, at.PRODUCT, at.OUTER)
+    suffix = for_table("_operands" if has_operands else order, *(acc[part] for part in formats))
     accumulate = for_table("accumulate", acc[at.OUTER])
     products = {kind: accumulate if native else kind + suffix for kind in KINDS}
-    return Sums(acc, native, stochastic, products, accumulate, has_operands)
+    drawn = "_drawn" * (STOCHASTIC in (acc[at.ROUNDING], acc[at.PRODUCT_ROUNDING])) + order
+    scaled = for_table(f"matmul_scaled{drawn}", *(acc[part] for part in formats))
+    by_scale = tuple(SEQUENTIAL if native and i == at.ORDER else n for i, n in enumerate(acc))
+    if acc[at.GROUP]:
+        scaled, by_scale = "matmul_grouped", acc
+    return Sums(acc, native, stochastic, products, accumulate, scaled, by_scale, has_operands)
 
 
 @_remembered

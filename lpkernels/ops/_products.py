@@ -11,21 +11,15 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic.integers import (
-    NATIVE,
-    SEQUENTIAL,
-    InAccumulator,
-    has_running_sum,
-)
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
-from lpkernels.formats.integers import Ints, for_table, has_table
+from lpkernels.formats.integers import Ints, has_table
 from lpkernels.ops import _checks
 from lpkernels.ops._descriptions import crossed, require, sums
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import quantize_directly
 from lpkernels.rng import SITE_BIAS
-from lpkernels.rounding import STOCHASTIC
 
 # The sizes of no scales: products that share a scale in both operands, whether a scale is float32,
 # and the least exponent (`backends.Scales`).
@@ -41,9 +35,10 @@ def multiply_directly(
 ) -> Tensor:
     """The work of the operator, on tensors of which no gradient is recorded: the result by the
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
-    if scales is not None:
-        return _multiply_scaled(product, how, backend, scales)
     known = sums(how.acc)
+    if scales is not None:
+        chosen = backends.select(backend, known.scaled, product.left.device)
+        return chosen.multiply(product, how._replace(acc=known.by_scale), scales)
     chosen = backends.select(backend, known.products[product.kind], product.left.device)
     if known.has_operands:
         look_once(product, how)
@@ -64,23 +59,6 @@ def multiply_directly(
 
 def _rounded(x: Tensor, quantizer: Ints, backend: str) -> Tensor:
     return quantize_directly(x, quantizer, backend=backend) if quantizer else x
-
-
-def _multiply_scaled(product: Product, how: How, backend: str, scales: Scales) -> Tensor:
-    acc, order = tuple(how.acc), InAccumulator.ORDER
-    if acc[InAccumulator.GROUP]:
-        chosen = backends.select(backend, "matmul_grouped", product.left.device)
-        return chosen.multiply(product, how._replace(acc=acc), scales)
-    rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
-    op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
-    op += "" if has_running_sum(acc) else "_ordered"
-    at = InAccumulator
-    op = for_table(op, acc[at.FORMAT], acc[at.PRODUCT], acc[at.OUTER])
-    chosen = backends.select(backend, op, product.left.device)
-    if acc[order] == NATIVE:
-        # In any order: also in that of k.
-        acc = (*acc[:order], SEQUENTIAL, *acc[order + 1 :])
-    return chosen.multiply(product, how._replace(acc=acc), scales)
 
 
 def _convolution(numbers: Sequence[int]) -> Convolution | None:

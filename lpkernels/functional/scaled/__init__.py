@@ -23,6 +23,7 @@ from lpkernels.formats.integers import BLOCK, KIND, TENSOR_SCALE, InBlock, Ints
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import amax_of
 from lpkernels.functional.quantize import format_ints, lowered
+from lpkernels.functional.scaled import _torch_types
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
@@ -163,8 +164,6 @@ class Scaled:
         Raises:  ValueError: an odd last dimension of e2m1; codes of more than 8 bits for which
             torch has no type; a value that is none of the format's.
         """
-        from lpkernels.functional.scaled import _torch_types
-
         fmt = self.fmt
         elements = _torch_types.elements(self.values, fmt)
         return elements, _torch_types.scales(self.scale, fmt), self.tensor_scale
@@ -177,8 +176,6 @@ class Scaled:
 
         Raises:  TypeError: a tensor of another type than `tensors` gives.  ValueError: as `Scaled`.
         """
-        from lpkernels.functional.scaled import _torch_types
-
         parsed = format_from_ints(_block_ints("from_tensors", fmt))
         assert isinstance(parsed, BlockFormat)
         values = _torch_types.values_of(elements, parsed)

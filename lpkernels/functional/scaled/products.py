@@ -148,18 +148,22 @@ def _times(
     y: Tensor, left: Tensor | None, right: Tensor | None, backend: str, run: Operators
 ) -> Tensor:
     """y (..., M, N) times the rounded product of both totals, rounded to float32."""
-    one = y.new_ones(1)
-    of_rows = (one if left is None else left).unsqueeze(-1)
-    of_cols = (one if right is None else right).unsqueeze(-2)
-    shape = torch.broadcast_shapes(of_rows.shape, of_cols.shape)
-    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", backend, run)
+    of_rows, of_cols = None if left is None else left.unsqueeze(-1), right
+    if of_cols is not None:
+        of_cols = of_cols.unsqueeze(-2)
+    if of_rows is None or of_cols is None:
+        totals = of_cols if of_rows is None else of_rows
+        assert totals is not None
+    else:
+        by_row, by_col = torch.broadcast_tensors(of_rows, of_cols)
+        totals = _product(by_row, by_col, "block1", backend, run)
     # One total for all of y, one for each row or column, or one for each value.
+    rows, cols = y.shape[-2:]
     if totals.numel() == 1:
         return _product(y, totals.view((1,) * y.dim()), "tensor", backend, run)
-    rows, cols = y.shape[-2:]
-    if shape[-1] == 1:
+    if totals.shape[-1] == 1:
         return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend, run)
-    if shape[-2] == 1:
+    if totals.shape[-2] == 1:
         return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend, run)
     return _product(y, totals.expand(y.shape), "block1", backend, run)
 
