@@ -147,13 +147,13 @@ def bytes_a_value(optimizer: Optimizer, model: nn.Module) -> float:
 def score(model: nn.Module, workload: Workload) -> dict[str, float]:
     """The figures of the test set."""
     model.eval()
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, float] = {}
     count = 0
     with torch.no_grad():
         for batch in workload.test:
             count += len(batch[0])
             for name, value in workload.measure(model, batch).items():
-                sums[name] = sums.get(name, 0) + value.double()
+                sums[name] = sums.get(name, 0.0) + float(value)
     return workload.score(sums, count)
 
 

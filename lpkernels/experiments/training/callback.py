@@ -31,9 +31,9 @@ from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
 __all__ = ["Callback", "CallbackConfig", "Context", "register"]
 
 
-@dataclass
+@dataclass(eq=False)
 class Context:
-    """A run as its callbacks see it.
+    """A run as its step and its callbacks see it.
 
     model, optimizer: to train with. `Callback.prepare` may change or replace them; later they are
         what the last callback left.
@@ -142,13 +142,6 @@ class Callback:
         """Records of the run so far, a header first, by the name of a file <name>.jsonl in its
         folder, which they replace after every epoch. All processes make this call."""
         return {}
-
-
-def loss_of(callbacks: Sequence[Callback], loss: Loss) -> Loss:
-    """The `loss` of a workload, changed by the run's `callbacks` in their order."""
-    for callback in callbacks:
-        loss = callback.losses(loss)
-    return loss
 
 
 class CallbackConfig(Settings):

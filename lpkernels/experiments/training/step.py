@@ -2,9 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +12,8 @@ from torch import Tensor, nn
 from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.experiments.training.callback import Callback
-from lpkernels.experiments.workloads.workload import Batch, Loss, Workload
+from lpkernels.experiments.training.callback import Context
+from lpkernels.experiments.workloads.workload import Batch, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
 
 
@@ -51,96 +49,93 @@ class Tally:
 Draws = Callable[[int], AbstractContextManager[None]]
 
 
-@dataclass(frozen=True, eq=False)
 class Step:
-    """Makes a step of a batch; `callbacks` are called as `training.callback` says.
+    """Makes a step of a batch; the callbacks are called as `training.callback` says.
 
     It never waits for the device, but for one read where neither a callback nor the optimizer
     (torch's fused ones on CUDA) can skip an update there.
 
-    network: the module called for the forward pass, `model` or its wrapper.
-    pieces: a process computes its share of a batch in so many pieces and adds their gradients.
-    clip: largest norm of the gradients.
+    Args:
+        run: whose model is trained, with the loss of its workload as its callbacks change it.
+        network: the module called for the forward pass, the run's model or its wrapper.
+        pieces: a process computes its share of a batch in so many pieces and adds their gradients.
+        clip: largest norm of the gradients.
     """
 
-    model: nn.Module
-    network: nn.Module
-    optimizer: torch.optim.Optimizer
-    loss: Loss
-    callbacks: Sequence[Callback]
-    processes: Processes
-    device: str = "cpu"
-    pieces: int = 1
-    clip: float | None = None
+    def __init__(
+        self, run: Context, network: nn.Module, *, pieces: int = 1, clip: float | None = None
+    ) -> None:
+        self._run, self._network, self._pieces, self._clip = run, network, pieces, clip
+        # Found once: following all modules takes as long as some layers.
+        self._parameters = list(run.model.parameters())
+        scales = [module for module in run.model.modules() if isinstance(module, KeptScales)]
+        for module in scales:
+            # Several passes before the first update are no mistake here.
+            module.is_updated = True
+        self._is_scaled = bool(scales)
+        self._loss = run.workload.loss
+        for callback in run.callbacks:
+            self._loss = callback.losses(self._loss)
 
-    def __call__(self, batch: Batch, draws: Draws, tally: Tally) -> None:
-        """Trains on a batch of all processes, of which this one takes its share."""
-        count = len(batch[0])
-        share = self.processes.share(count)
-        pieces = _pieces(tuple(t[share].to(self.device) for t in batch), self.pieces)
-        self.model.train()
-        scaled = self._is_scaled
-        self.optimizer.zero_grad()
+    def __call__(self, number: int, batch: Batch, draws: Draws, tally: Tally) -> None:
+        """Makes step `number` of the run on a batch of all processes, of which this one takes its
+        share."""
+        with ExitStack() as around:
+            for callback in self._run.callbacks:
+                around.enter_context(callback.around_step(number))
+            for callback in self._run.callbacks:
+                callback.before_step(number)
+            self._backward(batch, draws, tally)
+            if self._is_scaled:
+                update_scales(self._run.model)
+            ran = self._update()
+        # All skip together: one counts.
+        tally.add("skipped", ~ran if self._run.processes.first else torch.zeros_like(ran))
+
+    def _backward(self, batch: Batch, draws: Draws, tally: Tally) -> None:
+        """Computes the gradients of the batch, each process those of its share."""
+        run, count = self._run, len(batch[0])
+        share = run.processes.share(count)
+        pieces = _split(tuple(t[share].to(run.device) for t in batch), self._pieces)
+        run.model.train()
+        run.optimizer.zero_grad()
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
-            with nullcontext() if last else without_exchange(self.network):
+            with nullcontext() if last else without_exchange(self._network):
                 with draws(number):
-                    outcome = self.loss(self.network, piece)
+                    outcome = self._loss(self._network, piece)
                 # A piece's share of the mean over the batch: the layers send the same gradients
                 # backward as in one process with the whole batch.
                 loss = outcome.losses.sum() / count
-                for callback in self.callbacks:
+                for callback in run.callbacks:
                     loss = callback.scale_loss(loss)
                 loss.backward()
             tally.add("loss", outcome.losses.detach().double().sum())
             for name, value in outcome.sums.items():
                 tally.add(name, value)
-        if scaled:
-            update_scales(self.model)
-        ran = self._update()
-        # All skip together: one counts.
-        tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
-
-    @cached_property
-    def _parameters(self) -> list[nn.Parameter]:
-        """The parameters, found once: following all modules takes as long as some layers."""
-        return list(self.model.parameters())
-
-    @cached_property
-    def _is_scaled(self) -> bool:
-        """Whether a layer has delayed scales, which this step updates."""
-        scales = [module for module in self.model.modules() if isinstance(module, KeptScales)]
-        for module in scales:
-            # Several passes before the first update are no mistake here.
-            module.is_updated = True
-        return bool(scales)
 
     def _update(self) -> Tensor:
         """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""
+        run = self._run
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        if self.processes.count > 1:
+        if run.processes.count > 1:
             # The processes' gradients were averaged, and their sum is wanted.
-            torch._foreach_mul_(gradients, self.processes.count)
-        for callback in reversed(self.callbacks):
+            torch._foreach_mul_(gradients, run.processes.count)
+        for callback in reversed(run.callbacks):
             callback.after_backward()
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self.clip)
-        ran = self._step(gradients)
-        for callback in self.callbacks:
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self._clip)
+        steps = (callback.step(run.optimizer) for callback in run.callbacks)
+        ran = next((ran for ran in steps if ran is not None), None)
+        if ran is None:
+            ran = run.processes.everywhere(all_finite([local(g) for g in gradients]))
+            step_if(run.optimizer, ran)
+        for callback in run.callbacks:
             callback.after_step(ran)
         return ran
 
-    def _step(self, gradients: list[Tensor]) -> Tensor:
-        for callback in self.callbacks:
-            ran = callback.step(self.optimizer)
-            if ran is not None:
-                return ran
-        finite = self.processes.everywhere(all_finite([local(g) for g in gradients]))
-        step_if(self.optimizer, finite)
-        return finite
 
-
-def _pieces(batch: Batch, count: int) -> list[Batch]:
+def _split(batch: Batch, count: int) -> list[Batch]:
     """A batch in `count` pieces of consecutive examples, as even as can be; none is empty."""
     total = len(batch[0])
     ends = [i * total // count for i in range(count + 1)]
@@ -178,14 +173,10 @@ def check_sizes(
                 ) from error
 
 
-def step_if(optimizer: torch.optim.Optimizer, finite: Tensor, *, waits: bool | None = None) -> None:
-    """optimizer.step() where the 0-d bool `finite` is true.
-
-    waits: reads the flag; else the optimizer skips on the device by itself, as torch's fused ones
-        do by the attributes that torch.amp.GradScaler sets. None: reads where it must.
-    """
-    fuses = finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False)
-    if waits or (waits is None and not fuses):
+def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
+    """optimizer.step() where the 0-d bool `finite` is true, which is read, but for torch's fused
+    optimizers on CUDA: they skip there, by the attributes that torch.amp.GradScaler sets."""
+    if not (finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False)):
         if bool(finite):
             optimizer.step()
         return

@@ -5,10 +5,10 @@ It knows workloads and callbacks by their protocols, and no technique.
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from lpkernels.experiments.processes.replicas import (
 )
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.arithmetic import body_recipe, layer_recipes
-from lpkernels.experiments.training.callback import Context, loss_of
+from lpkernels.experiments.training.callback import Context
 from lpkernels.experiments.training.checkpoints import (
     CHECKPOINT,
     PREVIOUS,
@@ -39,7 +39,6 @@ from lpkernels.experiments.training.checkpoints import (
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.progress import Show, progress
 from lpkernels.experiments.training.step import Step, Tally, check_sizes
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
@@ -54,6 +53,8 @@ __all__ = ["Trainer"]
 
 #: Called with the steps done and the steps of the whole run.
 OnProgress = Callable[[int, int], None]
+# A bar that reads the loss more often than this would make a GPU wait.
+_SHOW_EVERY_S = 0.2
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Position:
     seconds: float = 0.0
 
 
-class Trainer:
+class Trainer(Context):
     """Trains the network of `config`, keeping everything in `folder`.
 
     Equal configurations start from the same weights, see the same batches and end, on one machine
@@ -103,16 +104,13 @@ class Trainer:
         overwrite: bool = False,
         processes: Processes = ALONE,
     ) -> None:
-        self.config, self.processes = config, processes
-        self._lines: list[str] = []  # the records', which a checkpoint holds too
         self.folder = Path(folder)
-        self.checkpoint = self.folder / CHECKPOINT
         if processes.on_first(lambda: has_checkpoint(self.folder)) and not overwrite:
             raise FileExistsError(
                 f"{self.folder} holds a run already; resume it (option --resume) or choose another "
                 "folder (option --out)"
             )
-        self._build(workload)
+        self._build(config, workload, processes)
         processes.on_first(self._begin)
 
     def _begin(self) -> None:
@@ -124,41 +122,43 @@ class Trainer:
         self._lines.append(records.line_of(header))
         records.write_lines(self.folder / records.RECORDS, self._lines)
 
-    def _build(self, workload: Workload | None) -> None:
+    def _build(self, config: RunConfig, workload: Workload | None, processes: Processes) -> None:
         """Everything as it is before the first step."""
-        config, processes = self.config, self.processes
-        self.device = processes.device(config.device)
-        data = self.workload = workload if workload is not None else find(config.workload)
+        data = workload if workload is not None else find(config.workload)
         processes.check_batches(config.batch, len(data.train))
-        self.steps = math.ceil(len(self.workload.train) / config.batch)
+        self.config, self.workload, self.processes = config, data, processes
+        self.seed, self.batch, self.device = (
+            config.seed,
+            config.batch,
+            processes.device(config.device),
+        )
+        self.steps = math.ceil(len(data.train) / config.batch)
+        self.total_steps = config.epochs * self.steps
         self.position, self.tally = Position(), Tally()
+        # The lines of the records, which a checkpoint holds too, and the files that were damaged.
+        self._lines: list[str] = []
         self.notices: list[str] = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "init"))
-            model = self.workload.model()
+            model = data.model()
         recipes = layer_recipes(config.arithmetic, model)
         model = convert(model, recipes)
         check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
-        model = sharded(model.to(self.device), processes, self.device)
-        optimizer = build_optimizer(
-            config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded
+        self.model = sharded(model.to(self.device), processes, self.device)
+        self.optimizer = build_optimizer(
+            config.optimizer,
+            self.model.parameters(),
+            device=self.device,
+            sharded=processes.sharded,
         )
         self.callbacks = [callback.build() for callback in config.callbacks]
-        context = Context(
-            model, optimizer, self.workload, config.seed, config.batch, self.total_steps,
-            processes, self.device, self.callbacks,
-        )  # fmt: skip
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "train"))
             for callback in self.callbacks:
-                callback.prepare(context)
+                callback.prepare(self)
             self._rng_state = torch.get_rng_state()
-        self.model, self.optimizer = context.model, context.optimizer
-        self.step = Step(
-            self.model, replicated(self.model, processes), self.optimizer,
-            loss_of(self.callbacks, data.loss), self.callbacks, processes, self.device,
-            config.accumulate, config.clip,
-        )  # fmt: skip
+        network = replicated(self.model, processes)
+        self.step = Step(self, network, pieces=config.accumulate, clip=config.clip)
 
     @classmethod
     def resume(
@@ -176,12 +176,11 @@ class Trainer:
             ValueError: no checkpoint is whole, this version of lpkernels lacks one of its fields or
                 callbacks, or the batch does not divide by the number of processes.
         """
-        path = Path(folder) / CHECKPOINT
-        state, file = processes.on_first(lambda: read_checkpoint(path))
         trainer = cls.__new__(cls)
-        trainer.config = RunConfig.from_dict(state["config"], state["version"])
-        trainer.processes, trainer.folder, trainer.checkpoint = processes, Path(folder), path
-        trainer._build(workload)
+        trainer.folder = Path(folder)
+        state, file = processes.on_first(lambda: read_checkpoint(trainer.checkpoint))
+        config = RunConfig.from_dict(state["config"], state["version"])
+        trainer._build(config, workload, processes)
         trainer._load(state)
         processes.on_first(lambda: trainer._restore(file))
         return trainer
@@ -218,8 +217,13 @@ class Trainer:
         records.write_lines(path, self._lines)
 
     @property
-    def total_steps(self) -> int:
-        return self.config.epochs * self.steps
+    def checkpoint(self) -> Path:
+        return self.folder / CHECKPOINT
+
+    @property
+    def done(self) -> int:
+        """The steps of the run so far."""
+        return self.position.epoch * self.steps + self.position.step
 
     def fit(
         self, *, console: "Console | None" = None, on_progress: OnProgress | None = None
@@ -236,60 +240,67 @@ class Trainer:
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.threads or threads)
-        console = console if self.processes.first else None
-        on_progress = on_progress or (lambda done, total: None)
+        bar: AbstractContextManager[OnProgress | None] = nullcontext()
+        if console is not None and self.processes.first:
+            bar = self._bar(console)
         try:
-            with (
-                torch.random.fork_rng(devices=[]),
-                InterruptRequest() as stop,
-                progress(console, self.config.name, self.total_steps) as show,
-            ):
+            with torch.random.fork_rng(devices=[]), InterruptRequest() as stop, bar as show:
                 torch.set_rng_state(self._rng_state)
                 while self.position.epoch < self.config.epochs:
-                    self._epoch(stop, show, on_progress)
+                    self._epoch(stop, [report for report in (on_progress, show) if report])
                 if self.processes.any(stop.requested):
                     raise Interrupted(f"stopped after the last epoch; saved to {self.checkpoint}")
         finally:
             torch.set_num_threads(threads)
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
-    def _epoch(self, stop: InterruptRequest, show: Show, on_progress: OnProgress) -> None:
+    @contextmanager
+    def _bar(self, console: "Console") -> Iterator[OnProgress]:
+        """A progress bar; yields the function to call after each step."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(self.config.name, total=self.total_steps, note="")
+            shown = time.perf_counter()
+
+            def show(done: int, total: int) -> None:
+                nonlocal shown
+                now = time.perf_counter()
+                if now - shown > _SHOW_EVERY_S or done == total:
+                    loss = self.tally.here("loss") / max(self.position.seen, 1)
+                    epoch = f"epoch {self.position.epoch + 1}/{self.config.epochs}"
+                    note = f"{epoch}  loss {loss * self.processes.count:.3f}"
+                    bar.update(task, completed=done, note=note)
+                    shown = now
+
+            yield show
+
+    def _epoch(self, stop: InterruptRequest, reports: list[OnProgress]) -> None:
         """Runs the rest of the current epoch: training steps, test, record, checkpoint."""
-        start = time.perf_counter() - self.position.seconds
-        plan = self.workload.train.plan(self.config.seed, self.position.epoch)
-        while self.position.step < self.steps:
+        at, start = self.position, time.perf_counter() - self.position.seconds
+        plan = self.workload.train.plan(self.seed, at.epoch)
+        while at.step < self.steps:
             self._check(stop)
-            self._train(plan.batch(self.position.step, self.config.batch))
-            self.position.step += 1
-            self.position.seconds = time.perf_counter() - start
-            on_progress(self._done(), self.total_steps)
-            show(self._done(), self._note)
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate(self.config.optimizer, self.done, self.total_steps)
+            batch = plan.batch(at.step, self.batch)
+            self.step(self.done, batch, self._draws, self.tally)
+            share_buffers(self.model, self.processes)
+            at.seen += len(batch[0])
+            at.step += 1
+            at.seconds = time.perf_counter() - start
+            for report in reports:
+                report(self.done, self.total_steps)
         self._check(stop)
         tested = self.evaluate()
-        self.position.seconds = time.perf_counter() - start
+        at.seconds = time.perf_counter() - start
         self._finish_epoch(tested)
-
-    def _done(self) -> int:
-        return self.position.epoch * self.steps + self.position.step
-
-    def _note(self) -> str:
-        """The text of the progress bar."""
-        loss = self.tally.here("loss") / max(self.position.seen, 1) * self.processes.count
-        return f"epoch {self.position.epoch + 1}/{self.config.epochs}  loss {loss:.3f}"
-
-    def _train(self, batch: tuple[torch.Tensor, ...]) -> None:
-        """Makes one step on a batch, and adds to the sums of the epoch."""
-        number = self._done()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config.optimizer, number, self.total_steps)
-        with ExitStack() as around:
-            for callback in self.callbacks:
-                around.enter_context(callback.around_step(number))
-            for callback in self.callbacks:
-                callback.before_step(number)
-            self.step(batch, self._draws, self.tally)
-        share_buffers(self.model, self.processes)
-        self.position.seen += len(batch[0])
 
     def _draws(self, piece: int) -> AbstractContextManager[None]:
         """Where the layers' draws of this step come from: torch's generator, or the rank's own
@@ -298,8 +309,9 @@ class Trainer:
             return nullcontext()
         at, rank = self.position, self.processes.rank
         within = (0, piece) if piece else ()
-        seed = stream_seed(self.config.seed, "rank", rank, at.epoch, at.step, *within)
-        return seed_from(torch.tensor(seed))
+        return seed_from(
+            torch.tensor(stream_seed(self.seed, "rank", rank, at.epoch, at.step, *within))
+        )
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -323,7 +335,8 @@ class Trainer:
         """One test within the callbacks' contexts and one more, which leaves torch's generator as
         it was."""
         processes, batches = self.processes, self.workload.test
-        rows: dict[int, torch.Tensor] = {}
+        # By batch: its examples and its sums. A process adds zeros for batches of others.
+        rows: list[dict[str, float]] = [{} for _ in batches]
         with torch.random.fork_rng(devices=[]), ExitStack() as stack:
             for callback in self.callbacks:
                 stack.enter_context(callback.evaluating())
@@ -331,24 +344,17 @@ class Trainer:
             for first in range(0, len(batches), processes.count):
                 # Sharded processes gather weights together: one without a batch repeats the last.
                 number = min(first + processes.rank, len(batches) - 1)
-                seed = stream_seed(self.config.seed, "test", self.position.epoch, number)
-                torch.manual_seed(seed)
+                torch.manual_seed(stream_seed(self.seed, "test", self.position.epoch, number))
                 batch = tuple(tensor.to(self.device) for tensor in batches[number])
-                measured = self.workload.measure(self.model, batch)
-                sums = {name: value.double().cpu() for name, value in measured.items()}
-                examples = torch.tensor([len(batch[0])], dtype=torch.float64)
-                row = torch.cat([examples, *(value.flatten() for value in sums.values())])
+                sums = self.workload.measure(self.model, batch)
                 if first + processes.rank < len(batches):
-                    rows[number] = row
+                    rows[number] = {"": len(batch[0]), **{k: float(v) for k, v in sums.items()}}
+        names = ["", *sums]
+        values = processes.sums([row.get(name, 0.0) for row in rows for name in names])
         # Rows are added in the order of their batches, whichever process computed them.
-        here = [rows.get(number, torch.zeros_like(row)) for number in range(len(batches))]
-        added = processes.sums(torch.stack(here).flatten().tolist())
-        total = torch.zeros_like(row)
-        for of_batch in torch.tensor(added, dtype=torch.float64).view(len(batches), len(row)):
-            total += of_batch
-        values = total[1:].split([value.numel() for value in sums.values()])
-        named = {n: v.view(old.shape) for (n, old), v in zip(sums.items(), values, strict=True)}
-        return self.workload.score(named, int(total[0]))
+        table = torch.tensor(values, dtype=torch.float64).view(len(batches), len(names))
+        count, *totals = reduce(torch.add, table).tolist()
+        return self.workload.score(dict(zip(sums, totals, strict=True)), int(count))
 
     def _finish_epoch(self, tested: dict[str, float]) -> None:
         done = self.position
@@ -363,9 +369,8 @@ class Trainer:
             "updates": self.steps,
             "skipped_steps": skipped,
         }
-        record |= {
-            name: value for callback in self.callbacks for name, value in callback.record().items()
-        }
+        for callback in self.callbacks:
+            record |= callback.record()
         record["seconds"] = round(done.seconds, 3)
         path, line = self.folder / records.RECORDS, records.line_of(record)
         self.processes.on_first(lambda: records.append_line(path, line))

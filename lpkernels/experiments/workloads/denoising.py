@@ -76,8 +76,8 @@ def pixel_losses(model: nn.Module, batch: Batch) -> Outcome:
     return Outcome((model(noisy) - clean).square().flatten(1).mean(dim=1), {})
 
 
-def psnr(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
+def psnr(sums: Mapping[str, float], count: int) -> dict[str, float]:
     """The mean squared error over all pixels, and the peak signal-to-noise ratio in dB, which is
     10 log10(1 / mean squared error) for pixels of 0..1; infinite where the error is 0."""
-    loss = float(sums["loss"]) / count
+    loss = sums["loss"] / count
     return {"test_loss": loss, PSNR.field: -10 * math.log10(loss) if loss else math.inf}

@@ -112,11 +112,11 @@ def character_losses(model: nn.Module, batch: Batch) -> Outcome:
     return Outcome(losses, {"accuracy": right})
 
 
-def bits_per_character(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
+def bits_per_character(sums: Mapping[str, float], count: int) -> dict[str, float]:
     """The mean cross entropy of a character, in nats and in bits, and the share that was right."""
-    loss = float(sums["loss"]) / count
+    loss = sums["loss"] / count
     return {
         "test_loss": loss,
         BITS.field: loss / math.log(2),
-        "test_accuracy": float(sums["accuracy"]) / count,
+        "test_accuracy": sums["accuracy"] / count,
     }

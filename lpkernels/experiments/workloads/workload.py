@@ -70,9 +70,9 @@ class Metric:
 ACCURACY = Metric()
 
 
-def mean_of_examples(sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
+def mean_of_examples(sums: Mapping[str, float], count: int) -> dict[str, float]:
     """The fields test_<name> of every sum: its mean over `count` examples."""
-    return {f"test_{name}": float(total) / count for name, total in sums.items()}
+    return {f"test_{name}": total / count for name, total in sums.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Workload:
     loss: Loss
     measure: Measure
     metric: Metric = ACCURACY
-    score: Callable[[Mapping[str, Tensor], int], dict[str, float]] = mean_of_examples
+    score: Callable[[Mapping[str, float], int], dict[str, float]] = mean_of_examples
 
 
 def measured_on_cpu(loss: Loss) -> Measure:

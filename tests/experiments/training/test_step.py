@@ -2,7 +2,7 @@
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from lpkernels.experiments.processes.torchrun import ALONE
-from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig, ScaledLoss
+from lpkernels.experiments.training.callback import Context
+from lpkernels.experiments.training.callbacks.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.optimizers import (
     OptimizerConfig,
     build_optimizer,
@@ -29,12 +30,20 @@ def squares(model: nn.Module, batch: Batch) -> Outcome:
     return Outcome(losses, {"near": (losses < 1).sum()})
 
 
-def made(**settings: Any) -> tuple[nn.Module, Step]:
+def step_of(optimizer: torch.optim.Optimizer, model: nn.Module, *scales: Any, **how: Any) -> Step:
+    """The step of a run on `squares`, with a callback for each settings of a loss scale."""
+    callbacks = [LossScaleConfig(**settings).build() for settings in scales]
+    workload = SimpleNamespace(loss=squares)
+    run = Context(model, optimizer, workload, 0, 6, 1, ALONE, "cpu", callbacks)
+    for callback in callbacks:
+        callback.prepare(run)
+    return Step(run, model, **how)
+
+
+def made(*scales: Any, **how: Any) -> tuple[nn.Module, Step]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    callbacks = settings.pop("callbacks", ())
-    return model, Step(model, model, optimizer, squares, callbacks, ALONE, **settings)
+    return model, step_of(torch.optim.SGD(model.parameters(), lr=0.1), model, *scales, **how)
 
 
 def alike(piece: int) -> AbstractContextManager[None]:
@@ -50,30 +59,22 @@ def batch(count: int = 6) -> Batch:
 def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
     whole, step = made()
     whole_tally, tally = Tally(), Tally()
-    step(batch(), alike, whole_tally)
+    step(0, batch(), alike, whole_tally)
     model, step = made(pieces=pieces)
-    step(batch(), alike, tally)
+    step(0, batch(), alike, tally)
     torch.testing.assert_close(model.weight, whole.weight)
     totals, expected = tally.totals(ALONE), whole_tally.totals(ALONE)
     assert totals.keys() == expected.keys() == {"loss", "near", "skipped"}
     assert totals == pytest.approx(expected)
 
 
-def scaled(optimizer: Any, **settings: Any) -> ScaledLoss:
-    """A callback that scales the loss of this optimizer's steps."""
-    callback = LossScaleConfig(**settings).build()
-    assert isinstance(callback, ScaledLoss)
-    callback._optimizer = optimizer
-    return callback
-
-
 def test_clip_bounds_the_norm_after_unscaling() -> None:
     free, step = made()
     before = free.weight.detach().clone()
-    step(batch(), alike, Tally())
+    step(0, batch(), alike, Tally())
     assert (free.weight - before).norm() > 0.1
-    model, step = made(clip=0.01)
-    replace(step, callbacks=(scaled(step.optimizer, loss_scale=64.0),))(batch(), alike, Tally())
+    model, step = made({"loss_scale": 64.0}, clip=0.01)
+    step(0, batch(), alike, Tally())
     moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
 
@@ -84,7 +85,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> 
     before = model.weight.detach().clone()
     x, y = batch()
     tally = Tally()
-    step((x, y * bad), alike, tally)
+    step(0, (x, y * bad), alike, tally)
     assert torch.equal(model.weight, before)
     assert tally.totals(ALONE)["skipped"] == 1
 
@@ -92,13 +93,13 @@ def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> 
 def test_a_step_reads_once_and_not_at_all_where_a_callback_steps() -> None:
     model, step = made()
     with Reads() as reads:
-        step(batch(), alike, Tally())
+        step(0, batch(), alike, Tally())
     assert reads.count == 1
     fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
-        callbacks = (scaled(fused, **values),)
+        step = step_of(fused, model, values)
         with Reads() as reads:
-            Step(model, model, fused, squares, callbacks, ALONE)(batch(), alike, Tally())
+            step(0, batch(), alike, Tally())
         assert reads.count == 0
 
 

@@ -87,7 +87,7 @@ def test_bits_per_character_and_the_loss_that_is_the_mean_of_its_characters() ->
     work = find(CONFIG)
     tokens = torch.arange(64).remainder(39).expand(3, 64)
     sums = work.measure(Guess(), (tokens, tokens.roll(-1, dims=1)))
-    figures = work.score(sums, 3)
+    figures = work.score({name: float(value) for name, value in sums.items()}, 3)
     assert figures["test_bits_per_char"] == pytest.approx(1)
     assert figures["test_loss"] == pytest.approx(math.log(2))
     assert work.metric.field in figures
@@ -290,6 +290,8 @@ def test_loss_and_accuracy() -> None:
     with torch.no_grad():
         sums = work.measure(model.eval(), (images, labels))
         assert torch.equal(sums["loss"], cross_entropy(model(images), labels, reduction="sum"))
-    sums = {"loss": torch.tensor(3.0), "accuracy": torch.tensor(6.0)}
-    assert work.score(sums, 12) == {"test_loss": 0.25, "test_accuracy": 0.5}
+    assert work.score({"loss": 3.0, "accuracy": 6.0}, 12) == {
+        "test_loss": 0.25,
+        "test_accuracy": 0.5,
+    }
     assert (work.name, work.metric) == ("tiny", ACCURACY)
