@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from lpkernels.experiments.processes.replicas import local, sharded, whole
@@ -14,8 +15,10 @@ INF = float("inf")
 
 def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
     return {
-        "alone": alone(ddp.rank, reduce=True),
-        "unshared": alone(ddp.rank, reduce=False),
+        "alone": alone(ddp.rank),
+        "unshared": alone(
+            ddp.rank, [dist.new_group([rank]) for rank in range(ddp.count)][ddp.rank]
+        ),
         "floor": at_floor(ddp.rank),
         "fsdp": in_shards(fsdp, fused=False),
         "fsdp-fused": in_shards(fsdp, fused=True),
@@ -42,11 +45,11 @@ def batch(rank: int) -> Tensor:
     return torch.randn(3, 4, generator=torch.Generator().manual_seed(rank))
 
 
-def alone(rank: int, *, reduce: bool) -> list[dict[str, Any]]:
+def alone(rank: int, group: Any = None) -> list[dict[str, Any]]:
     """Gradients that nobody exchanges, one of them infinite, in the second process and step."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters(), reduce=reduce)
+    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters(), group=group)
     found = []
     for step in range(3):
         optimizer.zero_grad()

@@ -84,7 +84,7 @@ def ran(steps: Any) -> list[bool]:
     return [step["ran"] for step in steps]
 
 
-def test_one_bad_rank_makes_all_skip_unless_flags_stay_where_they_are(seen: Seen) -> None:
+def test_one_bad_rank_makes_all_of_its_group_skip(seen: Seen) -> None:
     first, second = (rank["alone"] for rank in seen)
     assert ran(first) == ran(second) == [True, False, True]
     assert [step["scale"] for step in first] == [step["scale"] for step in second] == [8, 4, 4]

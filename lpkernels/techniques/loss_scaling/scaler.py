@@ -54,19 +54,17 @@ class StepRecord:
 class _Step:
     """A step whose result is on the device; it keeps no gradient alive.
 
-    optimizer: after its step.
-    found: 0-d, not 0 if a gradient was not finite.
-    names: the parameters' names.
+    optimizer: after its step.  found: 0-d, not 0 if a gradient was not finite.
+    names: of parameters; others have their positions.
     """
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, found: Tensor, names: Mapping[Tensor, str]
     ) -> None:
         self.ran = found == 0
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._gradients = {
             names.get(p, position): (TensorWeakRef(p.grad), p.grad._version)
-            for position, p in enumerate(parameters)
+            for position, p in enumerate(_parameters(optimizer))
             if p.grad is not None
         }
         self._finite: Tensor | None = None
@@ -89,6 +87,10 @@ class _Step:
         return StepRecord(ran=False, parameter=next(broken, None))
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def local_values(gradient: Tensor) -> Tensor:
     """The memory of a gradient's elements in this process: the shard of a DTensor, the values of a
     sparse tensor."""
@@ -105,24 +107,10 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
     return not (step is None or own or hasattr(step, "_wrapped_by_lr_sched"))
 
 
-def _names_of(pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
-    """The names of parameters, by parameter."""
-    names: dict[Tensor, str] = {}
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-            raise TypeError(
-                "named_parameters: expected pairs (name, parameter) as of "
-                f"model.named_parameters(), got {type(pair).__name__}"
-            )
-        names[pair[1]] = pair[0]
-    return names
-
-
 class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
 
-    It has GradScaler's methods, errors, defaults and bits: scale(loss).backward(), step(optimizer),
-    update(), with unscale_(optimizer) before clipping. GradScaler's state loads here, and the
+    It has GradScaler's methods, errors, defaults and bits. GradScaler's state loads here, and the
     reverse. A scale that is a power of two rounds nothing, except at under- and overflow.
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
@@ -146,8 +134,8 @@ class LossScaler(torch.amp.GradScaler):
         at_floor: "raise" makes it an error where the scale would fall below the floor; "stay" skips
             updates there for as long as they are not finite.
         named_parameters: as a model's; last_step and errors give these names.
-        reduce: False leaves every rank its own flag and scale.
-        group: the ranks that step together; None: all of them.
+        group: the ranks that step together; None: all of them; a group of one rank has a flag and
+            a scale of its own.
     Raises:
         TypeError: an argument of another type.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
@@ -178,7 +166,6 @@ class LossScaler(torch.amp.GradScaler):
         consecutive: bool = False,
         at_floor: str = "stay",
         named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-        reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self._static = static is not None
@@ -208,8 +195,6 @@ class LossScaler(torch.amp.GradScaler):
         if self._raises and floor is None:
             raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
-        if not isinstance(consecutive, bool):
-            raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
         if consecutive and self._hysteresis == 1:
             raise ValueError(
                 "consecutive: it says when the counter of a hysteresis of 2 or more is full again, "
@@ -218,8 +203,15 @@ class LossScaler(torch.amp.GradScaler):
         self._consecutive = consecutive
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
-        self._reduce, self._group = reduce, group
-        self._names = _names_of(named_parameters or ())
+        self._group = group
+        self._names: dict[Tensor, str] = {}
+        for pair in named_parameters or ():
+            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+                raise TypeError(
+                    "named_parameters: expected pairs (name, parameter) as of "
+                    f"model.named_parameters(), got {type(pair).__name__}"
+                )
+            self._names[pair[1]] = pair[0]
         # The steps since the last update, and the last step of all.
         self._steps: list[_Step] = []
         self._last: _Step | None = None
@@ -247,14 +239,13 @@ class LossScaler(torch.amp.GradScaler):
         factor = torch.ones_like(inv_scale) if divides else inv_scale
         flags = super()._unscale_grads_(optimizer, factor, found_inf, allow_fp16)
         if divides:
-            parameters = (p for group in optimizer.param_groups for p in group["params"])
-            gradients = [local_values(p.grad) for p in parameters if p.grad is not None]
-            torch._foreach_div_(gradients, self._floor)
+            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+            torch._foreach_div_(list(map(local_values, gradients)), self._floor)
         for flag in flags.values():
             own = flag.to(found_inf.device, non_blocking=True)
             torch.maximum(found_inf, own, out=found_inf)
         several = dist.is_available() and dist.is_initialized()
-        if self._reduce and several and dist.get_world_size(self._group) > 1:
+        if several and dist.get_world_size(self._group) > 1:
             dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._group)
         elif not flags:
             return {}
