@@ -90,13 +90,14 @@ def numbers(label: str, value: Any, shape: int | tuple[int, ...] | None = None) 
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{label}: expected real numbers, got {array.dtype} {value!r}")
-    if isinstance(shape, int) and (array.ndim != shape or array.size == 0):
-        raise ValueError(
-            f"{label}: expected {shape} dimension(s) and at least one value, got shape "
-            f"{array.shape}"
-        )
-    if isinstance(shape, tuple) and array.shape != shape:
-        raise ValueError(f"{label}: expected shape {shape}, got {array.shape}")
+    if isinstance(shape, int):
+        fits = array.ndim == shape and array.size > 0
+        wanted = f"{shape} dimension(s) and at least one value, got shape {array.shape}"
+    else:
+        fits = shape is None or array.shape == shape
+        wanted = f"shape {shape}, got {array.shape}"
+    if not fits:
+        raise ValueError(f"{label}: expected {wanted}")
     return array.astype(np.float64)
 
 
@@ -105,19 +106,14 @@ def finite(
 ) -> Floats:
     """An array as `numbers` makes it, which must hold no infinity and no NaN."""
     array = numbers(label, value, shape)
-    wrong = np.argwhere(~np.isfinite(array))
-    if len(wrong):
-        raise ValueError(
-            f"{label}: expected finite numbers, got {_first(array, wrong)}{advice and '; '}{advice}"
-        )
+    _refuse_first(label, array, ~np.isfinite(array), "finite numbers", advice)
     return array
 
 
 def positive(label: str, value: Any, shape: int | tuple[int, ...] | None = None) -> Floats:
     """An array of finite numbers above zero."""
     array = finite(label, value, shape)
-    if (array <= 0).any():
-        raise ValueError(f"{label}: expected numbers above 0, got {array.min():g}")
+    _refuse_first(label, array, array <= 0, "numbers above 0")
     return array
 
 
@@ -128,27 +124,20 @@ def wholes(label: str, value: Any, least: int, most: float, what: str) -> Floats
         raise TypeError(
             f"{label}: expected an int or an array of ints, got {type(value).__name__} {value!r}"
         )
-    wrong = array[(array < least) | (array > most)]
-    if wrong.size:
-        raise ValueError(f"{label}: expected {what}, got {wrong.flat[0]}")
+    _refuse_first(label, array, (array < least) | (array > most), what)
     return array.astype(np.float64)
 
 
 def indices(label: str, value: Any, size: int, *, repeated: bool = False) -> Ints:
     """Numbers of configurations, 0..size - 1; none may occur twice unless `repeated`."""
-    array = np.asarray(value)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise TypeError(
-            f"{label}: expected a sequence of ints, got {array.dtype} of shape {array.shape}"
-        )
-    wrong = array[(array < 0) | (array >= size)]
-    if wrong.size:
-        raise ValueError(f"{label}: expected configurations in 0..{size - 1}, got {wrong[0]}")
+    array = np.asarray(value, dtype=None if np.size(value) else np.int64)
+    if array.ndim != 1:
+        raise TypeError(f"{label}: expected a sequence of ints, got one of shape {array.shape}")
+    what = f"configurations in 0..{size - 1}"
+    array = wholes(label, array, 0, size - 1, what).astype(np.int64)
     if not repeated and len(np.unique(array)) != len(array):
         raise ValueError(f"{label}: expected each configuration once, got {list(array)}")
-    return array.astype(np.int64)
+    return array
 
 
 def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bools:
@@ -157,12 +146,8 @@ def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bo
     Raises: ValueError: an observed error is infinite.
     """
     observed = np.ones(errors.shape, dtype=bool) if observed is None else observed
-    wrong = np.argwhere(np.isinf(errors) & observed)
-    if len(wrong):
-        raise ValueError(
-            f"{label}: expected errors that are finite or NaN (missing), got "
-            f"{_first(errors, wrong)}"
-        )
+    wanted = "errors that are finite or NaN (missing)"
+    _refuse_first(label, errors, np.isinf(errors) & observed, wanted)
     missing = int(np.isnan(errors[observed]).sum())
     if missing:
         warnings.warn(
@@ -186,8 +171,12 @@ def clip_range(label: str, clip: Any) -> tuple[float, float] | None:
     return low, high
 
 
-def _first(array: Floats, wrong: Ints) -> str:
-    """The first wrong element and its place."""
-    at = tuple(int(i) for i in wrong[0])
-    place = f"row {at[0]}, column {at[1]}" if len(at) == 2 else f"index {', '.join(map(str, at))}"
-    return f"{array[at]} at {place}" if at else f"{array[at]}"
+def _refuse_first(label: str, array: Any, wrong: Any, wanted: str, advice: str = "") -> None:
+    """Raises: ValueError: an element is wrong; the first and its place are named."""
+    places = np.argwhere(wrong)
+    if len(places):
+        at = tuple(map(int, places[0]))
+        names = ("row", "column") if len(at) == 2 else ("index",) * len(at)
+        place = ", ".join(f"{name} {i}" for name, i in zip(names, at, strict=True))
+        text = f"{array[at]} at {place}" if at else f"{array[at]}"
+        raise ValueError(f"{label}: expected {wanted}, got {text}{advice and '; '}{advice}")

@@ -266,26 +266,20 @@ class LossScaler(torch.amp.GradScaler):
                 "unscaled; call scale(loss).backward() before step"
             )
         skips_alone = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if (not skips_alone or _is_watched(optimizer)) and self._skips(optimizer, skips_alone):
-            return None
+        if not skips_alone or _is_watched(optimizer):
+            self._check_scale_growth_tracker("step")
+            state = self._per_optimizer_states[id(optimizer)]
+            if state["stage"] is OptState.READY:
+                check = self._check_inf_per_device if skips_alone else self.unscale_
+                check(optimizer)
+            flags = state["found_inf_per_device"].values()
+            if state["stage"] is not OptState.STEPPED and any(flag.item() for flag in flags):
+                state["stage"] = OptState.STEPPED
+                self._note(optimizer).look()
+                return None
         result = super().step(optimizer, *args, **kwargs)
         self._note(optimizer)
         return result
-
-    def _skips(self, optimizer: torch.optim.Optimizer, skips_alone: bool) -> bool:
-        """Whether a gradient is not finite; then the step is over."""
-        self._check_scale_growth_tracker("step")
-        state = self._per_optimizer_states[id(optimizer)]
-        if state["stage"] is OptState.STEPPED:
-            return False
-        if state["stage"] is OptState.READY:
-            check = self._check_inf_per_device if skips_alone else self.unscale_
-            check(optimizer)
-        if not any(flag.item() for flag in state["found_inf_per_device"].values()):
-            return False
-        state["stage"] = OptState.STEPPED
-        self._note(optimizer).look()
-        return True
 
     def _note(self, optimizer: torch.optim.Optimizer) -> _Step:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
