@@ -26,8 +26,7 @@ Record = dict[str, Any]
 class Run:
     """The records of one run.
 
-    header: type, kind, schema, config, accumulator, metric, environment, processes (count,
-        sharded).
+    header: type, kind, schema, config, accumulator, metric, environment, processes.
     epochs: in order, each with type, epoch, train_loss, test_loss, the workload's own figures
         (train_accuracy, test_accuracy), lr, skipped_steps, the figures of the run's callbacks, and
         seconds; a figure that is not finite is None.
@@ -115,15 +114,12 @@ def _digest(record: Record, other: bytes) -> str:
     return hashlib.sha256(json.dumps(record).encode() + other).hexdigest()
 
 
-def append_line(path: Path, line: str) -> None:
-    """Adds a line to `path` and flushes it."""
+def append_record(path: Path, record: Record) -> str:
+    """Adds the line of `record` to `path`, flushes it and returns it."""
+    line = line_of(record)
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
-
-
-def append_record(path: Path, record: Record) -> None:
-    """Adds the line of `record` to `path` and flushes it."""
-    append_line(path, line_of(record))
+    return line
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -146,14 +142,6 @@ def begins_with(path: Path, lines: Iterable[str]) -> bool:
 def write_records(path: Path, records: Iterable[Record]) -> None:
     """As `write_lines`, with the lines of `records`."""
     write_lines(path, map(line_of, records))
-
-
-def write_callback(
-    path: Path, lines: list[Record], config: RunConfig, processes: Processes
-) -> None:
-    """Writes a callback's own records; their header describes the run too."""
-    own = {**lines[0], "config": config.to_dict(), **machine(config, processes)}
-    write_records(path, [own, *lines[1:]])
 
 
 def read_records(path: Path) -> list[Record]:

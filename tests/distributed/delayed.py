@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.experiments.processes.replicas import share_buffers, spread
+from lpkernels.experiments.processes.replicas import share_buffers
 from lpkernels.experiments.processes.torchrun import Processes
+from tests.distributed.runs import spread
 
 STEPS = 4
 #: Each row has its own sums, whoever computes the other rows.
@@ -35,7 +36,7 @@ def batch(rank: int, step: int) -> Tensor:
 def stepped(processes: Processes) -> dict[str, Any]:
     """The outputs of steps that change no weight, and the scales after them."""
     model = network()
-    call = spread(model, processes, "cpu")
+    call = spread(model, processes)
     outputs = []
     lp.nn.calibrate(model, [batch(processes.rank, 9)], forward=lambda _, x: call(x))
     for step in range(STEPS):

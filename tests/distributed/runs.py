@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
+from lpkernels.experiments.processes.replicas import replicated, sharded
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -111,6 +113,11 @@ def noted(config: RunConfig, folder: Path, processes: Processes = ALONE) -> tupl
 
     trainer.fit(on_progress=note)
     return trainer, losses
+
+
+def spread(model: nn.Module, processes: Processes) -> nn.Module:
+    """The function that processes call for a step of a loop of one's own."""
+    return replicated(sharded(model, processes, "cpu"), processes)
 
 
 def data(config: RunConfig) -> Workload:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.experiments.processes.replicas import local, share_buffers, spread, whole
+from lpkernels.experiments.processes.replicas import local, share_buffers, whole
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
@@ -151,7 +151,7 @@ def buffers(processes: Processes) -> dict[str, Tensor]:
 def users_loop(processes: Processes, packs: bool) -> dict[str, Any]:
     """A converted model in a plain loop: loss, gradients, and how many tensors it kept packed."""
     model, x, labels = users_model(), *users_batch(processes.rank)
-    network = spread(model, processes, "cpu")
+    network = runs.spread(model, processes)
     kept: list[torch.dtype] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def users_batch(rank: int) -> tuple[Tensor, Tensor]:
 def running_ranges(processes: Processes) -> dict[str, Tensor]:
     """The outputs and the buffers of a running range after two steps in training under DDP."""
     model = ranged_model()
-    network = spread(model, processes, "cpu")
+    network = runs.spread(model, processes)
     outputs = [network(ranged_batch(processes.rank, step)).detach() for step in (0, 1)]
     return {**dict(model.named_buffers()), "outputs": torch.stack(outputs)}
 

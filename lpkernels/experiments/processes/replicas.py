@@ -17,26 +17,23 @@ from lpkernels.nn.scaling import KeptScales
 State = dict[str, Any]
 
 
-def spread(model: nn.Module, processes: Processes, device: str) -> nn.Module:
-    """The function to call for a training step; its backward leaves the mean of the processes'
-    gradients.
-
-    With one process this is the model itself. With shards the model's own parameters become
-    DTensors, so the optimizer is made after this.
-    """
-    return replicated(sharded(model, processes, device), processes)
-
-
 def sharded(model: nn.Module, processes: Processes, device: str) -> nn.Module:
-    """The model, whose parameters become DTensors where the processes hold shards of them."""
+    """The model, whose parameters become DTensors where the processes hold shards of them, so that
+    the optimizer is made after this: each child with parameters is gathered when it is called."""
     if processes.sharded:
-        return _sharded(model, processes.count, torch.device(device).type)
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = dist.init_device_mesh(torch.device(device).type, (processes.count,))
+        for child in model.children():
+            if any(True for _ in child.parameters()):
+                fully_shard(child, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     return model
 
 
 def replicated(model: nn.Module, processes: Processes) -> nn.Module:
-    """The function to call for a training step: the model, or its DDP wrapper where each process
-    holds all of it."""
+    """The function to call for a training step, whose backward leaves the mean of the processes'
+    gradients: the model, or its DDP wrapper where each process holds all of it."""
     if processes.count == 1 or processes.sharded:
         return model
     return nn.parallel.DistributedDataParallel(model)
@@ -59,44 +56,24 @@ def without_exchange(network: nn.Module) -> Iterator[None]:
         yield
 
 
-def _sharded(model: nn.Module, count: int, kind: str) -> nn.Module:
-    """Shards the model: each child with parameters is gathered when it is called, and kept as
-    shards otherwise."""
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = dist.init_device_mesh(kind, (count,))
-    for child in model.children():
-        if any(True for _ in child.parameters()):
-            fully_shard(child, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def whole(tensor: Tensor) -> Tensor:
+# A DTensor alone has these attributes; its type is not imported for runs of one process.
+def whole(tensor: Any) -> Tensor:
     """All: the tensor of which the processes hold shards; any other as it is."""
-    shards = _shards(tensor)
-    return tensor if shards is None else shards.full_tensor()
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def like(value: Tensor, parameter: Tensor) -> Tensor:
+def local(tensor: Any) -> Tensor:
+    """The part of a tensor that this process holds."""
+    return tensor.to_local() if hasattr(tensor, "full_tensor") else tensor
+
+
+def like(value: Tensor, parameter: Any) -> Tensor:
     """All: the whole tensor `value`, sharded as `parameter` is."""
-    shards = _shards(parameter)
-    if shards is None:
+    if not hasattr(parameter, "full_tensor"):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value, shards.device_mesh, shards.placements)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process holds."""
-    shards = _shards(tensor)
-    return tensor if shards is None else shards.to_local()
-
-
-def _shards(tensor: Tensor) -> Any:
-    """The tensor as the DTensor it is, None for any other."""
-    return tensor if hasattr(tensor, "full_tensor") else None
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
 
 
 def model_state(model: nn.Module) -> State:

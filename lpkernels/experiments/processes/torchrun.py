@@ -130,15 +130,12 @@ def joined(*, sharded: bool = False) -> Iterator[Processes]:
     Raises: ValueError: `sharded` without torchrun.
     """
     count = launched()
-    if count is None:
-        if sharded:
-            raise ValueError(
-                f"--fsdp spreads the weights over processes, but there is one; start them with "
-                f"torchrun: {_HOW} --fsdp"
-            )
-        yield ALONE
-        return
-    if count == 1 and not sharded:
+    if count is None and sharded:
+        raise ValueError(
+            f"--fsdp spreads the weights over processes, but there is one; start them with "
+            f"torchrun: {_HOW} --fsdp"
+        )
+    if count is None or (count == 1 and not sharded):
         yield ALONE
         return
     local = int(os.environ.get("LOCAL_RANK", "0"))

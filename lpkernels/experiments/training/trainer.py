@@ -372,16 +372,20 @@ class Trainer(Context):
         for callback in self.callbacks:
             record |= callback.record()
         record["seconds"] = round(done.seconds, 3)
-        path, line = self.folder / records.RECORDS, records.line_of(record)
-        self.processes.on_first(lambda: records.append_line(path, line))
-        self._lines.append(line)
+        path, on_first = self.folder / records.RECORDS, self.processes.on_first
+        self._lines.append(on_first(lambda: records.append_record(path, record)))
         for callback in self.callbacks:
             callback.after_epoch(record)
             for name, lines in callback.files().items():
-                write = partial(records.write_callback, self.folder / f"{name}.jsonl", lines)
-                self.processes.on_first(partial(write, self.config, self.processes))
+                on_first(partial(self._write_file, name, lines))
         self.position, self.tally = Position(epoch=done.epoch + 1), Tally()
         self.save()
+
+    def _write_file(self, name: str, lines: list[records.Record]) -> None:
+        """Writes a callback's own records; their header describes the run too."""
+        how = records.machine(self.config, self.processes)
+        header = {**lines[0], "config": self.config.to_dict(), **how}
+        records.write_records(self.folder / f"{name}.jsonl", [header, *lines[1:]])
 
     def _check(self, stop: InterruptRequest) -> None:
         if not self.processes.any(stop.requested):

@@ -49,23 +49,20 @@ class LayerErrors(Callback):
     def prepare(self, context: Context) -> None:
         if context.processes.sharded:
             raise ValueError("layer_errors: expected whole weights, got sharded ones (--fsdp)")
-        self._model, self._context = context.model, context
+        self._context = context
 
     def record(self) -> dict[str, Any]:
+        model = self._context.model
         layers = {
             name: module
-            for name, module in self._model.named_modules()
+            for name, module in model.named_modules()
             if isinstance(module, Linear) and not module.recipe.is_torch
         }
-        was_training = self._model.training
-        # In evaluation nothing of a layer's state changes.
-        self._model.eval()
-        try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self._context.seed)
-                errors, counts = self._measured(layers)
-        finally:
-            self._model.train(was_training)
+        # In evaluation nothing of a layer's state changes; every step trains again.
+        model.eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._context.seed)
+            errors, counts = self._measured(layers)
         figures = {f"dw_error_{name}": error for name, error in errors.items()}
         if errors:
             figures["dw_error"] = sum(errors.values()) / len(errors)
@@ -80,27 +77,25 @@ class LayerErrors(Callback):
         self, layers: dict[str, Linear]
     ) -> tuple[dict[str, float], dict[str, Counter[str]]]:
         """The error of each layer's gradient, and the counts of its operands."""
-        inputs: dict[str, Tensor] = {}
-        gradients: dict[str, Tensor] = {}
+        inputs: dict[nn.Module, Tensor] = {}
+        gradients: dict[nn.Module, Tensor] = {}
 
         def hook(layer: nn.Module, operands: tuple[Tensor, ...], output: Tensor) -> None:
-            name = names[layer]
-            inputs[name] = operands[0].detach().flatten(0, -2)
-            output.register_hook(lambda g: gradients.update({name: g.flatten(0, -2)}))
+            inputs[layer] = operands[0].detach().flatten(0, -2)
+            output.register_hook(lambda g: gradients.update({layer: g.flatten(0, -2)}))
 
-        names: dict[nn.Module, str] = {layer: name for name, layer in layers.items()}
         with ExitStack() as hooks:
-            for layer in names:
+            for layer in layers.values():
                 hooks.enter_context(layer.register_forward_hook(hook))
-            loss = self._context.loss(self._model, self._context.sample)
+            loss = self._context.loss(self._context.model, self._context.sample)
         weights = [layer.weight for layer in layers.values()]
         products = torch.autograd.grad(loss, weights) if weights else ()
         errors: dict[str, float] = {}
         counts: dict[str, Counter[str]] = {}
         for (name, layer), dw in zip(layers.items(), products, strict=True):
-            exact = gradients[name].double().t() @ inputs[name].double()
+            operands = (inputs[layer], layer.weight.detach(), gradients[layer])
+            exact = operands[2].double().t() @ operands[0].double()
             errors[name] = float((dw.double() - exact).norm() / exact.norm())
-            operands = (inputs[name], layer.weight.detach(), gradients[name])
             counts[name] = Counter()
             for role, x in zip(_ROLES, operands, strict=True):
                 counts[name].update(_losses(layer, role, x))
