@@ -153,11 +153,11 @@ def measure(
         values = sums if whole else matmul(a, b, acc, generator=seed, backend=backend)
         values = values.double()
         exact, energy = _exact(a, b)
-    kept = _ratio((values.square() - exact.square()).sum(1), energy.sum(1))
+    variance = _ratio((values.square() - exact.square()).sum(1), energy.sum(1))
     error = _ratio((values - exact).square().sum(1), energy.sum(1))
     return Measurement(
         str(acc), a.shape[1], values.numel(), product_bits(mantissa_bits(a), mantissa_bits(b)),
-        1 + kept[0], kept[1], *error, swamped, swamped_chunks, overflowed, sums.numel(),
+        1 + variance[0], variance[1], *error, swamped, swamped_chunks, overflowed, sums.numel(),
     )  # fmt: skip
 
 

@@ -225,9 +225,9 @@ def plan_text(rows: Sequence[PlanRow], uncovered: str = "") -> TextTable:
     table = [(*_HEAD, *(["notes"] if numbers else []))]
     for before, row in zip([None, *rows], rows, strict=False):
         block, *others = row.cells
-        shown = "" if before is not None and before.layer == row.layer else block
+        name = "" if before is not None and before.layer == row.layer else block
         notes = [" ".join(numbers[note] for note in row.notes)] if numbers else []
-        table.append((shown, *others, *notes))
+        table.append((name, *others, *notes))
     below = [
         f"{number}: {note}" + (f" ({counts[note]} rows)" if counts[note] > 1 else "")
         for note, number in numbers.items()

@@ -468,10 +468,10 @@ class Assignment(Tabular):
         missing, extra = model.keys() - self.tensors.keys(), self.tensors.keys() - model.keys()
         if missing or extra:
             lacking = {"it lacks ": missing, "the model lacks ": extra}
-            told = " and ".join(who + names_of(keys) for who, keys in lacking.items() if keys)
+            difference = " and ".join(who + names_of(keys) for who, keys in lacking.items() if keys)
             raise ValueError(
-                f"assignment: it is of another model: {told}; trace the model and demote its own "
-                "groups"
+                f"assignment: it is of another model: {difference}; trace the model and demote its "
+                "own groups"
             )
         weights = ("weight", "grad_weight")
         other = [
@@ -528,7 +528,7 @@ class Assignment(Tabular):
         schemas.check(values, path)
         try:
             rows = [(TensorSpec(*row[:5]), row[5]) for row in values["tensors"]]
-            loaded = cls(
+            assignment = cls(
                 regroup(tensor for tensor, _ in rows),
                 frozenset(tensor.key for tensor, is_low in rows if is_low),
                 tuple(values["low_groups"]),
@@ -538,8 +538,8 @@ class Assignment(Tabular):
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"{path}: a field is missing or of another type: {error}") from error
         if groups is not None:
-            loaded.check(groups)
-        return loaded
+            assignment.check(groups)
+        return assignment
 
     def _tensor(self, key: str) -> TensorSpec:
         if key not in self.tensors:

@@ -196,23 +196,23 @@ class Keeper:
         place."""
         where = StorageWeakRef(result.untyped_storage())
         for reference in self._pending:
-            kept = reference()
-            if kept is None or kept.value is None or not kept.is_in(where):
+            saved = reference()
+            if saved is None or saved.value is None or not saved.is_in(where):
                 continue
-            if kept.value.shape == y.shape:
-                kept.become(self._kept(y.detach()))
+            if saved.value.shape == y.shape:
+                saved.become(self._saved(y.detach()))
             elif result.stride() == y.stride():
-                kept.become(self._kept(kept.place_in(y.detach())))
+                saved.become(self._saved(saved.place_in(y.detach())))
 
     def _keep(self, x: Tensor) -> SavedTensor:
         if StorageWeakRef(x.untyped_storage()) in self.resident:
             return SavedTensor(x)
-        kept = self._kept(x)
-        if kept.value is not None:
-            self._pending.append(weakref.ref(kept))
-        return kept
+        saved = self._saved(x)
+        if saved.value is not None:
+            self._pending.append(weakref.ref(saved))
+        return saved
 
-    def _kept(self, x: Tensor) -> SavedTensor:
+    def _saved(self, x: Tensor) -> SavedTensor:
         version, codes = self._stored.get(StorageWeakRef(x.untyped_storage()), (-1, None))
         if codes is not None and version == x._version:
             if codes.make(x):

@@ -390,7 +390,7 @@ def _kept(op: Op, input_has_gradient: bool) -> Iterator[str]:
         if name in BY_THEIR_RESULT:
             yield key_of(op.name, "activation")
             return
-    yield from (key_of(each, "activation") for each in op.inputs)
+    yield from (key_of(name, "activation") for name in op.inputs)
     # A matrix product reads its weight for the gradient of its input, if that has one.
     if not op.is_gemm or name.startswith("conv") or input_has_gradient:
         yield from (key_of(p, "weight") for p in op.full_params if not p.endswith("bias"))

@@ -430,8 +430,8 @@ class Assigned(Stateful):
         self._read_counts = self._table.take_counts()
         if not counts:
             return ()
-        last = counts.get(self._loss_key)
-        if last is not None and last.nonfinite:
+        loss = counts.get(self._loss_key)
+        if loss is not None and loss.nonfinite:
             counts = {}
         tensors = self.assignment.tensors
         overflow = {k: c.overflow_ratio for k, c in counts.items() if tensors[k].kind in FORWARD}
@@ -490,7 +490,7 @@ class Assigned(Stateful):
         if not is_output:
             self.assignment.check(groups, batch=not self._plans)
             self._loss_key = self._loss_key or key_of(plan.steps[-1].name, "activation")
-        keys = {tensor.key for each in groups for tensor in each.tensors}
+        keys = {tensor.key for home in groups for tensor in home.tensors}
         unknown = keys - self._table.rows.keys()
         if unknown:
             raise ValueError(
@@ -505,7 +505,7 @@ def _kind_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         return (value.shape, value.dtype)
     if isinstance(value, Mapping):
-        return tuple((key, _kind_of(each)) for key, each in value.items())
+        return tuple((key, _kind_of(field)) for key, field in value.items())
     if isinstance(value, list | tuple):
-        return tuple(_kind_of(each) for each in value)
+        return tuple(_kind_of(item) for item in value)
     return repr(value) if isinstance(value, bool | int | float | str) else type(value)

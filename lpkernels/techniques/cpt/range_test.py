@@ -321,9 +321,9 @@ def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
         for level, s, d in zip(result.trace, shares, [*spreads, 0.0], strict=True)
     )
 
-    def sure(wanted: float) -> int:
+    def sure(least_share: float) -> int:
         """The first candidate from which on all surely have this share, as the last one does."""
-        return 1 + max((i for i, (low, _) in enumerate(ends) if low < wanted), default=-1)
+        return 1 + max((i for i, (low, _) in enumerate(ends) if low < least_share), default=-1)
 
     least = next(i for i, (_, high) in enumerate(ends) if high >= share)
     lowest = next(i for i, level in enumerate(trace) if level.passed)

@@ -105,15 +105,15 @@ def find_targets(label: str, targets: Targets) -> dict[str, Any]:
 def attributes_kept(things: Iterable[Any]) -> Iterator[None]:
     """At its end, after an error too, objects have the attributes that they had at its start, and
     modules their buffers, with their values, and their submodules."""
-    kept = []
+    backups = []
     for attributes in (vars(thing) for thing in things if hasattr(thing, "__dict__")):
         tables = [attributes.get(name, {}) for name in ("_buffers", "_modules")]
         values = [(x, x.clone()) for x in tables[0].values() if not (x is None or is_lazy(x))]
-        kept.append(([(table, dict(table)) for table in (attributes, *tables)], values))
+        backups.append(([(table, dict(table)) for table in (attributes, *tables)], values))
     try:
         yield
     finally:
-        for before, values in kept:
+        for before, values in backups:
             for table, entries in before:
                 table.clear()
                 table.update(entries)
@@ -198,9 +198,9 @@ class PrecisionSetter(Stateful):
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
             bits = {track: n for track, n in precision._asdict().items() if n is not None}
             kind = getattr(target, "__name__", type(target).__name__)
-            shown = f"target {name!r} ({kind})" if name else f"target {kind}"
+            label = f"target {name!r} ({kind})" if name else f"target {kind}"
             raise ValueError(
-                f"{type(self).__name__}: {shown} does not take {bits} bits: {error}"
+                f"{type(self).__name__}: {label} does not take {bits} bits: {error}"
             ) from error
 
     def _set(self) -> None:

@@ -116,17 +116,18 @@ def cold_start(
         take(index)
     while True:
         cells, values = np.array(indices, dtype=np.int64), np.array(errors)
-        seen = ~np.isnan(values)
+        has_error = ~np.isnan(values)
+        points, heights = cells[has_error], values[has_error]
         # A step has a seed of its own, because else one draw could be lucky all the way.
-        predicted, simulated = _simulate(grid, cells[seen], values[seen], draws, seed + len(cells))
+        predicted, simulated = _simulate(grid, points, heights, draws, seed + len(cells))
         bands = band(m, predicted, simulated, level, "cold_start")
         others = np.setdiff1d(np.arange(size), cells)
         low = bands.error_low[others]
-        hopeful = others[low < step_function(m[cells[seen]], values[seen], m[others])]
+        hopeful = others[low < step_function(m[points], heights, m[others])]
         if not len(hopeful) or len(cells) >= n:
             ended = "count" if len(hopeful) else "bands" if len(others) else "all"
             return ColdStart(cells, values, predicted, bands, ended)
-        gain = expected_gain(m[hopeful], simulated[:, hopeful], m[cells[seen]], values[seen])
+        gain = expected_gain(m[hopeful], simulated[:, hopeful], m[points], heights)
         take(int(hopeful[gain.argmax()]))
 
 

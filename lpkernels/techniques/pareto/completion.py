@@ -91,9 +91,9 @@ def complete(
         z = checks.finite("complete: start", start, errors.shape)
         z -= observed * (z - errors)
     left, right = _factors(z, rank, lam)
-    seen, change, count = observed.astype(np.float64), np.inf, 0
+    weights, change, count = observed.astype(np.float64), np.inf, 0
     while change > tolerance and count < steps:
-        left, right, change = _step(seen, errors, lam, left, right)
+        left, right, change = _step(weights, errors, lam, left, right)
         count += 1
     values = left @ right.T
     if bounds is not None:
@@ -159,18 +159,18 @@ def _factors(z: Floats, rank: int, less: float) -> tuple[Floats, Floats]:
 
 
 def _step(
-    seen: Floats, x: Floats, lam: float, left: Floats, right: Floats
+    weights: Floats, x: Floats, lam: float, left: Floats, right: Floats
 ) -> tuple[Floats, Floats, float]:
     """The next factors, and how far their product moved, relative to its norm.
 
     The rows of left minimise 1/2 sum_j (left_i . right_j - x_ij)^2 + lam / 2 |left_i|^2 over the
-    observed entries, where `seen` is 1: one small linear system for each; then right's. At the
+    observed entries, whose weight is 1: one small linear system for each; then right's. At the
     minimum |left|^2 + |right|^2 is twice the nuclear norm of the product (Srebro, Rennie, Jaakkola
     2004).
     """
     rank = left.shape[1]
-    next_left = _fit(seen, x, lam, right)
-    next_right = _fit(seen.T, x.T, lam, next_left)
+    next_left = _fit(weights, x, lam, right)
+    next_right = _fit(weights.T, x.T, lam, next_left)
     # One QR of both products at once: its leading part is that of the new product, and their
     # difference is taken without forming them.
     q, r = np.linalg.qr(np.hstack([next_left, left]))
@@ -184,12 +184,12 @@ def _step(
     return q @ (a[:, :rank] * half), p @ (b[:rank].T * half), change
 
 
-def _fit(seen: Floats, x: Floats, lam: float, fixed: Floats) -> Floats:
+def _fit(weights: Floats, x: Floats, lam: float, fixed: Floats) -> Floats:
     rank = fixed.shape[1]
     # Every pair of directions is taken once: the systems are symmetric.
     first, second = np.triu_indices(rank)
-    system = np.empty((len(seen), rank, rank))
-    pairs = seen @ (fixed[:, first] * fixed[:, second])
+    system = np.empty((len(weights), rank, rank))
+    pairs = weights @ (fixed[:, first] * fixed[:, second])
     system[:, first, second] = system[:, second, first] = pairs
     sides = (x @ fixed)[..., None]
     if lam == 0:

@@ -496,7 +496,7 @@ def _others(
         return rows
     # The smallest draw of every row and of every column is kept whatever the share.
     draw = np.where(measured, generator.random(rows.shape), np.inf)
-    kept = draw < observed
-    kept[np.arange(len(draw)), draw.argmin(axis=1)] = True
-    kept[draw.argmin(axis=0), np.arange(draw.shape[1])] = True
-    return np.where(kept, rows, np.nan)
+    drawn = draw < observed
+    drawn[np.arange(len(draw)), draw.argmin(axis=1)] = True
+    drawn[draw.argmin(axis=0), np.arange(draw.shape[1])] = True
+    return np.where(drawn, rows, np.nan)

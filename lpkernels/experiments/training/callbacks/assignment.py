@@ -181,11 +181,11 @@ class UnderAssignment(Callback):
         sample = context.sample
         try:
             self._losses = output_loss(context.workload, sample)
-            made = self._rule(trace(context.model, self._mean, (sample[0], sample)))
+            assignment = self._rule(trace(context.model, self._mean, (sample[0], sample)))
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self._option}: {error}") from error
-        promote, fan_out = self._promote, self._fan_out
-        self.assigned = assign(context.model, self._mean, made, promote=promote, fan_out=fan_out)
+        options: Any = {"promote": self._promote, "fan_out": self._fan_out}
+        self.assigned = assign(context.model, self._mean, assignment, **options)
         # A resumed run may begin with a shorter batch than the one it is made of.
         self.assigned.check_batch(sample[0], sample)
 
@@ -236,5 +236,5 @@ class AssignedTraining(UnderAssignment):
     def files(self) -> dict[str, list[dict[str, Any]]]:
         """promotions.jsonl: which tensor was promoted, when, and at which overflow ratio."""
         header = {**schemas.header("promotions"), "assignment": str(self.request)}
-        events = [{"type": "promotion", **each._asdict()} for each in self.assigned.promotions]
+        events = [{"type": "promotion", **event._asdict()} for event in self.assigned.promotions]
         return {"promotions": [header, *events]}
