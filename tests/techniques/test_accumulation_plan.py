@@ -20,7 +20,6 @@ from lpkernels.techniques.accumulation import (
 )
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.nn.policy_models import Attention
 from tests.support.autograd import Computes
 from tests.support.techniques import grad, linear_rows, mean_square
@@ -58,19 +57,29 @@ def test_zeros_ranges_and_growth_are_measured():
     assert (wgrad.length, wgrad.exponents) == (4, (0, 2))
 
 
-@each("name, bits", [("te_current", 7), ("int8_training", 13), ("nvfp4", 11)])
+@pytest.mark.parametrize("name, bits", [("te_current", 7), ("int8_training", 13), ("nvfp4", 11)])
 def test_scales_of_rows_and_tensors_are_in_no_sum(name: str, bits: int):
+    """The operands of each product lie with the dimension that it sums last."""
+
     def summed(x: Tensor, quantizer: lp.Quantizer) -> Tensor:
         parts = lp.scaled(x, replace(quantizer.fmt, axis=-1))
         blocks = parts.scale.repeat_interleave(16, -1) if name == "nvfp4" else 1
         return (parts.values * blocks).abs()
 
-    x, w, recipe = torch.randn(32, 64), torch.randn(8, 64), lp.recipe(name)
-    row = linear_rows(x, w, operand=name)[0]
-    largest = (summed(x, recipe.input) @ summed(w, recipe.weight).T).max().item()
-    assert row.exponents[1] == math.floor(math.log2(largest))
+    recipe, layer = lp.recipe(name), nn.Linear(64, 48, bias=False)
+    x, w, g = grad(32, 64), layer.weight, torch.randn(32, 48)
+    rows = plan(layer, x, loss=lambda y: (y * g).sum(), operand=name).rows
+    q = recipe.input, recipe.weight, recipe.grad_output
+    largest = {
+        "fprop": summed(x, q[0]) @ summed(w, q[1]).T,
+        "dgrad": summed(g, q[2]) @ summed(w.T, q[1]).T,
+        "wgrad": summed(x.T, q[0]) @ summed(g.T, q[2]).T,
+    }
+    tops = {gemm: math.floor(math.log2(sums.max().item())) for gemm, sums in largest.items()}
+    assert {row.gemm: row.exponents[1] for row in rows} == tops
+    assert rows[0].product_bits == bits
     shapes = linear_rows(x.to("meta"), w.to("meta"), operand=name)[0]
-    assert row.product_bits == shapes.product_bits == bits
+    assert shapes.product_bits == bits
 
 
 def small_net() -> nn.Sequential:
@@ -228,7 +237,7 @@ WIDTHS: list[tuple[dict[str, Any], str, int, int]] = [
 ]
 
 
-@each("options, metric, margin, of_1024", WIDTHS)
+@pytest.mark.parametrize("options, metric, margin, of_1024", WIDTHS)
 def test_rows_are_as_wide_as_the_metric_and_the_margin_say(
     options: dict[str, Any], metric: str, margin: int, of_1024: int
 ):
@@ -242,7 +251,7 @@ def test_rows_are_as_wide_as_the_metric_and_the_margin_say(
         assert row.man_bits == of_1024
 
 
-@each("options, metric, margin, of_1024", WIDTHS)
+@pytest.mark.parametrize("options, metric, margin, of_1024", WIDTHS)
 def test_the_best_chunk_needs_the_fewest_bits(
     options: dict[str, Any], metric: str, margin: int, of_1024: int
 ):

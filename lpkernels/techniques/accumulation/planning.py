@@ -281,8 +281,7 @@ def plan(
         loss: from the model's output to a scalar; scale it here if gradients underflow.
         operand: format, Quantizer or its text of input, weight and grad_output; or a Recipe (or its
             name) whose three quantizers are taken. The exponents are of the values that a sum
-            adds: scales of rows and of whole tensors multiply its result. Blocks along "k" lie
-            along the last dimension here, so that zeros and exponents in wgrad are estimates.
+            adds: scales of rows and of whole tensors multiply its result.
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one of the least error.

@@ -26,8 +26,9 @@ from lpkernels.techniques.accumulation.measuring import mantissa_bits, product_b
 
 _NATIVE = Sum(NATIVE)
 GEMMS = ("fprop", "dgrad", "wgrad")
-# The operands of fprop, dgrad and wgrad.
+# The operands of fprop, dgrad and wgrad, and the dimension of each that a matrix product sums.
 _ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
+_SUMMED = ((-1, -2), (-1, -1), (-2, -2))
 # The exponent of a small output is taken from so many outputs; this share of them, the outputs of
 # the smallest products, may be smaller than what the format resolves.
 _SAMPLE = 1 << 16
@@ -206,8 +207,7 @@ class Products(Visitor):
             self.modules[layer] = module
         for gemm in GEMMS:
             self.statistics.setdefault((layer, gemm), [])
-        x, w = self._rounded(product.x, "input", layer), self._rounded(product.w, "weight", layer)
-        self._add(product, 0, x, w, geometry.fprop)
+        self._add(product, 0, product.x, product.w, geometry.fprop)
         if any(needs):
             self._products[call] = product
             self.waiting.add(layer)
@@ -216,15 +216,9 @@ class Products(Visitor):
         if of != "result" or call not in self._products:
             return
         product = self._products.pop(call)
-        layer, geometry = product.layer, product.geometry
-        self.waiting.discard(layer)
+        geometry, x, w = product.geometry, product.x, product.w
+        self.waiting.discard(product.layer)
         g = gradient.reshape(product.y_shape)
-        x, w = self._rounded(product.x, "input", layer), self._rounded(product.w, "weight", layer)
-        if not g.is_meta:
-            nonzero = int(g.count_nonzero())
-            g = self._rounded(g, "grad_output", layer)
-            lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
-            self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
         if product.needs_x:
             self._add(product, 1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
         if product.needs_w:
@@ -246,25 +240,30 @@ class Products(Visitor):
             statistics = Statistics(product_bits(*bits), max(bits))
         else:
             with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
+                operands = zip((left, right), _ROLES[gemm], _SUMMED[gemm], strict=True)
+                left, right = (self._rounded(product.layer, *operand) for operand in operands)
                 statistics = _statistics(left, right, combine)
         if length:
             self.statistics[product.layer, GEMMS[gemm]].append((length, statistics))
 
-    def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
-        if x.is_meta:
-            return x
+    def _rounded(self, layer: str, x: Tensor, role: str, axis: int) -> Tensor:
+        """x as the sums along this dimension add it."""
         quantizer = getattr(self._quantizers, role)
         if not torch.isfinite(x).all():
             raise ValueError(
                 f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
             )
-        result = x.float() if quantizer is None else _summed(x, quantizer)
+        result = x.float() if quantizer is None else _summed(x, quantizer, axis)
         if not torch.isfinite(result).all():
             raise ValueError(
                 f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "
                 f"overflows in {quantizer}; scale it, or use a format that saturates or has a "
                 "larger range"
             )
+        if role == "grad_output":
+            nonzero = int(x.count_nonzero())
+            lost = 1 - int(result.count_nonzero()) / nonzero if nonzero else 0.0
+            self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
         return result
 
     def _layer_of(self, call: Call) -> tuple[bool, str]:
@@ -348,14 +347,14 @@ _READINGS: dict[str, Callable[[Tensor, Tensor, Mapping[str, Any], Tensor], Readi
 }
 
 
-def _summed(x: Tensor, quantizer: Quantizer) -> Tensor:
-    """x as sums add it: rounded, and without the scales of rows and of the whole tensor, which
-    multiply results."""
+def _summed(x: Tensor, quantizer: Quantizer, axis: int) -> Tensor:
+    """x as sums along this dimension add it: rounded, and without the scales of rows and of the
+    whole tensor, which multiply results."""
     fmt = quantizer.fmt
     if not isinstance(fmt, BlockFormat):
         return quantize(x, quantizer).float()
     if fmt.axis == "k":
-        fmt = replace(fmt, axis=-1)
+        fmt = replace(fmt, axis=axis)
     codes = scaled(x, replace(quantizer, fmt=fmt))
     one = torch.ones_like(codes.tensor_scale)
     scale = torch.ones_like(codes.scale) if fmt.block_size in ("row", "tensor") else codes.scale
