@@ -19,7 +19,6 @@ from lpkernels.techniques.accumulation import (
     nmse,
     vrr,
 )
-from tests.loops import each, rows
 from tests.support.refusals import refused
 
 # Bits for 2^6, 2^7, ..., 2^24 products of 5 bits: in one sum, and in chunks of 64 by "level" and by
@@ -43,8 +42,7 @@ def full_loss(m_acc: int, m_p: int, n: int) -> float:
     return (gone / ((swamped.sum() + partly.sum() + never) * n)).item()
 
 
-@rows(
-    "m_p, n, losses",
+@pytest.mark.parametrize("m_p, n, losses", [
     # These are 1 - VRR by m_acc; every step of the sum is added in float64, to seven digits.
     (5, 64, {3: 2.470859e-1, 4: 3.505378e-2, 5: 7.806770e-3}),
     (5, 256, {5: 4.016289e-2, 6: 3.949509e-3}), (5, 1024, {6: 5.470953e-2, 7: 1.999151e-3}),
@@ -54,7 +52,7 @@ def full_loss(m_acc: int, m_p: int, n: int) -> float:
     (5, 2**20, {12: 4.615698e-4, 14: 4.127184e-6, 15: 1.971426e-6}),
     (2, 1024, {7: 3.485515e-3}), (3, 1024, {7: 2.051428e-3}), (7, 1024, {7: 2.159985e-3}),
     (9, 4096, {9: 2.757962e-4}), (7, 65536, {10: 3.731975e-4}), (20, 65536, {12: 1.755256e-5}),
-)  # fmt: skip
+])  # fmt: skip
 def test_losses_are_those_of_the_full_sum(m_p: int, n: int, losses: dict[int, float]):
     for m_acc, loss in losses.items():
         kept, got = vrr(m_acc, m_p, n)
@@ -63,7 +61,7 @@ def test_losses_are_those_of_the_full_sum(m_p: int, n: int, losses: dict[int, fl
         assert kept == 1 - got
 
 
-@each("n", [17, 1000, 5000, 2**16 + 7, 2**18])
+@pytest.mark.parametrize("n", [17, 1000, 5000, 2**16 + 7, 2**18])
 def test_the_integral_is_the_full_sum(n: int):
     m_acc = np.arange(2, 19)
     fast = vrr(m_acc, 5, n)[1]
@@ -86,13 +84,12 @@ def test_minimum_bits():
 SCALARS = {"m_acc": 8, "m_p": 5, "n": 4096, "chunk": 64, "nzr": 1.0}
 
 
-@rows(
-    "function, kind, names",
+@pytest.mark.parametrize("function, kind, names", [
     (min_mantissa_bits, int, ["n", "m_p", "chunk", "nzr"]),
     (lambda **given: vrr(**given)[0], float, ["m_acc", "m_p", "n", "nzr"]),
     (lambda **given: vrr(**given)[1], float, ["m_acc", "m_p", "n", "nzr"]),
     (nmse, float, ["m_acc", "n", "chunk", "nzr"]),
-)
+])  # fmt: skip
 def test_one_array_makes_an_array_of_the_result(function, kind: type, names: list[str]):
     plain = {name: SCALARS[name] for name in names}
     value = function(**plain)
@@ -124,7 +121,9 @@ def test_a_share_of_zero_products_shortens_the_sum():
 # 150 products come in chunks of 48, and the last chunk has 6. With m_acc bits both levels lose 192
 # (l1 + l2 - l1 l2): l1 is the loss of 48 products of 5 bits, and l2 the loss of 4 sums of 5 +
 # floor(log2 48) bits.
-@each("cutoff, bits", [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)])
+@pytest.mark.parametrize(
+    "cutoff, bits", [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)]
+)
 def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int):
     found = min_mantissa_bits(150, 5, chunk=48, criterion="total", cutoff=math.exp(cutoff))
     assert found == bits
@@ -239,7 +238,7 @@ ACCUMULATORS = [f"e4m3:{mode}" for mode in ROUNDINGS] + [
 ]  # fmt: skip
 
 
-@each("name", ACCUMULATORS)
+@pytest.mark.parametrize("name", ACCUMULATORS)
 def test_events_are_those_of_exact_sums(name: str):
     acc = lp.accumulator(name)
     a, b = operands(3, 23, 2)
@@ -284,7 +283,9 @@ def test_infinite_sums_have_no_variance_and_swamped_chunks_are_counted_apart():
     assert got.swamped_chunks is not None and 0 < got.swamped_chunks < 1
 
 
-@each("name", ["e5m3:order=pairwise", "e5m3:order=compensated", "e5m3:block=2:aligned_bits=4"])
+@pytest.mark.parametrize(
+    "name", ["e5m3:order=pairwise", "e5m3:order=compensated", "e5m3:block=2:aligned_bits=4"]
+)
 def test_additions_in_another_order_are_not_counted(name: str):
     a, b = operands(6, 40, 5)
     with pytest.raises(NotImplementedError, match=f"measure: {name} does not add one product"):
@@ -327,15 +328,14 @@ def test_the_knee_is_where_the_theory_puts_it():
 NEAREST, CUT = "nearest_even", "aligned_truncation"
 
 
-@rows(
-    "rounding, chunk, block, man_bits, log_n, low, high",
+@pytest.mark.parametrize("rounding, chunk, block, man_bits, log_n, low, high", [
     # 4 <= x = 2^m / sqrt n <= 8
     *((NEAREST, None, None, *sizes, 0.85, 1.15) for sizes in ((6, 8), (7, 10), (8, 10), (9, 12))),
     (NEAREST, 64, None, 6, 13, 0.85, 1.15),
     *((CUT, None, block, m, 12, 0.8, 1.15) for block in (1, 32) for m in (7, 8)),
     (CUT, 64, None, 6, 12, 0.9, 1.1),
     ("stochastic", None, None, 5, 10, 0.6, 1.1),
-)
+])  # fmt: skip
 def test_the_error_follows_the_law(rounding, chunk, block, man_bits, log_n, low, high):
     options = {} if block is None else {"block": block}
     acc = accumulator_of(lp.FloatFormat(8, man_bits), rounding, chunk=chunk, **options)

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +15,6 @@ import lpkernels as lp
 from lpkernels.experiments.workloads.bundled import workload
 from lpkernels.techniques.accumulation import min_mantissa_bits, plan
 from lpkernels.techniques.accumulation.planning import PlanRow
-from tests.loops import each
 from tests.nn.observed import of_weight
 from tests.support.autograd import Computes, OwnBackward
 from tests.support.refusals import refuses
@@ -48,7 +48,7 @@ CONVOLUTIONS = [
 ]
 
 
-@each("layer, sample, expected", CONVOLUTIONS)
+@pytest.mark.parametrize("layer, sample, expected", CONVOLUTIONS)
 def test_lengths_of_convolutions(layer: nn.Module, sample: tuple[int, ...], expected: list[int]):
     found = plan(layer, grad(*sample), loss=mean_square, operand="e5m2").rows
     assert [row.length for row in found] == expected
@@ -85,7 +85,7 @@ COMPOSITES = [
 ]
 
 
-@each("model, shapes", COMPOSITES)
+@pytest.mark.parametrize("model, shapes", COMPOSITES)
 def test_composite_layers_have_all_three_products(model: nn.Module, shapes: list):
     inputs = {shape: grad(*shape) for shape in shapes}
     sample = tuple(inputs[shape] for shape in shapes)
@@ -301,7 +301,7 @@ FORMATS = {
 }  # fmt: skip
 
 
-@each("name", FORMATS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_products_have_the_mantissas_of_their_formats(name: str):
     """As products of values, each exact in so many bits, one row of the format with all of them."""
     fmt = lp.parse_format(name)

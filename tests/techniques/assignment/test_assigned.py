@@ -13,7 +13,6 @@ from lpkernels.techniques.assignment import Assigned, Promoter, assign
 from lpkernels.techniques.assignment.rounding import Count
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.autograd import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment import runs
@@ -97,7 +96,7 @@ def test_gradients_never_promote_and_skip_the_step():
         assert_bit_equal(p, old)
 
 
-@each("pack", [True, False])
+@pytest.mark.parametrize("pack", [True, False])
 def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
     model, (x, target) = seeded_chain()
     x[0, 0, 0, 0] = torch.nan

@@ -34,7 +34,6 @@ from torch.nn.functional import cross_entropy
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Op, assign, demote, group, trace
 from lpkernels.techniques.loss_scaling import LossScaler
-from tests.loops import each
 
 GOLDEN = Path(__file__).parent / "golden"
 NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
@@ -63,7 +62,7 @@ def results(name: str) -> dict[str, Any]:
     }
 
 
-@each("name", NETWORKS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_assignments_are_the_golden_ones(name: str) -> None:
     assert results(name) == json.loads((GOLDEN / f"{name}.json").read_text())
     ops, groups = traced(name), group(traced(name))
@@ -77,7 +76,7 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
     assert demote(groups, 1.0).bits == 8 * parameters + 16 * elements
 
 
-@each("name", RELEASED["groups"])
+@pytest.mark.parametrize("name", RELEASED["groups"])
 def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -> None:
     batch = torch.zeros(2, 3, 8, 8), torch.arange(2)
     sizes = [each.numel for each in group(trace(lees(name, 8, 10), cross_entropy, batch))]

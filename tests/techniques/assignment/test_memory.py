@@ -14,7 +14,6 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, Op, assign, demote, group, trace
 from lpkernels.techniques.assignment import kept_memory as kept
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.support.autograd import Computes
 from tests.techniques.assignment.networks import chain, chain_batch, chain_model, demoted
 from tests.techniques.assignment.runs import assigned_of, chained, gradients, same
@@ -60,7 +59,8 @@ PACKED: dict[str, Any] = {
 }  # fmt: skip
 
 
-@each("converted, name", [False, True], PACKED)
+@pytest.mark.parametrize("name", PACKED)
+@pytest.mark.parametrize("converted", [False, True])
 def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> None:
     torch.manual_seed(6)
     model, batch = PACKED[name]()
@@ -106,7 +106,7 @@ def test_memory_is_given_back_with_the_graph():
     assert assigned.memory().bytes == 0
 
 
-@each("low", ["affine8", "fp32", "fp8_e4m3", "fixed8_f4"])
+@pytest.mark.parametrize("low", ["affine8", "fp32", "fp8_e4m3", "fixed8_f4"])
 def test_formats_of_all_kinds_are_kept(low: str) -> None:
     formats = Formats(activation=("fp32", low)) if low != "fp32" else Formats.same("fp32")
     torch.manual_seed(6)
@@ -165,7 +165,7 @@ KEPT: dict[str, Any] = {
 }
 
 
-@each("name", KEPT)
+@pytest.mark.parametrize("name", KEPT)
 def test_it_is_the_codes_that_a_step_keeps(name: str):
     torch.manual_seed(0)
     model, batch = KEPT[name]()

@@ -13,18 +13,18 @@ import lpkernels as lp
 from lpkernels.techniques.assignment import Formats, Pins, Promoter, assign, group, trace, uniform
 from lpkernels.techniques.assignment.tracing import Trace, trace_calls
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.autograd import Computes
 from tests.support.techniques import audit
 from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import chain_batch, chain_model, demoted, seeded_chain
 from tests.techniques.assignment.runs import assigned_of, gradients, same
 
-PACKED = each("pack", [True, False])
+PACKED = pytest.mark.parametrize("pack", [True, False])
 
 
 @PACKED
-@each("ratio, scale", [0.0, 0.6, 1.0], [2.0**10, 2.0**16, 2.0**20])
+@pytest.mark.parametrize("scale", [2.0**10, 2.0**16, 2.0**20])
+@pytest.mark.parametrize("ratio", [0.0, 0.6, 1.0])
 def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool, scale: float):
     model = seeded_chain()[0]
     torch.manual_seed(1)
@@ -74,7 +74,7 @@ def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[st
 
 
 @PACKED
-@each("fan_out", ["sum", "branches"])
+@pytest.mark.parametrize("fan_out", ["sum", "branches"])
 def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     torch.manual_seed(2)
     layers = {n: nn.Linear(6, 6, bias=False) for n in ("first", "second", "third")}
@@ -141,13 +141,12 @@ def test_high_precision_of_float32_is_plain_training():
 WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
 
 
-@each("target", ["classes", "shares"])
-@rows(
-    "options",
+@pytest.mark.parametrize("target", ["classes", "shares"])
+@pytest.mark.parametrize("options", [
     {}, {"reduction": "sum"}, {"weight": WEIGHTS}, {"ignore_index": 1}, {"label_smoothing": 0.1},
     {"label_smoothing": 0.1, "weight": WEIGHTS}, {"label_smoothing": 0.2, "ignore_index": 2},
     {"label_smoothing": 0.2, "reduction": "sum"},
-)  # fmt: skip
+])  # fmt: skip
 def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) -> None:
     torch.manual_seed(2)
     model, x, labels = nn.Linear(6, 3), torch.randn(5, 6), torch.arange(5) % 3
@@ -187,7 +186,7 @@ Loss = Callable[[Any, Tensor], Tensor]
 #: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
 #: smaller by the number of examples.
 LARGE = 2.0**20
-FAN_OUT = each("fan_out", ["sum", "branches"])
+FAN_OUT = pytest.mark.parametrize("fan_out", ["sum", "branches"])
 
 
 def batch_of(examples: int = 32) -> tuple[Tensor, Tensor]:
@@ -241,7 +240,7 @@ CHANGING: dict[str, tuple[Loss, str]] = {
 LOSSES = PASSING | CHANGING
 
 
-@each("name", LOSSES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_which_gradients_are_the_loss_s_own(name: str) -> None:
     loss, ops = LOSSES[name]
     plan = trace_calls(network(), loss, batch_of(), grad=True)
@@ -249,7 +248,10 @@ def test_which_gradients_are_the_loss_s_own(name: str) -> None:
 
 
 @FAN_OUT
-@each("formats, name", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))], LOSSES)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))]
+)
 def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: Formats, fan_out: Any):
     loss, model, batch = LOSSES[name][0], network(), batch_of()
     made = uniform(trace(model, loss, batch), formats=formats)
@@ -267,7 +269,7 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: For
 
 
 @FAN_OUT
-@each("name", PASSING)
+@pytest.mark.parametrize("name", PASSING)
 def test_a_scale_beyond_the_format_trains(name: str, fan_out: Any) -> None:
     loss, model, batch = PASSING[name][0], network(), batch_of()
     assigned = assigned_of(model, batch, 1.0, loss, promote=None, fan_out=fan_out)
@@ -337,7 +339,9 @@ NETWORKS: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:trace. held in high precision")
-@each("fan_out, converted, name", ["sum", "branches"], [False, True], NETWORKS)
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("converted", [False, True])
+@pytest.mark.parametrize("fan_out", ["sum", "branches"])
 def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> None:
     torch.manual_seed(4)
     model, batch = NETWORKS[name]()

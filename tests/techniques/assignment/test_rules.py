@@ -29,7 +29,6 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.assignment.graph import Group
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -38,8 +37,7 @@ CHAIN = chain(loss_numel=4)
 GROUPS = group(CHAIN)
 
 
-@rows(
-    "ratio, order, low, reached, bits, bit_ratio",
+@pytest.mark.parametrize("ratio, order, low, reached, bits, bit_ratio", [
     (0.0, "decreasing", (), 0.0, 173376, 0.0),
     (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
     (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
@@ -48,7 +46,7 @@ GROUPS = group(CHAIN)
     (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
     (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
     (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
-)
+])  # fmt: skip
 def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
     made = demote(GROUPS, ratio, order=order)
     assert made.low_groups == low
@@ -64,7 +62,7 @@ def tensors(*sizes: int) -> tuple[Group, ...]:
     )
 
 
-@each("order", ["decreasing", "increasing"])
+@pytest.mark.parametrize("order", ["decreasing", "increasing"])
 def test_equal_groups_go_by_index(order: Any):
     assert demote(tensors(5, 5, 5), 0.5, order=order).low_groups == (0, 1)
 
@@ -196,7 +194,7 @@ def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
     assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
 
 
-@each("make", [uniform, operator_based, amp_like])
+@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
 def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
     def low(ops: list[Op], **options: Any) -> tuple[set[str], set[str]]:
         found = make(ops, **options).low
@@ -213,8 +211,7 @@ def matching(globs: tuple[str, ...]) -> set[str]:
     return {key for key in keys if any(fnmatchcase(key, glob) for glob in globs)}
 
 
-@rows(
-    "ratio, pins, low_groups",
+@pytest.mark.parametrize("ratio, pins, low_groups", [
     # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
     (0.6, Pins(), (1,)),
     (0.6, Pins(high="conv1.Y"), (1, 2)),
@@ -223,7 +220,7 @@ def matching(globs: tuple[str, ...]) -> set[str]:
     # A group of held tensors is not demoted.
     (1.0, Pins(high=["in.*", "conv1.weight.*"]), (1, 2, 3)),
     (1.0, Pins(high=["*.P", "fc.Y"]), (1, 2, 0, 3)),
-)
+])  # fmt: skip
 def test_held_tensors_count_in_the_ratio(ratio: float, pins: Pins, low_groups: tuple):
     made = demote(GROUPS, ratio, pins=pins)
     assert made.low_groups == low_groups
@@ -268,8 +265,7 @@ def test_the_papers_trace():
     assert LOW.low_numel == 6736
 
 
-@rows(
-    "promoter, told, promoted",
+@pytest.mark.parametrize("promoter, told, promoted", [
     (Promoter(LOW), {"conv2.weight.P": 0.5}, ("conv2.weight.P",)),
     (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
     (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
@@ -278,16 +274,15 @@ def test_the_papers_trace():
     (Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y"))), {"relu1.Y": 1.0}, ()),
     (Promoter(demote(GROUPS, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
     (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
-)
+])  # fmt: skip
 def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     assert promoter.update(told) == promoted
 
 
-@rows(
-    "measured, match",
+@pytest.mark.parametrize("measured, match", [
     ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
     ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
-)
+])  # fmt: skip
 def test_wrong_ratios_change_nothing(measured: dict, match: str):
     promoter = Promoter(LOW)
     with pytest.raises(ValueError, match=match):
@@ -322,8 +317,7 @@ SHARED = [
 ]  # fmt: skip
 
 
-@rows(
-    "ops, expected",
+@pytest.mark.parametrize("ops, expected", [
     # A weight is with what it multiplies.
     (chain(),
      "in conv1.weight | conv1 bn1 bn1.weight bn1.bias relu1 conv2.weight | "
@@ -344,7 +338,7 @@ SHARED = [
      "words words.w places places.w | image sum"),
     # A shared parameter is one tensor where the first reads it.
     (SHARED, "in a.weight | a scale | b c"),
-)  # fmt: skip
+])  # fmt: skip
 def test_tensors_of_each_group(ops: Any, expected: str):
     groups = group(ops_from(ops) if isinstance(ops, str) else ops)
     names = [
@@ -408,8 +402,7 @@ def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
     return [replace(op, **{name: of(op) for name, of in fields.items()}) for op in chain()]
 
 
-@rows(
-    "ops, match",
+@pytest.mark.parametrize("ops, match", [
     (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
     (chain_with(name=lambda op: f"x{op.name}", inputs=lambda op: ()),
      "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'"),
@@ -418,20 +411,19 @@ def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
      "and 512 in the model"),
     (chain_with(params=lambda op: dict.fromkeys(op.params, 9)),
      "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
-)  # fmt: skip
+])  # fmt: skip
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
     MADE.save(tmp_path / "a.json")
     with pytest.raises(ValueError, match=match):
         Assignment.load(tmp_path / "a.json", group(ops))
 
 
-@rows(
-    "text, match",
+@pytest.mark.parametrize("text, match", [
     ("no json", "expected the JSON of .lpkernels assignment"),
     ('{"what": "lpkernels assignment", "schema": 9}',
      "expected schema 2, got 9"),
     ('{"what": "lpkernels assignment", "schema": 2}', "a field is missing .*: 'tensors'"),
-)  # fmt: skip
+])  # fmt: skip
 def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -464,7 +456,7 @@ VECTORS = {
 }  # fmt: skip
 
 
-@each("quantizer, values", VECTORS.values())
+@pytest.mark.parametrize("quantizer, values", VECTORS.values())
 def test_values_round_as_in_the_papers_code(quantizer: lp.Quantizer, values: dict[float, float]):
     got = lp.quantize(torch.tensor(list(values), dtype=torch.float32), quantizer)
     assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))

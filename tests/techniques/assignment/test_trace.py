@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.techniques.assignment import Op, group, trace
-from tests.loops import each, rows
 from tests.support.autograd import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import (
@@ -45,12 +44,11 @@ def test_the_chain_is_the_data_of_the_paper():
     assert [len(each.tensors) for each in four] == [len(each.tensors) for each in eight]
 
 
-@rows(
-    "view",
+@pytest.mark.parametrize("view", [
     lambda y: y[:, 1:3], lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0),
     lambda y: y.T.contiguous().clone(), lambda y: y.float().to(torch.float64),
     lambda y: y.expand(2, 4, 6),
-)  # fmt: skip
+])  # fmt: skip
 def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
     ops = ops_of(lambda m, x: view(torch.tanh(x)) * 2, X)
     assert edges(ops) == {"input": (), "tanh": ("input",), "mul": ("tanh",)}
@@ -84,8 +82,7 @@ def unneeded(m: Any, x: Tensor) -> Tensor:
 Y = torch.randn(6, 6)
 
 
-@rows(
-    "function, inputs, told",
+@pytest.mark.parametrize("function, inputs, told", [
     # Whoever reads a part of a split reads the whole.
     (split, (X,), "sigmoid 24 input, relu 12 sigmoid, cat 24 sigmoid relu"),
     # An operation in place makes a new result, and views show it.
@@ -107,7 +104,7 @@ Y = torch.randn(6, 6)
     (lambda m, x, y: F.conv1d(x[:, None], y[:, None, :3]), (X, Y), "conv1d* 96 input.0 input.1"),
     (lambda m, x, y: F.conv_transpose1d(x[:, None], y[None, :, :3]), (X, Y),
      "conv_transpose1d* 192 input.0 input.1"),
-)  # fmt: skip
+])  # fmt: skip
 def test_what_an_operation_reads(function: Any, inputs: Any, told: str):
     assert lines(ops_of(function, *inputs, linear=nn.Linear(6, 6))) == told
 
@@ -129,8 +126,7 @@ LINEAR = {"a.weight": 36, "a.bias": 6}
 FLAT = torch.randn(12)
 
 
-@rows(
-    "function, parts, params",
+@pytest.mark.parametrize("function, parts, params", [
     # They are in the order of the model.
     (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
      {"addmm": LINEAR}),
@@ -148,7 +144,7 @@ FLAT = torch.randn(12)
      {"mul": {".a": 6}, "relu": {}, "add": {".b": 6}}),
     # The statistics of a norm are no tensors.
     (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
-)  # fmt: skip
+])  # fmt: skip
 def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
     ops = ops_of(function, X, **parts)
     found = {op.name: list(op.params.items()) for op in ops[1:]}
@@ -195,14 +191,13 @@ def test_unknown_operations_are_named_in_one_warning_and_stay_high():
 SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 
 
-@each("recipe", ["fp8_wang2018", SUMS, lp.policy("fp16_mixed")])
-@rows(
-    "build, x",
+@pytest.mark.parametrize("recipe", ["fp8_wang2018", SUMS, lp.policy("fp16_mixed")])
+@pytest.mark.parametrize("build, x", [
     (chain_model, torch.randn(4, 1, 8, 8)),
     (lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
      torch.randn(4, 3, 8)),
     (lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)), X),
-)  # fmt: skip
+])  # fmt: skip
 def test_a_converted_model_has_the_ops_of_the_plain_one(build: Any, x: Tensor, recipe: Any):
     model = build()
     with warnings.catch_warnings():
@@ -245,8 +240,7 @@ SOFTMAX, DROPOUT = "softmax 36 scores", "softmax 36 scores, dropout 36 softmax"
 OUT = "out_proj* 48 values"
 
 
-@rows(
-    "function, parts, more, told",
+@pytest.mark.parametrize("function, parts, more, told", [
     (attention, {"qkv": nn.Linear(8, 24), "p": 0.0}, (),
      f"qkv* 144 input, scores* 36 qkv, {SOFTMAX}, values* 48 softmax qkv"),
     (attention, {"qkv": nn.Linear(8, 24), "p": 0.5}, (),
@@ -260,7 +254,7 @@ OUT = "out_proj* 48 values"
     # Where the weights are the result nothing needs the values.
     (multi_head(1), heads(0.5), (),
      f"{INTO}, scores* 36 in_proj_q in_proj_k, {DROPOUT}, mean 18 dropout"),
-)  # fmt: skip
+])  # fmt: skip
 def test_attention_in_one_call_is_its_products(function: Any, parts: Any, more: Any, told: str):
     ops = ops_of(function, torch.randn(2, 3, 8), *more, **parts)
     assert lines(ops).replace("layer.", "") == told
@@ -273,15 +267,14 @@ def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), Computes(lambda m, x: function(torch.relu(x))))
 
 
-@rows(
-    "function, match",
+@pytest.mark.parametrize("function, match", [
     (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
     (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
     (lambda y: y[: int((y > 0).sum())], r"reads a value that .*\(int\)"),
     (lambda y: y[y > 0], r"makes a tensor of a size that .*\(getitem\)"),
     (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
     (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
-)
+])  # fmt: skip
 def test_control_flow_by_values_is_refused_with_its_module(function, match):
     model = wrapped(function)
     where = r"trace: module '1' \(Computes\) "
@@ -290,12 +283,11 @@ def test_control_flow_by_values_is_refused_with_its_module(function, match):
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-@rows(
-    "function",
+@pytest.mark.parametrize("function", [
     lambda y: y if bool((torch.arange(3) > 1).any()) else -y, lambda y: torch.where(y > 0, y, -y),
     lambda y: y[torch.arange(4) > 1], lambda y: y.masked_select(torch.arange(6) > 1),
     lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
-)  # fmt: skip
+])  # fmt: skip
 def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
 

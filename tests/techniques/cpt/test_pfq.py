@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lpkernels import Recipe
 from lpkernels.nn import Linear
 from lpkernels.techniques.cpt import PFQ, bitops
-from tests.loops import rows
 from tests.techniques.cpt.fakes import Named, layer
 
 STAGES = [(3, 6), (4, 6), (6, 8), (8, 8)]
@@ -30,7 +29,7 @@ def bits_of(scheduler: PFQ, losses: list[float]) -> list[tuple[Any, Any]]:
     return found
 
 
-@rows("period", 1, 4)
+@pytest.mark.parametrize("period", [1, 4])
 def test_the_published_trace_turns_after_periods_8_and_13(period: int) -> None:
     scheduler = PFQ(target := Named(), STAGES, period=period, eps=0.15, decay=0.4)
     # A period of several steps has the mean of its losses.
@@ -128,8 +127,7 @@ def test_tables_of_formats_need_the_widths_of_the_stages_alone() -> None:
     assert str(target.recipe.input) == "e2m0_sat"
 
 
-@rows(
-    "options, error, match",
+@pytest.mark.parametrize("options, error, match", [
     ({"stages": [(3, 6)]}, ValueError, r"expected two or more, got \[\(3, 6\)\]"),
     ({"stages": [(4, 6), (3, 8)]}, ValueError, r"do not fall, got \[\(4, 6\), \(3, 8"),
     ({"stages": [3, 8]}, TypeError, "stages: expected pairs"),
@@ -138,7 +136,7 @@ def test_tables_of_formats_need_the_widths_of_the_stages_alone() -> None:
     ({"eps": 0}, ValueError, "eps: expected a finite number above 0, got 0"),
     ({"decay": 1.01}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
     ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),
-)
+])  # fmt: skip
 def test_wrong_input(options, error, match):
     target = Named()
     with pytest.raises(error, match=match):

@@ -15,7 +15,6 @@ from lpkernels.nn import Linear
 from lpkernels.techniques.cpt import precision_range_test
 from lpkernels.techniques.cpt.range_test import PrecisionRange
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each, rows
 from tests.techniques.cpt.fakes import bits_of, small_model
 from tests.techniques.loss_scaling.optimizers import assert_same
 
@@ -62,8 +61,7 @@ def test_the_bounds_are_shares_of_the_highest_improvement() -> None:
 FU = {"rule": "fu2021"}
 
 
-@rows(
-    "ends, options, bits",
+@pytest.mark.parametrize("ends, options, bits", [
     # The share decides, and the threshold says whether more bits bring something.
     (ENDS, {"share": 0.4}, (3, 4)), ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, {}, (5, 5)),
     ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {}, (5, 6)), ({3: 0.5}, {}, (3, 3)),
@@ -78,7 +76,7 @@ FU = {"rule": "fu2021"}
     ({2: 0.1, 3: 0.5}, FU, (3, 3)),
     (dict.fromkeys((2, 3, 4), 0.9), FU, (2, 3)), (ENDS, {**FU, "threshold": 0.5}, (4, 5)),
     ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, {**FU, "threshold": 0.0}, (3, 4)),
-)  # fmt: skip
+])  # fmt: skip
 def test_other_bounds(
     ends: dict[int, float], options: dict[str, Any], bits: tuple[int, int]
 ) -> None:
@@ -226,7 +224,9 @@ class Training:
         return [*found, self.counter.count]
 
 
-@each("optimizer, steps, failing", OPTIMIZERS, [0, 3], [False, True])
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) -> None:
     training = Training(optimizer)
     for _ in range(steps):
@@ -247,7 +247,7 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
     assert [p.data_ptr() for p in training.model.parameters()] == addresses
 
 
-@each("own_generator", [False, True])
+@pytest.mark.parametrize("own_generator", [False, True])
 def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator: bool) -> None:
     training = Training()
     generator = torch.Generator() if own_generator else None
@@ -279,8 +279,7 @@ def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator:
         assert torch.equal(generator.get_state(), before)
 
 
-@rows(
-    "options, error, match",
+@pytest.mark.parametrize("options, error, match", [
     ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
     ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
     ({"window": 9}, ValueError, "window: expected at least 10, got 9"),
@@ -291,7 +290,7 @@ def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator:
     ({"restore": Counter()}, TypeError, r"expected a list such as \[model, .* a single Counter"),
     ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
     ({"step_fn": 0.5}, TypeError, r"step_fn: expected a function .*, got float 0.5"),
-)
+])  # fmt: skip
 def test_wrong_input_runs_nothing(options, error, match):
     made = Synthetic(ENDS)
     with pytest.raises(error, match=match):
@@ -301,7 +300,7 @@ def test_wrong_input_runs_nothing(options, error, match):
     assert made.asked == []
 
 
-@each("value", [2.5, -0.25, math.nan])
+@pytest.mark.parametrize("value", [2.5, -0.25, math.nan])
 def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy(value: float):
     calls: list[int] = []
     match = f"between 0 and 1, got {value} at 2 bits; .* return math.exp.-loss. for a loss"

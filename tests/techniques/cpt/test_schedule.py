@@ -22,7 +22,6 @@ from lpkernels.techniques.cpt import (
     parse_schedule,
 )
 from lpkernels.techniques.cpt.schedule import adder_bits
-from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.cpt.fakes import Named, layer
 
@@ -31,8 +30,7 @@ def digits(plan: Any) -> str:
     return "".join(map(str, plan))
 
 
-@rows(
-    "total, bits, profile, expected",
+@pytest.mark.parametrize("total, bits, profile, expected", [
     # One cycle of the papers' code; digits stand for bits.
     (8, (3, 8), "cosine", "33456678"),
     (10, (3, 8), "cosine", "3334566788"),
@@ -41,7 +39,7 @@ def digits(plan: Any) -> str:
     (8, (3, 8), "linear", "34456677"),
     (8, (3, 8), "exp", "35677888"),
     (8, (3, 8), "rex", "33333445"),
-)
+])  # fmt: skip
 def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
     assert digits(Schedule(bits, 1, profile).plan(total)) == expected
     steps = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
@@ -85,17 +83,18 @@ def test_only_ties_differ_from_the_published_formula() -> None:
     assert differ <= {Fraction(1, 3), Fraction(1, 2), Fraction(2, 3)}
 
 
-@rows(
-    "step, total, bits, expected",
+@pytest.mark.parametrize("step, total, bits, expected", [
     (1, 2, (3, 8), 6), (1, 2, (2, 5), 4), (1, 2, (4, 5), 4),
     # (1 - cos(pi / 3)) / 2 is 1/4, so the ties are 3.5 and 4.5.
     (1, 3, (3, 5), 4), (2, 3, (3, 5), 4), (1, 3, (4, 6), 4), (2, 3, (4, 6), 6),
-)  # fmt: skip
+])  # fmt: skip
 def test_ties_go_to_the_even_width(step: int, total: int, bits: tuple, expected: int) -> None:
     assert bits_at(step, total, bits=bits, cycles=1) == expected
 
 
-@each("remainder, end", [("stretch", "667788"), ("partial", "883334"), ("hold_max", "888888")])
+@pytest.mark.parametrize(
+    "remainder, end", [("stretch", "667788"), ("partial", "883334"), ("hold_max", "888888")]
+)
 def test_steps_that_cycles_do_not_divide(remainder: str, end: str) -> None:
     assert digits(Schedule((3, 8), 8, remainder=remainder).plan(100)[-6:]) == end
     # Where there is no remainder they agree.
@@ -158,14 +157,13 @@ test_wrong_input = refuses(bits_at, [((), *row) for row in WRONG], step=0, total
 CYCLE = 2000
 
 
-@rows(
-    "bits, backward, mean, relative, static, percent",
+@pytest.mark.parametrize("bits, backward, mean, relative, static, percent", [
     # Bits, backward bits, mean bits, relative cost, static cost, saving in per cent.
     ((3, 8), 8, 5.499, 0.039579, 0.0625, 36.67), ((3, 6), 6, 4.499, 0.024593, 0.035156, 30.05),
     ((3, 4), 6, 3.5, 0.017741, 0.020833, 14.84), ((4, 8), 8, 5.999, 0.043683, 0.0625, 30.11),
     ((4, 6), 6, 5.0, 0.027883, 0.035156, 20.69), ((4, 6), 8, 5.0, 0.034392, 0.042969, 19.96),
     ((5, 8), 8, 6.499, 0.048028, 0.0625, 23.16), ((5, 6), 8, 5.5, 0.038574, 0.042969, 10.23),
-)  # fmt: skip
+])  # fmt: skip
 def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent):
     assert Schedule(bits).cycles == 32
     scheduler = PrecisionScheduler(None, CYCLE, bits=bits, cycles=1, grad_bits=backward)
@@ -176,12 +174,11 @@ def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent)
     assert round(100 * saved, 2) == percent
 
 
-@rows(
-    "name, relative, mean",
+@pytest.mark.parametrize("name, relative, mean", [
     # Their relative cost and mean bits, in 8 cycles: two are a period of the triangular ones.
     ("CR", 0.633, 5.5), ("LR", 0.628, 5.5), ("ER", 0.822, 6.83), ("ETH", 0.822, 6.83),
     ("ETV", 0.635, 5.5), ("RR", 0.399, 3.81), ("RTH", 0.399, 3.81), ("RTV", 0.637, 5.5),
-)  # fmt: skip
+])  # fmt: skip
 def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) -> None:
     scheduler = PrecisionScheduler(None, 2 * CYCLE, bits=(3, 8), cycles=2, **NAMED[name])
     assert scheduler.expected_cost() / bitops(8, 8) == pytest.approx(relative, abs=6e-4)
@@ -212,8 +209,7 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
     return scheduler.plan().T.tolist()
 
 
-@rows(
-    "text, forward, backward",
+@pytest.mark.parametrize("text, forward, backward", [
     ("cpt:3-8/8,cycles=2", "34673467", "88888888"),
     ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"), ("static:4/6", "44444444", "66666666"),
     ("rise:3-8/8", "33456678", "88888888"), ("fall:8-3/8", "88766543", "88888888"),
@@ -222,7 +218,7 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
     ("ETV:3-8/8,cycles=2", "85433678", "88888888"), ("fall:8-3/8-6", "88766543", "88877766"),
     ("cpt:3-8/8,cycles=3,remainder=partial", "36363636", "88888888"),
     ("rise:3-8/8,warmup=4", "88883467", "88888888"),
-)  # fmt: skip
+])  # fmt: skip
 def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 
@@ -262,8 +258,7 @@ def test_stages_make_their_scheduler() -> None:
         long(Named(), 49)
 
 
-@rows(
-    "text, match",
+@pytest.mark.parametrize("text, match", [
     ("cpt", "expected <kind>:<bits>/<grad bits>,<option>=<value>"),
     ("cycle:3-8", "kinds are .*docs/cyclic-precision.md"),
     ("cpt:3-8/8,cycle=3", "cannot read 'cycle=3' in .*; expected cycles=<value>, "),
@@ -276,7 +271,7 @@ def test_stages_make_their_scheduler() -> None:
     ("cpt:none,acc=4,weight=3", "weight_bits: expected bits of the inputs too"),
     ("cpt:3-8/8,formats=3:e9", "formats"),
     ("pfq:3-8/6-6-8", "grad bits: expected one number, or 2, one a stage, got"),
-)
+])  # fmt: skip
 def test_wrong_texts(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
         parse_schedule(text)

@@ -13,7 +13,6 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from tests.loops import each
 from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import (
     BASIS,
@@ -141,7 +140,7 @@ WRONG = [
 test_what_cannot_be_embedded_is_refused = refused(WRONG, ValueError)
 
 
-@each("pair", combinations(range(6), 2))
+@pytest.mark.parametrize("pair", combinations(range(6), 2))
 def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int, int]):
     chosen = list(pair)
     assert predict(Y, chosen, NEW[chosen]) == pytest.approx(NEW, abs=1e-12)
@@ -228,7 +227,7 @@ def test_the_band_is_of_the_frontier_and_what_was_measured_has_none():
     assert (found.error_low[others] < found.error_high[others]).all()
 
 
-@each("level", [0.5, 0.9])
+@pytest.mark.parametrize("level", [0.5, 0.9])
 def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     x = low_rank(110, 30, 2, noise=0.03, seed=3)
     known, new = x[:40], x[40:]

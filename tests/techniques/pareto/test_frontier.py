@@ -15,7 +15,6 @@ from lpkernels.techniques.pareto import (
     prediction,
 )
 from lpkernels.techniques.pareto.prediction import compare, noise_floor
-from tests.loops import each
 from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import low_rank
 
@@ -132,7 +131,7 @@ def test_figures_of_one_comparison():
     assert compare(truth, truth, memory, np.arange(4))["rmse"] is None
 
 
-@each("method", ["greedy", "qr", "random"])
+@pytest.mark.parametrize("method", ["greedy", "qr", "random"])
 def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
     row = figures(low_rank(9, 20, 2), methods=[method], counts=[2])[method, 2]
     assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8

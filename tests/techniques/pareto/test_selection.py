@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from lpkernels.techniques.pareto import cold_start, hypervolume, select
 from lpkernels.techniques.pareto.cold_start import expected_gain, fit_grid
-from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import BASIS, low_rank
 
@@ -45,7 +44,7 @@ def test_greedy_takes_pivots_then_what_adds_most():
     assert select(y, n=3).tolist() == [1, 0, 2]
 
 
-@each("seed", range(4))
+@pytest.mark.parametrize("seed", range(4))
 def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
     y = embeddings(3, 12, seed)
     chosen = select(y, n=8).tolist()
@@ -55,7 +54,7 @@ def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
         assert chosen[taken] == best
 
 
-@each("method", COUNTED)
+@pytest.mark.parametrize("method", COUNTED)
 def test_an_item_too_dear_for_what_is_left_is_skipped(method: str):
     y = embeddings(2, 12, 3)
     cost = np.array([1.0, 2, 3, 4, 5, 6, 50, 60, 70, 80, 90, 100])
@@ -100,7 +99,7 @@ def test_choices_do_not_depend_on_the_basis_or_the_order(seed: int, method: str)
     assert set(order[select(y[:, order], n=n, method=method)]) == set(chosen)
 
 
-@each("method", [*COUNTED, "qr"])
+@pytest.mark.parametrize("method", [*COUNTED, "qr"])
 def test_measured_and_forbidden_ones_are_not_chosen(method: str):
     y = embeddings(4, 20)
     chosen = select(y, n=2, cost=np.ones(20), method=method, measured=[0, 1], among=range(1, 14))
@@ -227,8 +226,7 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
 
 
 @pytest.mark.filterwarnings("ignore:.*NaN")
-@rows(
-    "shape, options, match",
+@pytest.mark.parametrize("shape, options, match", [
     ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
     ((1, 20), {}, "at least 2 x 2 cells"),
     ((5, 5), {}, r"memory: expected shape \(25,\)"),
@@ -236,7 +234,7 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
     ((5, 4), {"level": 1.0}, "level: expected a finite number above 0 and below 1"),
     ((5, 4), {"errors": ADDITIVE * np.nan}, "bands need 3 measured errors, got 0"),
     ((5, 4), {"errors": ADDITIVE * np.inf}, "expected errors that are finite or NaN"),
-)
+])  # fmt: skip
 def test_wrong_starts_are_refused_before_anything_is_measured(shape, options, match):
     task = Task(options.pop("errors", ADDITIVE))
     with pytest.raises(ValueError, match=match):

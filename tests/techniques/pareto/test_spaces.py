@@ -20,7 +20,6 @@ from lpkernels.techniques.pareto import (
     count_tensors,
     training_memory,
 )
-from tests.loops import each
 from tests.support.autograd import Computes
 from tests.support.refusals import refused
 from tests.techniques.pareto.matrices import low_rank, some_of
@@ -104,7 +103,7 @@ WHOLE = low_rank(9, 12, 2, noise=0.01)
 DRAWN = np.where(some_of((9, 12), 0.8), WHOLE, np.nan)
 
 
-@each("memory", [MEMORY, np.outer(1 + np.arange(9), MEMORY)])
+@pytest.mark.parametrize("memory", [MEMORY, np.outer(1 + np.arange(9), MEMORY)])
 def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -> None:
     path = ErrorMatrix(GRID.names, TASKS, DRAWN, memory).save(tmp_path / "known.csv")
     found = ErrorMatrix.load(path)
@@ -128,7 +127,7 @@ WRONG_FILES = [
 ]
 
 
-@each("content, message", WRONG_FILES)
+@pytest.mark.parametrize("content, message", WRONG_FILES)
 def test_wrong_files_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "known.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
