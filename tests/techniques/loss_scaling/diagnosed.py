@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.loss_scaling import Report, diagnose
 from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
 
@@ -77,18 +76,3 @@ def deep(gain: float) -> nn.Module:
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.ones_(layer.bias)
     return nn.Sequential(*layers, nn.Linear(32, 1))
-
-
-def gpt() -> nn.Module:
-    """Two blocks behind small embeddings, whose gradients the first norms make large."""
-    torch.manual_seed(0)
-    model = GPT(tokens=16, width=16, depth=2, heads=2, context=8)
-    for each in (model.stem, model.position):
-        nn.init.normal_(each.weight, std=0.005)
-    return model
-
-
-def gpt_loss(model: nn.Module) -> Tensor:
-    """The loss of the next token, in one batch of text."""
-    text = torch.randint(0, 16, (8, 9), generator=torch.Generator().manual_seed(1))
-    return nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each, rows
 from tests.support.autograd import Reads
 from tests.techniques.loss_scaling import optimizers
 
@@ -36,7 +35,7 @@ def make(name: str, held: list[nn.Parameter], fused: Any, recipe: dict[str, Any]
     return MasterWeights(OPTIMIZERS[name](held), **recipe, fused=fused, generator=seed)
 
 
-@each("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> None:
     bare, held = optimizers.parameters(), optimizers.parameters()
     alone, optimizer = OPTIMIZERS[name](bare), make(name, held, True, RECIPES["fp32"])
@@ -50,7 +49,7 @@ def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> No
                 torch.testing.assert_close(optimizer.state[p][key], value, rtol=1e-6, atol=2e-7)
 
 
-@each("recipe", RECIPES.values())
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, Any]) -> None:
     """Plain SGD with a power of two gives the same bits, draws, counts and step numbers."""
     ends = []
@@ -67,7 +66,8 @@ def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, 
     optimizers.assert_same(*ends)
 
 
-@each("name, recipe", ["nesterov", "adam", "adamw"], RECIPES.values())
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("name", ["nesterov", "adam", "adamw"])
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
     """Keys, shapes and dtypes are the same, and so are the bits after a round trip. After one step
     from the same state, the draws of states differ for values at the edge of two draws alone."""
@@ -92,7 +92,7 @@ def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any
             assert all((x != theirs[key]).sum() <= 12 for key, x in ours.items())
 
 
-@each("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_nothing_is_read(name: str) -> None:
     held = optimizers.parameters()
     optimizer = make(name, held, None, DRAWN)
@@ -144,8 +144,7 @@ def test_parameters_of_any_kind_share_a_step() -> None:
     assert [of.asked for of in one.stagnation().values()] == [18, 27, 27, 27, 108]
 
 
-@rows(
-    "kind, recipe, message",
+REFUSED = [
     (lambda p: torch.optim.Adam(p, amsgrad=True), {},
      "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused"),
     (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), {}, "it takes lr as a number"),
@@ -156,7 +155,10 @@ def test_parameters_of_any_kind_share_a_step() -> None:
     (OPTIMIZERS["adam"], {"master": "e5m7"}, "codes of 8, 16 or 32 bits, and master=e5m7 has 13"),
     (OPTIMIZERS["adam"], {"state": {"exp_avg": "e4m3none"}},
      "exp_avg=e4m3none has no code for infinity or NaN"),
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, recipe, message", REFUSED)
 def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(kind, recipe, message):
     options = {"weight": "bf16", **recipe, "generator": torch.tensor(1)}
     with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:

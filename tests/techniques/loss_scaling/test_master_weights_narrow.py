@@ -1,4 +1,4 @@
-"""The updates that narrow masters lose, and their recovery: Kahan and draws; memory."""
+"""The updates that narrow masters lose: Kahan's sum, draws, counts; the memory of masters."""
 
 import weakref
 import zlib
@@ -14,58 +14,11 @@ import lpkernels as lp
 from lpkernels.rng import derive_seed
 from lpkernels.techniques.loss_scaling import MasterWeights, memory
 from lpkernels.techniques.loss_scaling.masters.master_weights import MemoryRow, Stagnation
-from tests.compare import assert_bit_equal, assert_unbiased
-from tests.loops import each
+from tests.compare import assert_bit_equal
 from tests.techniques.loss_scaling import optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 STEPS = range(1, 6)
-
-# The updates that narrow masters lose, and their recovery: w = 1, 512 updates of -2e-4.
-
-UPDATE = float(lp.quantize(torch.tensor(2e-4), "fp16"))
-
-
-def fallen(**formats: Any) -> tuple[torch.Tensor, MasterWeights]:
-    p = nn.Parameter(torch.ones(64))
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), **formats)
-    for _ in range(512):
-        p.grad = torch.full((64,), UPDATE)
-        optimizer.step()
-    return p.detach(), optimizer
-
-
-def test_fp16_weights_stay_where_they_are() -> None:
-    values, optimizer = fallen(weight="fp16", master="fp16")
-    assert (values == 1).all()
-    for asked, share in ((64 * 512, 1.0), (0, 0.0)):
-        assert optimizer.stagnation() == {"0": Stagnation(asked, asked)}
-        assert optimizer.stagnation()["0"].share == share
-        optimizer.reset_stagnation()
-
-
-FOLLOWING = [
-    {"weight": "fp16", "master": "fp32"},
-    {"weight": "fp16", "master": "fp16", "compensation": "fp16"},
-    {"weight": "fp32"},
-]
-
-
-@each("formats", FOLLOWING)
-def test_masters_and_compensation_follow_every_update(formats: dict[str, Any]) -> None:
-    values, optimizer = fallen(**formats)
-    ended = lp.quantize(torch.tensor(1 - 512 * UPDATE), "fp16")
-    assert (lp.quantize(values, "fp16") == ended).all()
-    assert optimizer.stagnation()["0"].unchanged == 0
-
-
-def test_stochastic_updates_move_as_often_as_they_should() -> None:
-    p = nn.Parameter(torch.ones(20000))
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16", master="fp16:stochastic")
-    p.grad = torch.full_like(p, -(2.0**-12))
-    optimizer.step()
-    assert_unbiased(int((p > 1).sum()), p.numel(), 0.25)
-    assert optimizer.stagnation()["0"] == (20000, int((p == 1).sum()))
 
 
 def test_compensation_is_kahans_sum() -> None:
@@ -141,7 +94,7 @@ def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
     assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
 
 
-@each("rounding", ["nearest_even", "stochastic"])
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
     (p,) = optimizers.parameters(shapes=[(31, 17)])
     inner = torch.optim.SGD([p], lr=0.05, momentum=0.9)
@@ -157,7 +110,11 @@ def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
         asked += int(wants.sum())
         unchanged += int((wants & (before == after)).sum())
     assert 0 < unchanged < asked < 5 * p.numel()
-    assert optimizer.stagnation() == {"0": (asked, unchanged)}
+    assert optimizer.stagnation() == {"0": Stagnation(asked, unchanged)}
+    assert optimizer.stagnation()["0"].share == unchanged / asked
+    optimizer.reset_stagnation()
+    assert optimizer.stagnation()["0"] == Stagnation(0, 0)
+    assert optimizer.stagnation()["0"].share == 0.0
 
 
 N = 100 * 96
@@ -178,7 +135,7 @@ def trained(formats: dict[str, Any]) -> MasterWeights:
     return optimizer
 
 
-@each("formats, of_value", CASES)
+@pytest.mark.parametrize("formats, of_value", CASES)
 def test_bytes_are_those_of_the_formats(formats: dict[str, Any], of_value: float) -> None:
     optimizer = trained(formats)
     rows = memory(optimizer)
@@ -193,25 +150,21 @@ def test_bytes_are_those_of_the_formats(formats: dict[str, Any], of_value: float
     assert sum(t.untyped_storage().nbytes() for t in tensors) == counted
 
 
-def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
+def test_rows_have_the_names_that_were_given_and_objects_their_own() -> None:
     held = optimizers.parameters(torch.bfloat16, shapes=[(8,), (16,)])
     other = {"weight": "e3m2", "master": "e6m9", "state": {"exp_avg": "fp8_e5m2"}}
-    optimizer = MasterWeights(
-        torch.optim.Adam([{"params": held[:1]}, {"params": held[1:], **other}]),
-        weight="fp8_e4m3:stochastic",
-        state=lp.FloatFormat(8, 7),
-    )
+    groups = [{"params": held[:1]}, {"params": held[1:], **other}]
+    formats = {"weight": "fp8_e4m3:stochastic", "state": lp.FloatFormat(8, 7)}
+    optimizer = MasterWeights(torch.optim.Adam(groups), **formats)
     optimizers.train(optimizer, held, [1])
-    rows = {(row.what, row.fmt): row for row in memory(optimizer)}
-    assert rows["working copy", "fp8_e4m3"] == MemoryRow("working copy", "fp8_e4m3", 8, 16, 64)
-    assert rows["working copy", "e3m2"] == MemoryRow("working copy", "e3m2", 16, 32, 16 * 6)
-    assert rows["master", "fp32"] == MemoryRow("master", "fp32", 8, 32, 256)
-    assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
-    assert rows["counts", ""].bytes == 2 * 2 * 8
-    # An object has its own name.
-    names = {fmt for what, fmt in rows if what.startswith("exp_avg")}
-    assert names == {"e8m7", "fp8_e5m2", "fp32"}
-    assert memory(optimizer).kept.bytes == sum(row.bytes for row in rows.values())
+    rows = memory(optimizer)
+    assert MemoryRow("working copy", "e3m2", 16, 32, 16 * 6) in rows
+    assert {(row.what, row.fmt) for row in rows} == {
+        ("working copy", "fp8_e4m3"), ("working copy", "e3m2"), ("master", "fp32"),
+        ("master", "e6m9"), ("exp_avg", "e8m7"), ("exp_avg", "fp8_e5m2"), ("exp_avg_sq", "e8m7"),
+        ("exp_avg_sq", "fp32"), ("counts", ""), ("step", ""),
+    }  # fmt: skip
+    assert rows.kept.bytes == sum(row.bytes for row in rows)
 
 
 def test_a_second_moment_in_four_bits_without_a_zero() -> None:
@@ -282,7 +235,7 @@ def second_step(count: int = 3, **formats: Any) -> int:
     return mode.peak
 
 
-@each("formats", [formats for formats, _ in CASES])
+@pytest.mark.parametrize("formats", [formats for formats, _ in CASES])
 def test_the_general_path_unpacks_one_parameter_at_a_time(formats: dict[str, Any]) -> None:
     state = "e5m2" if formats.get("state") == FP8_STATE else formats.get("state", "fp32")
     alone, many = (second_step(n, **{**formats, "state": state}, fused=False) for n in (1, 3))

@@ -10,7 +10,6 @@ import torch
 from torch import nn, optim
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import rows
 from tests.support.refusals import refused
 from tests.techniques.loss_scaling import optimizers
 
@@ -74,8 +73,7 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
 LINEAR = "block128_linear4_sfp32"
 
 
-@rows(
-    "formats, kind, error",
+FORMATS = [
     # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
     ({"weight": "fp17"}, ValueError, "weight: parse_format: unknown format 'fp17'"),
     ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
@@ -89,7 +87,10 @@ LINEAR = "block128_linear4_sfp32"
     *(({name: LINEAR}, ValueError, f"{name}: {LINEAR} has no zero and no negative values;")
       for name in ("weight", "master", "grad", "compensation", "state")),
     ({"state": {"momentum_buffer": LINEAR}}, ValueError, "as in state={'exp_avg_sq': 'blo"),
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("formats, kind, error", FORMATS)
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
     held = optimizers.parameters()
     before = [p.detach().clone() for p in held]
@@ -102,12 +103,14 @@ def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str)
     wrap(inner)
 
 
-@rows(
-    "formats, kind, error",
+FORMATS_OF_A_GROUP = [
     ({"weight": "e9"}, ValueError, "weight: parse_f"), ({"master": None}, TypeError, "master: exp"),
     ({"state": {"square": "bf16"}}, ValueError, "Adagrad has no state squ"),
     ({"state": LINEAR}, ValueError, "state: .* has no zero"),
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("formats, kind, error", FORMATS_OF_A_GROUP)
 def test_formats_that_a_group_cannot_have(formats: dict[str, Any], kind: type, error: str) -> None:
     """Neither at first nor later; nothing is changed."""
     held = optimizers.parameters()
@@ -126,12 +129,14 @@ def test_formats_that_a_group_cannot_have(formats: dict[str, Any], kind: type, e
 ONES = torch.ones(7, 9)
 
 
-@rows(
-    "wrong, error, message",
+GRADIENTS = [
     (ONES.to_sparse(), TypeError, "gradient of parameter '0' is torch.sparse_coo.*sparse=Fal"),
     (ONES.half(), RuntimeError, "parameter '0' was torch.float32 on cpu .*torch.float16"),
     (ONES * torch.nan, ValueError, "master of parameter '0': pack: .*; a loss scaler skips"),
-)
+]
+
+
+@pytest.mark.parametrize("wrong, error, message", GRADIENTS)
 def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: str) -> None:
     held = optimizers.parameters()
     optimizer = wrap(sgd(held, momentum=0.9), "fp32", master="fixed16_f8")
@@ -144,14 +149,16 @@ def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: 
     optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
-@rows(
-    "broken, error",
+STATES = [
     (lambda s: s["param_groups"][0]["params"].pop(),
      "this optimizer has groups of [3] parameters, the state_dict of [2]"),
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
      "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
     (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken, error", STATES)
 def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
     held = optimizers.parameters()
     optimizer = optimizers.wrapped("adam", held, weight="e4m3fn", master="e6m9")
@@ -164,14 +171,16 @@ def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
     optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
-@rows(
-    "kind, state, below",
+MOMENTS = [
     (optim.Adam, "fp16", "0.0055"),
     (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"), (optim.RMSprop, "fp16", "0.0017"),
     (optim.Adagrad, "fixed16_f8", "0.044"),
     *((optim.Adam, state, "")
       for state in ("bf16", "fp16:stochastic", "block32_e4m3", {"exp_avg": "fp16"})),
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, state, below", MOMENTS)
 def test_a_second_moment_that_stays_zero_is_said(kind: Any, state: Any, below: str) -> None:
     with warnings.catch_warnings(record=True) as said:
         wrap(kind(optimizers.parameters()), "fp32", state=state)

@@ -15,7 +15,6 @@ from torch import nn
 from lpkernels.techniques.loss_scaling import LossScaler
 from lpkernels.techniques.loss_scaling.scaler import StepRecord
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.autograd import Reads
 from tests.support.refusals import refuses
 from tests.techniques.loss_scaling import optimizers
@@ -33,17 +32,21 @@ def run(scaler: LossScaler, bad: str) -> list[float]:
     return found
 
 
-def test_static_scale_stays_and_bounds_hold() -> None:
-    scaler = LossScaler(static=8.0, growth_interval=1)
-    assert run(scaler, "0110") == [8.0] * 4
-    LossScaler(static=8.0).load_state_dict(scaler.state_dict())
-    scaler = LossScaler(init_scale=8.0, growth_interval=1, floor=4.0, ceiling=16.0)
-    assert run(scaler, "0001111") == [16, 16, 16, 8, 4, 4, 4]
-    # Without a floor the scale may fall below one.
-    assert run(LossScaler(init_scale=2.0), "1111") == [1, 0.5, 0.25, 0.125]
+@pytest.mark.parametrize(
+    "options, bad, scales",
+    [
+        ({"static": 8.0}, "0110", [8, 8, 8, 8]),
+        ({"init_scale": 8.0, "floor": 4.0, "ceiling": 16.0}, "0001111", [16, 16, 16, 8, 4, 4, 4]),
+        ({"init_scale": 2.0}, "1111", [1, 0.5, 0.25, 0.125]),
+    ],
+    ids=["static", "floor and ceiling", "without a floor it falls below one"],
+)
+def test_scale_after_each_step(options: Any, bad: str, scales: list[float]) -> None:
+    assert run(LossScaler(growth_interval=1, **options), bad) == scales
 
 
-@each("options, fused", [{"static": 8.0}, {"init_scale": 8.0, "floor": 4.0}], [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("options", [{"static": 8.0}, {"init_scale": 8.0, "floor": 4.0}])
 def test_ten_skipped_updates_in_a_row_warn_once(options: Any, fused: bool) -> None:
     p = parameter()
     optimizer = SGD([p], lr=0.1, fused=fused)
@@ -64,7 +67,8 @@ def test_ten_skipped_updates_in_a_row_warn_once(options: Any, fused: bool) -> No
         run(LossScaler(init_scale=2.0**20, hysteresis=15), "1" * 60)
 
 
-@each("scale, fused", [2.0**-20, 2.0**100, 3.0], [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**100, 3.0])
 def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float, fused: bool):
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, plain = nn.Parameter(weights.clone()), nn.Parameter(weights.clone())
@@ -78,13 +82,14 @@ def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float
     assert_bit_equal(ours.grad, plain.grad)
 
 
-FUSED: list[optimizers.Make] = [
-    lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
-    lambda p: torch.optim.AdamW(p, amsgrad=True, fused=True),
-]
+FUSED: dict[str, optimizers.Make] = {
+    "sgd_fused": lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "adamw_fused": lambda p: torch.optim.AdamW(p, amsgrad=True, fused=True),
+}
+EVERY = optimizers.OPTIMIZERS | FUSED
 
 
-@each("make", [*optimizers.OPTIMIZERS.values(), *FUSED])
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
 def test_every_optimizer_of_torch_steps_and_skips(make: optimizers.Make) -> None:
     """A step is as without scaling, to the bit; a gradient that is not finite changes no bit."""
     ours, plain = (optimizers.parameters(shapes=[(7, 9), (4, 3)]) for _ in range(2))
@@ -134,7 +139,7 @@ def test_two_optimizers_skip_each_on_its_own_flag_and_the_error_names_the_parame
         scaler.update()
 
 
-@each("fused", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
 def test_last_step_names_the_first_bad_parameter_and_keeps_no_gradient(fused: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = SGD(model.parameters(), lr=0.1, fused=fused)
@@ -161,9 +166,12 @@ def test_last_step_names_the_first_bad_parameter_and_keeps_no_gradient(fused: bo
 KINDS = [(kind, True) for kind in (SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)]
 
 
-@each("steps, bad, at_floor", [*KINDS, (SGD, False)], [False, True], ["stay", "raise"])
-def test_fused_steps_read_nothing_and_others_read_the_flag(steps: Any, bad: bool, at_floor: str):
-    kind, fused = steps
+@pytest.mark.parametrize("at_floor", ["stay", "raise"])
+@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize("kind, fused", [*KINDS, (SGD, False)])
+def test_fused_steps_read_nothing_and_others_read_the_flag(
+    kind: Any, fused: bool, bad: bool, at_floor: str
+) -> None:
     weights = [parameter(1.0, 2.0), parameter(3.0)]
     optimizer = kind(weights, lr=0.1, fused=fused)
     scaler = LossScaler(floor=1.0, ceiling=2.0**20, hysteresis=2, at_floor=at_floor)
@@ -215,7 +223,7 @@ class Delayed:
 CASES = [(n, c, w) for n in (1, 2, 5) for c in (False, True) for w in (1, 3) if n > 1 or not c]
 
 
-@each("hysteresis, consecutive, window", CASES)
+@pytest.mark.parametrize("hysteresis, consecutive, window", CASES)
 def test_random_traces_are_those_of_the_rule(hysteresis: int, consecutive: bool, window: int):
     """The raising scaler raises at the step where the rule says so, and changes nothing there."""
     draw = random.Random(hysteresis)
@@ -274,23 +282,17 @@ STATES = [
 ]
 
 
-@rows(
-    "call, error, says",
+CALLS = [
     *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
     (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
     (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
-    (
-        lambda s: s.step(SGD([parameter()]), torch.ones),
-        RuntimeError,
-        "expected no closure, got one",
-    ),
-    (
-        lambda s: LossScaler(static=8.0).load_state_dict(STATE),
-        ValueError,
-        r"a static scale of 8\.0",
-    ),
-    (lambda s: LossScaler(static=8.0).update(4.0), ValueError, r"stays 8\.0, got new_scale=4\.0"),
-)
+    (lambda s: s.step(SGD([parameter()]), torch.ones), RuntimeError, "no closure, got one"),
+    (lambda s: LossScaler(static=8.0).load_state_dict(STATE), ValueError, "static scale of 8.0"),
+    (lambda s: LossScaler(static=8.0).update(4.0), ValueError, "stays 8.0, got new_scale=4.0"),
+]
+
+
+@pytest.mark.parametrize("call, error, says", CALLS)
 def test_wrong_states_and_scales_are_refused_and_change_nothing(call, error, says):
     fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
     used.scale(torch.ones(()))
@@ -317,7 +319,10 @@ def trace(scaler: Any, bad: list[bool], lr: float = 0.1) -> list[tuple[dict[str,
     return found
 
 
-@each("factors", [{}, {"growth_factor": 1.7, "backoff_factor": 0.3}, {"init_scale": 2.0**127}])
+FACTORS = [{}, {"growth_factor": 1.7, "backoff_factor": 0.3}, {"init_scale": 2.0**127}]
+
+
+@pytest.mark.parametrize("factors", FACTORS)
 def test_random_trace_is_that_of_torch(factors: dict[str, float]) -> None:
     """The last of these does not grow beyond float32."""
     draw = random.Random(0)
@@ -328,7 +333,9 @@ def test_random_trace_is_that_of_torch(factors: dict[str, float]) -> None:
     assert len({state["scale"] for state, _ in mine}) > 4
 
 
-@each("fused, scale, unscales", [False, True], [2.0**16, 1000.0, 3.0], [False, True])
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("scale", [2.0**16, 1000.0, 3.0])
+@pytest.mark.parametrize("fused", [False, True])
 def test_weights_are_those_of_torch(fused: bool, scale: float, unscales: bool) -> None:
     ends = []
     for scaler in (LossScaler(init_scale=scale), torch_scaler(init_scale=scale)):
@@ -364,7 +371,7 @@ def test_states_go_both_ways() -> None:
     assert trace(fresh, bad) == trace(theirs, bad)
 
 
-@each("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
     weight = nn.Parameter(torch.ones(2, dtype=dtype))
     scaler = LossScaler(init_scale=8.0)
@@ -373,7 +380,7 @@ def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
     assert torch.equal(weight.grad, torch.full((2,), 0.5, dtype=dtype))
 
 
-@each("bad", [False, True])
+@pytest.mark.parametrize("bad", [False, True])
 def test_sparse_gradients_are_checked(bad: bool) -> None:
     table = nn.Embedding(4, 2, sparse=True)
     before = table.weight.detach().clone()
