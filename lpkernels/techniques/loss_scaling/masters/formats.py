@@ -92,11 +92,6 @@ class WeightFormats:
                 formats[key] = _quantizer(key, value)
         return WeightFormats(**formats)
 
-    def of_kept(self, name: str) -> Quantizer | None:
-        """The format of the master, the compensation, or the optimizer's state of this name."""
-        own = {MASTER: self.master, COMPENSATION: self.compensation}
-        return own[name] if name in own else self.of_state(name)
-
     def of_state(self, name: str) -> Quantizer:
         """The format of the optimizer's state of this name."""
         return self.states.get(name, self.state)
@@ -104,10 +99,11 @@ class WeightFormats:
     def format_of(self, name: str, value: Any) -> Format | None:
         """The format of the tensor that is kept under a name; None for counts and other plain
         values."""
-        quantizer = self.of_kept(name)
-        if quantizer is None or name == COUNTS:
+        own = {MASTER: self.master, COMPENSATION: self.compensation, COUNTS: None}
+        quantizer = own[name] if name in own else self.of_state(name)
+        if quantizer is None or not (is_values(name, value) or is_codes(value, quantizer.fmt)):
             return None
-        return quantizer.fmt if is_values(name, value) or is_codes(value, quantizer.fmt) else None
+        return quantizer.fmt
 
     @cached_property
     def named(self) -> dict[str, Quantizer]:
@@ -149,7 +145,6 @@ class WeightFormats:
                     f"{label} has shape {tuple(parameter.shape)}, but {name}={quantizer.fmt} "
                     f"{wrong.reason}; put it into a param_group with another {key!r}"
                 )
-        for name, quantizer in self.named.items():
             if name not in ("weight", "grad"):
                 _check_shards(parameter, name, quantizer.fmt, label)
 

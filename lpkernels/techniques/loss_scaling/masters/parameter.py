@@ -77,6 +77,7 @@ class KeptParameter:
             )
         layout, formats, parameter = self.layout, self.formats, self.parameter
         values = layout.whole(here(parameter))
+        # A float64 value is rounded once, straight to the format.
         values = values if values.dtype == torch.float64 else values.float()
         master = rounded(values, formats.master, seed, Purpose.MASTER).float()
         working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
