@@ -25,7 +25,7 @@ from lpkernels.techniques.loss_scaling.masters.codec import (
     state_key,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import COUNTS, MASTER, WeightFormats
-from lpkernels.techniques.loss_scaling.masters.parameter import KeptParameter
+from lpkernels.techniques.loss_scaling.masters.master import Master
 
 _STATES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum_buffer",),
@@ -120,59 +120,60 @@ class Batches:
         # all processes and those of this process.
         self._counts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
 
-    def takes(self, group: Mapping[str, Any], p: KeptParameter) -> bool:
+    def takes(self, group: Mapping[str, Any], master: Master) -> bool:
         """Whether the pass makes this update. Raises ValueError where it must and cannot."""
         if self._fused is False:
             return False
         reason = self._reasons.get(id(group))
         if reason is None:
-            reason = next(_group_reasons(self._kind, group, p.formats), "")
+            reason = next(_group_reasons(self._kind, group, master.formats), "")
             self._reasons[id(group)] = reason
-        reason = reason or next(_parameter_reasons(p.parameter), "")
+        reason = reason or next(_parameter_reasons(master.parameter), "")
         if reason and self._fused:
             raise ValueError(
-                f"MasterWeights: fused=True, but not for parameter {p.name!r}: {reason}; or "
+                f"MasterWeights: fused=True, but not for parameter {master.name!r}: {reason}; or "
                 "leave fused out, which takes the general path there"
             )
         return not reason
 
-    def add(self, group: Mapping[str, Any], p: KeptParameter) -> list[str]:
+    def add(self, group: Mapping[str, Any], master: Master) -> list[str]:
         """Adds a parameter that has a gradient; returns the names of the states that begin now."""
-        parameter, formats, kept, gradient = p.parameter, p.formats, p.kept, p.parameter.grad
+        parameter, formats, state = master.parameter, master.formats, master.state
+        gradient = parameter.grad
         assert gradient is not None
         # A small parameter takes less time to step than to find its layout.
-        layout = p.layout if is_placed(parameter) else None
+        layout = master.layout if is_placed(parameter) else None
         local = here if layout is not None else lambda tensor: tensor
         names = _STATES[self._kind] if self._kind is not SGD or group["momentum"] else ()
-        begun = [name for name in names if name not in kept]
+        begun = [name for name in names if name not in state]
         for name in begun:
             zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
-            kept[name] = p.layout.encoded_part(zeros, formats.of_state(name).fmt)
+            state[name] = master.layout.encoded_part(zeros, formats.of_state(name).fmt)
         if self._kind is not SGD:
-            begun += [] if _STEP in kept else [_STEP]
+            begun += [] if _STEP in state else [_STEP]
             # The pass reads the count of steps where the parameter is.
-            count = kept.get(_STEP, 0.0)
-            kept[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
+            count = state.get(_STEP, 0.0)
+            state[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
         key = (id(group), bool(begun), parameter.dtype, gradient.dtype, parameter.device)
         batch = self._batches.get(key)
         if batch is None:
             step = _step_of(self._kind, group)
             batch = self._batches[key] = _Batch(step, formats, names, bool(begun))
-        counts = kept[COUNTS]
+        counts = state[COUNTS]
         if layout is not None and layout.group is not None:
             counts = torch.zeros_like(counts)
-            self._counts.setdefault(layout.group, []).append((kept[COUNTS], counts))
+            self._counts.setdefault(layout.group, []).append((state[COUNTS], counts))
         gradients, weights, masters, *moments, steps, all_counts = batch.tensors
         gradients.append(local(gradient).contiguous())
         weights.append(local(parameter))
         if not formats.working_is_master:
-            masters.append(local(kept[MASTER]))
+            masters.append(local(state[MASTER]))
         for states, name in zip(moments, names, strict=False):
-            states.append(local(kept[name]))
+            states.append(local(state[name]))
         if self._kind is not SGD:
-            steps.append(kept[_STEP])
+            steps.append(state[_STEP])
         all_counts.append(counts)
-        batch.positions.append(p.number)
+        batch.positions.append(master.number)
         batch.origins.append(0 if layout is None else layout.origin)
         return begun
 

@@ -26,7 +26,7 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     plain,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import Batches
-from lpkernels.techniques.loss_scaling.masters.parameter import KeptParameter
+from lpkernels.techniques.loss_scaling.masters.master import Master
 from lpkernels.techniques.loss_scaling.masters.stepping import (
     GroupSteps,
     check_optimizer,
@@ -35,7 +35,7 @@ from lpkernels.techniques.loss_scaling.masters.stepping import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _formats _parameters _fused _seed _step _begun _lent _ready".split()
+_OWN = "optimizer _formats _masters _fused _seed _step _begun _lent _ready".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
 # The row of the parameters themselves in a table of memory.
@@ -143,19 +143,19 @@ class MasterWeights(Optimizer):
         # The arguments are checked even where every group has formats of its own.
         WeightFormats.of(formats)
         self._formats = {key: plain(value) for key, value in formats.items()}
-        self._ready, self._fused, self._parameters = False, fused, dict[Tensor, KeptParameter]()
-        parameters = self._checked(optimizer, optimizer.param_groups)
+        self._ready, self._fused, self._masters = False, fused, dict[Tensor, Master]()
+        masters = self._masters_of(optimizer, optimizer.param_groups)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
         seed = seed_for(True, generator)
         assert seed is not None
-        self._seed = seed.to(parameters[0].parameter.device, copy=True)
+        self._seed = seed.to(masters[0].parameter.device, copy=True)
         self._step = torch.zeros_like(self._seed)
         # Parameters whose states began in the last step, with the names of these states, and a flag
         # that says whether that step did not run.
-        self._begun: list[tuple[Tensor, KeptParameter, list[str]]] = []
+        self._begun: list[tuple[Tensor, Master, list[str]]] = []
         self._lent = False
-        self._adopt(parameters)
+        self._adopt(masters)
         self._ready = True
         guard(optimizer)
 
@@ -180,29 +180,29 @@ class MasterWeights(Optimizer):
         self._refuse_if_lent("step")
         self._settle()
         updates = [
-            (group, self._parameters[p])
+            (group, self._masters[p])
             for group in self.param_groups
             for p in group["params"]
             if p.grad is not None
         ]
-        for _, p in updates:
-            p.check_step()
+        for _, master in updates:
+            master.check_step()
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found is not None:
             found = torch.as_tensor(found, device=self._step.device).reshape(()) != 0
         number, skips = self._step + 1, None
         batches, general = Batches(self.optimizer, self._fused), GroupSteps(self.optimizer)
-        for group, p in updates:
-            if batches.takes(group, p):
-                names = batches.add(group, p)
+        for group, master in updates:
+            if batches.takes(group, master):
+                names = batches.add(group, master)
                 if names and found is not None:
-                    self._begun.append((found, p, names))
+                    self._begun.append((found, master, names))
                 continue
             if skips is None:
                 skips = found is not None and bool(found)
             if not skips:
-                factor = scale.to(p.parameter.device) if isinstance(scale, Tensor) else scale
-                p.step(general, group, p.seed(self._seed, number), factor)
+                factor = scale.to(master.parameter.device) if isinstance(scale, Tensor) else scale
+                master.step(general, group, master.seed(self._seed, number), factor)
         batches.run(self._seed, number, found, scale)
         if not skips:
             general.finish()
@@ -223,14 +223,14 @@ class MasterWeights(Optimizer):
         optimizer.add_param_group(param_group)
         group = optimizer.param_groups[-1]
         try:
-            parameters = self._checked(optimizer, [group])
+            masters = self._masters_of(optimizer, [group])
         except (TypeError, ValueError):
             del optimizer.param_groups[-1]
             for parameter in group["params"]:
                 optimizer.state.pop(parameter, None)
             raise
         self.param_groups.append(group)
-        self._adopt(parameters)
+        self._adopt(masters)
 
     def state_dict(self) -> dict[str, Any]:
         """Masters, states, counts, options, seed and step, of whole tensors; all processes call it.
@@ -239,7 +239,7 @@ class MasterWeights(Optimizer):
         it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
         self._settle()
-        state = {p.number: p.saved() for p in self._parameters.values()}
+        state = {master.number: master.saved() for master in self._masters.values()}
         own = {"seed": int(self._seed), "step": int(self._step)}
         return {**super().state_dict(), "state": state, _SAVED: own}
 
@@ -256,13 +256,13 @@ class MasterWeights(Optimizer):
             changed = hook(self, dict(state_dict))
             state_dict = state_dict if changed is None else changed
         self._check_groups(state_dict)
-        states = state_dict["state"]
-        saved = {p: p.whole_saved(states.get(p.number, {})) for p in self._parameters.values()}
+        states, masters = state_dict["state"], self._masters.values()
+        saved = {master: master.whole_saved(states.get(master.number, {})) for master in masters}
         for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
             on_device = bool(group.get("capturable") or group.get("fused"))
-            for p in map(self._parameters.__getitem__, group["params"]):
-                p.load(saved[p], on_device)
+            for master in map(self._masters.__getitem__, group["params"]):
+                master.load(saved[master], on_device)
         self._seed, self._step = (
             torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
             for key in ("seed", "step")
@@ -302,20 +302,20 @@ class MasterWeights(Optimizer):
             not float32.
         """
         self._refuse_if_lent("masters")
-        for p in self._parameters.values():
-            if p.layout.mesh is not None and p.parameter.dtype != torch.float32:
+        for master in self._masters.values():
+            if master.layout.mesh is not None and master.parameter.dtype != torch.float32:
                 raise NotImplementedError(
-                    f"masters: parameter {p.name!r} is sharded and {p.parameter.dtype}, whose "
-                    "memory cannot hold a master; shard it in float32"
+                    f"masters: parameter {master.name!r} is sharded and {master.parameter.dtype}, "
+                    "whose memory cannot hold a master; shard it in float32"
                 )
-        working_copies = [(p, p.lend()) for p in self._parameters.values()]
+        working_copies = [(master, master.lend()) for master in self._masters.values()]
         self._lent = True
         try:
             yield
         finally:
             self._lent = False
-            for p, working in working_copies:
-                p.take_back(working)
+            for master, working in working_copies:
+                master.take_back(working)
 
     @torch.no_grad()
     def take_weights(self) -> None:
@@ -323,8 +323,8 @@ class MasterWeights(Optimizer):
         States and counts stay; the draws are those of the present step.
         """
         self._refuse_if_lent("take_weights")
-        for p in self._parameters.values():
-            p.begin({}, p.seed(self._seed, self._step))
+        for master in self._masters.values():
+            master.begin({}, master.seed(self._seed, self._step))
 
     def stagnation(self) -> dict[str, Stagnation]:
         """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
@@ -334,12 +334,13 @@ class MasterWeights(Optimizer):
         was lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads
         the counts from the device.
         """
-        return {p.name: Stagnation(*p.kept[COUNTS].tolist()) for p in self._parameters.values()}
+        masters = self._masters.values()
+        return {master.name: Stagnation(*master.state[COUNTS].tolist()) for master in masters}
 
     def reset_stagnation(self) -> None:
         """Counts from 0 again."""
-        for p in self._parameters.values():
-            p.kept[COUNTS].zero_()
+        for master in self._masters.values():
+            master.state[COUNTS].zero_()
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes of a copy; torch leaves out all but groups and states."""
@@ -353,11 +354,11 @@ class MasterWeights(Optimizer):
         shown = ", ".join(f"{name}={value}" for name, value in self._formats.items() if value)
         return f"MasterWeights({shown})\n{super().__repr__()}"
 
-    def _checked(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> list[KeptParameter]:
-        """The parameters of groups that are checked, and get their formats as keys. A parameter has
-        the name that the optimizer was made with, else its number."""
-        parameters: list[KeptParameter] = []
-        batches, first = Batches(optimizer, self._fused), len(self._parameters)
+    def _masters_of(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> list[Master]:
+        """Masters without a state, of groups that are checked, and get their formats as keys. A
+        parameter has the name that the optimizer was made with, else its number."""
+        masters: list[Master] = []
+        batches, first = Batches(optimizer, self._fused), len(self._masters)
         by_group = [
             WeightFormats.of({key: group.get(key, self._formats[key]) for key in KEYS})
             for group in groups
@@ -365,40 +366,38 @@ class MasterWeights(Optimizer):
         for group, formats in zip(groups, by_group, strict=True):
             names = group.get("param_names")
             for place, p in enumerate(group["params"]):
-                number = first + len(parameters)
+                number = first + len(masters)
                 name = names[place] if names else str(number)
                 formats.check_parameter(p, f"MasterWeights: parameter {name!r}")
-                parameters.append(KeptParameter(p, name, number, formats, {}, p.dtype))
-                batches.takes(group, parameters[-1])
+                masters.append(Master(p, name, number, formats))
+                batches.takes(group, masters[-1])
         check_states(optimizer, by_group)
         for group, formats in zip(groups, by_group, strict=True):
             formats.warn(group)
             group.update({key: plain(group.get(key, self._formats[key])) for key in KEYS})
-        return parameters
+        return masters
 
     @torch.no_grad()
-    def _adopt(self, parameters: list[KeptParameter]) -> None:
-        """Makes the masters of parameters and takes over the optimizer's states."""
-        drew, draws = (
-            any(p.formats.draws for p in of) for of in (self._parameters.values(), parameters)
-        )
+    def _adopt(self, masters: list[Master]) -> None:
+        """Makes the masters and takes over the optimizer's states."""
+        drew, draws = (any(x.formats.draws for x in of) for of in (self._masters.values(), masters))
         if draws and not drew and dist.is_available() and dist.is_initialized():
             # All processes draw from the first one's seed.
             self._seed = self._seed.clone()
             dist.broadcast(self._seed, 0)
-        for p in parameters:
-            self._parameters[p.parameter], self.state[p.parameter] = p, p.kept
-            states = self.optimizer.state.pop(p.parameter, {})
-            p.begin(states, p.seed(self._seed, self._step))
+        for master in masters:
+            self._masters[master.parameter], self.state[master.parameter] = master, master.state
+            states = self.optimizer.state.pop(master.parameter, {})
+            master.begin(states, master.seed(self._seed, self._step))
 
     def _settle(self) -> None:
         """Forgets the states that began in a step which did not run."""
         begun, self._begun = self._begun, []
         # All have the flag of one step.
         if begun and bool(begun[0][0]):
-            for _, p, names in begun:
+            for _, master, names in begun:
                 for name in names:
-                    del p.kept[name]
+                    del master.state[name]
 
     def _refuse_if_lent(self, what: str) -> None:
         if self._lent:
@@ -463,10 +462,10 @@ def memory(optimizer: MasterWeights) -> Memory:
     optimizer._settle()
     sums: dict[tuple[str, str], tuple[int, int, int]] = {}
     for group, parameter in ((g, p) for g in optimizer.param_groups for p in g["params"]):
-        p, part = optimizer._parameters[parameter], here(parameter)
-        kept = {name: here(x) for name, x in p.kept.items() if isinstance(x, Tensor)}
+        master, part = optimizer._masters[parameter], here(parameter)
+        kept = {name: here(x) for name, x in master.state.items() if isinstance(x, Tensor)}
         for what, tensor in {_WORKING: part, **kept}.items():
-            fmt = p.formats.weight.fmt if what == _WORKING else p.format_of(what)
+            fmt = master.formats.weight.fmt if what == _WORKING else master.format_of(what)
             shape = part.shape if is_codes(tensor, fmt) else tensor.shape
             size = tensor.numel() * tensor.element_size()
             bits = 8 * size if fmt is None else code_bits(fmt, shape)

@@ -35,29 +35,31 @@ from lpkernels.techniques.loss_scaling.masters.stepping import GroupSteps, Optio
 
 
 @dataclass(eq=False)
-class KeptParameter:
-    """A parameter with its formats.
+class Master:
+    """A parameter, its formats, and its state between steps.
 
-    name: of the model, or the number.  number: in the keys of draws.  dtype: the parameter's at
-        first.
-    kept: the tensors that are kept between steps, by name: master, compensation, counts, and the
-        optimizer's states.
+    name: the optimizer's name of the parameter, or the number.  number: in the keys of draws.
+    state: the wrapper's state of the parameter: codes or values of its master and compensation,
+        its counts, and the states of the optimizer, by name.
+    dtype: of the parameter when it was wrapped.
     """
 
     parameter: Tensor
     name: str
     number: int
     formats: WeightFormats
-    kept: dict[str, Any]
-    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        self.state: dict[str, Any] = {}
+        self.dtype = self.parameter.dtype
 
     @property
     def layout(self) -> Layout:
         return Layout(self.parameter)
 
     def format_of(self, name: str) -> Any:
-        """The format of a tensor that is kept; None for counts and numbers."""
-        return self.formats.format_of(name, self.kept[name])
+        """The format of a tensor of the state; None for counts and numbers."""
+        return self.formats.format_of(name, self.state[name])
 
     def seed(self, seed: Tensor, step: Tensor) -> Tensor | None:
         """The seed of the draws in a step, from the optimizer's seed; None where nothing draws."""
@@ -81,34 +83,34 @@ class KeptParameter:
         values = values if values.dtype == torch.float64 else values.float()
         master = rounded(values, formats.master, seed, Purpose.MASTER).float()
         working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
-        kept: dict[str, Any] = {}
+        new: dict[str, Any] = {}
         if not formats.working_is_master:
             # Codes of float32 may be the parameter's own memory.
             with self._named(MASTER):
-                kept[MASTER] = layout.encoded(master, formats.master.fmt).clone()
+                new[MASTER] = layout.encoded(master, formats.master.fmt).clone()
         if formats.compensation is not None:
             nothing = torch.zeros_like(layout.part(master))
-            kept[COMPENSATION] = layout.encoded_part(nothing, formats.compensation.fmt)
-        if COUNTS not in self.kept:
-            kept[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
+            new[COMPENSATION] = layout.encoded_part(nothing, formats.compensation.fmt)
+        if COUNTS not in self.state:
+            new[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
         here(parameter).copy_(layout.part(working))
         for name, value in states.items():
             # Bare optimizers keep states in the parameter's dtype.
             value = whole(value).float() if is_values(name, value) else value
-            kept[name] = self._encoded(name, value, seed)
-        self.kept.update(kept)
+            new[name] = self._encoded(name, value, seed)
+        self.state.update(new)
 
-    def master(self) -> Tensor:
+    def values(self) -> Tensor:
         """The whole master in float32, perhaps the memory that is kept itself; all processes must
         call this."""
         if self.formats.working_is_master:
             return self.layout.whole(here(self.parameter).float())
-        return self.layout.decoded(self.kept[MASTER], self.formats.master.fmt)
+        return self.layout.decoded(self.state[MASTER], self.formats.master.fmt)
 
     def check_step(self) -> None:
         """Raises: TypeError, RuntimeError: the gradient is sparse, or the parameter is not as it
         was when it was wrapped."""
-        gradient, device = self.parameter.grad, self.kept[COUNTS].device
+        gradient, device = self.parameter.grad, self.state[COUNTS].device
         if gradient is not None and gradient.layout is not torch.strided:
             raise TypeError(
                 f"step: the gradient of parameter {self.name!r} is {gradient.layout}, and masters "
@@ -129,13 +131,13 @@ class KeptParameter:
         Raises: ValueError: a value has no code in the format that it is kept in; nothing is
             changed.
         """
-        layout, formats, kept = self.layout, self.formats, self.kept
+        layout, formats, state = self.layout, self.formats, self.state
         assert self.parameter.grad is not None
         gradient = whole(self.parameter.grad.detach()).float()
         gradient = gradient if scale is None else gradient / scale
         gradient = rounded(gradient, formats.grad, seed, Purpose.GRAD)
         asked = gradient != 0
-        before = self.master()
+        before = self.values()
         after = before.clone()
         states = steps.step(group, after, gradient, self._states())
         moved = after != before
@@ -149,7 +151,7 @@ class KeptParameter:
             # Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: the part
             # that earlier updates left is added to the next. Differs: only the two results are
             # rounded to formats, all else is float32.
-            lost = layout.decoded(kept[COMPENSATION], formats.compensation.fmt)
+            lost = layout.decoded(state[COMPENSATION], formats.compensation.fmt)
             wanted = after - before + lost
             master = rounded(before + wanted, formats.master, seed, Purpose.MASTER)
             left = wanted - (master - before)
@@ -161,22 +163,22 @@ class KeptParameter:
             with self._named(MASTER):
                 new[MASTER] = layout.encoded(master, formats.master.fmt)
         count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
-        new[COUNTS] = kept[COUNTS] + count
+        new[COUNTS] = state[COUNTS] + count
         for name, value in states.items():
             with self._named(name):
                 new[name] = self._encoded(name, value, seed)
         here(self.parameter).copy_(layout.part(working))
         for name, value in new.items():
-            old = kept.get(name)
+            old = state.get(name)
             if isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
                 here(old).copy_(here(value))
             else:
-                kept[name] = value
+                state[name] = value
 
     def _states(self) -> dict[str, Any]:
         """The optimizer's states as the optimizer knows them, whole, and never the memory that is
         kept."""
-        states = {name: value for name, value in self.kept.items() if name not in OWN}
+        states = {name: value for name, value in self.state.items() if name not in OWN}
         for name, value in states.items():
             if isinstance(value, Tensor):
                 fmt = self.format_of(name)
@@ -201,7 +203,7 @@ class KeptParameter:
 
     def saved(self) -> dict[str, Any]:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
-        return {name: self.layout.saved(x, self.format_of(name)) for name, x in self.kept.items()}
+        return {name: self.layout.saved(x, self.format_of(name)) for name, x in self.state.items()}
 
     def whole_saved(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What `saved` returned, copied, after a file and a loader.
@@ -234,7 +236,7 @@ class KeptParameter:
         on_device: whether counts of steps are where the parameter is, else on the host, where torch
             keeps them unless asked otherwise.
         """
-        self.kept.clear()
+        self.state.clear()
         for name, value in values.items():
             if isinstance(value, Tensor):
                 fmt = self.formats.format_of(name, value)
@@ -242,11 +244,11 @@ class KeptParameter:
                 device = value.device if is_count and not on_device else self.parameter.device
                 value = value.to(device, copy=True)
                 value = value if is_count else self.layout.loaded(value, fmt)
-            self.kept[name] = value
+            self.state[name] = value
 
     def lend(self) -> Tensor:
         """Puts the master into the parameter; returns the parameter's old tensor."""
-        parameter, master = self.parameter, self.layout.part(self.master())
+        parameter, master = self.parameter, self.layout.part(self.values())
         if parameter.dtype == torch.float32:
             working = here(parameter).clone()
             here(parameter).copy_(master)
