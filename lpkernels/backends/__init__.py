@@ -121,14 +121,14 @@ def status() -> dict[str, str]:
     >>> lp.backends.status()["reference"]
     'available'
     """
-    found = {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
-    if found["cuda"] == "available" != found["triton"]:
-        found["triton"] += (
+    state = {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
+    if state["cuda"] == "available" != state["triton"]:
+        state["triton"] += (
             "; without it counts, codes, block and affine formats and updates of tensors on a CUDA "
             "device are made by the reference, on the host, and trees, compensated sums and "
             "aligned blocks are refused"
         )
-    return found
+    return state
 
 
 def gpu_orders() -> dict[str, tuple[str, str]]:

@@ -59,8 +59,8 @@ def _meetings(g: Geometry, dim: int, phase: int) -> Meetings:
 def met_phases(g: Geometry) -> list[list[Meetings]]:
     """The phases of each dimension that have positions and taps."""
     phases = (range(min(s, n)) for s, n in zip(g.stride, g.size, strict=True))
-    found = ([_meetings(g, dim, p) for p in ps] for dim, ps in enumerate(phases))
-    return [[m for m in ms if m.taps > 0] for ms in found]
+    meetings = ([_meetings(g, dim, p) for p in ps] for dim, ps in enumerate(phases))
+    return [[m for m in ms if m.taps > 0] for ms in meetings]
 
 
 def dgrad_frame(g: Geometry) -> Frame:

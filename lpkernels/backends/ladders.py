@@ -52,5 +52,5 @@ def add_to(module: ModuleType, table: TableFormat) -> None:
     steps = np.concatenate([ladder(table, rounding) for rounding in DETERMINISTIC])
     nan_code = -1 if table.nan_code is None else table.nan_code
     infinity_is_nan = int(table.infinity == "nan")
-    addresses = (each.ctypes.data for each in (values, codes, steps))
+    addresses = (array.ctypes.data for array in (values, codes, steps))
     module.add_table(*addresses, (table.handle, len(values), table.bits, nan_code, infinity_is_nan))

@@ -233,8 +233,8 @@ class _Recurrence(torch.autograd.Function):
         products = _products(spec, Weights(hh, hh_bias, hr), seed, (needs[3], needs[5]))
         y, last_h, last_c, cells = _steps(zx, h, c, products, spec)
         entries = [p.residuals() if p is not None and p.collects else [] for p in products]
-        ctx.spec, ctx.entries = spec, [[entry[1:] for entry in each] for each in entries]
-        tensors = (entry.tensor for each in entries for entry in each)
+        ctx.spec, ctx.entries = spec, [[entry[1:] for entry in steps] for steps in entries]
+        tensors = (entry.tensor for steps in entries for entry in steps)
         ctx.save_for_backward(seed, hh, hr, *tensors, *(t for of_step in cells for t in of_step))
         return y, last_h, zx.new_empty(0) if last_c is None else last_c
 
@@ -244,9 +244,9 @@ class _Recurrence(torch.autograd.Function):
         seed, w_hh, w_hr, *tensors = ctx.saved_tensors
         spec, needs = ctx.spec, ctx.needs_input_grad
         entries: list[list[Residual]] = []
-        for each in ctx.entries:
-            entries.append([Residual(t, *rest) for t, rest in zip(tensors, each, strict=False)])
-            tensors = tensors[len(each) :]
+        for steps in ctx.entries:
+            entries.append([Residual(t, *rest) for t, rest in zip(tensors, steps, strict=False)])
+            tensors = tensors[len(steps) :]
         size = len(tensors) // len(spec.sizes)
         collects = (needs[3] or needs[4], needs[5])
         hh, hr = _products(spec, Weights(w_hh, None, w_hr), seed, collects)

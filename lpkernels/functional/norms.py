@@ -391,7 +391,7 @@ class _Normalise(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         call = Call.of(recipe, seed, backend, x, w, b, mean, var)
         rows, total = how.rows(call.rounded(x, "input")), call.sum("fprop")
-        ctx.given = mean is not None and var is not None
+        ctx.has_statistics = mean is not None and var is not None
         if mean is None or var is None:
             count = rows.shape[1]
             mean = rows.new_zeros(rows.shape[0])
@@ -432,7 +432,7 @@ class _Normalise(torch.autograd.Function):
             db = _sums(of_bias, how.channels(g)).reshape(ctx.b_shape)
         if ctx.needs_input_grad[0]:
             h = how.rows(g if w is None else g * how.spread(w, g))
-            if not ctx.given:
+            if not ctx.has_statistics:
                 h = _centred(h, how.rows(xhat), how, call.sum("dgrad"))
             dx = call.rounded(how.unrowed(h * scale[:, None], g.shape), "grad_input")
         return dx, dw, db, None, None, None, None, None, None

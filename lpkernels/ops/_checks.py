@@ -64,10 +64,10 @@ def _x(op: str, a: Any) -> None:
 
 
 def _quantizer(op: str, a: Any) -> None:
-    known = rounds(a.quantizer)
-    if known.axis is not None:
-        fits(op, known.ints, a.x.dim())
-    _draws(op, known.draws, a.seed)
+    description = rounds(a.quantizer)
+    if description.axis is not None:
+        fits(op, description.ints, a.x.dim())
+    _draws(op, description.draws, a.seed)
 
 
 def _acc(op: str, a: Any) -> None:
@@ -136,9 +136,9 @@ def _sizes(op: str, a: Any) -> None:
 
 def _format(op: str, a: Any) -> None:
     """The format of codes; what has a shape is the tensor of values."""
-    known = packs(a.format)
-    if known.axis is not None:
-        fits(op, known.ints, len(a.shape) if hasattr(a, "shape") else a.x.dim())
+    description = packs(a.format)
+    if description.axis is not None:
+        fits(op, description.ints, len(a.shape) if hasattr(a, "shape") else a.x.dim())
 
 
 ARGUMENTS = {
@@ -242,9 +242,9 @@ def _conv_size(
     """The shape of the result of a convolution of an image with a kernel."""
     dims = len(image) - 2
     right = 1 <= dims <= 3 and len(kernel) == dims + 2
-    right = right and all(len(each) == dims for each in (stride, padding, dilation))
-    right = right and all(0 <= each < _MOST for each in (*image, *kernel, *padding))
-    right = right and all(1 <= each < _MOST for each in (*stride, *dilation, groups))
+    right = right and all(len(sizes) == dims for sizes in (stride, padding, dilation))
+    right = right and all(0 <= n < _MOST for n in (*image, *kernel, *padding))
+    right = right and all(1 <= n < _MOST for n in (*stride, *dilation, groups))
     right = right and image[1] == kernel[1] * groups and kernel[0] % groups == 0
     got = f"{tuple(image)}, {tuple(kernel)}, {stride}, {padding}, {dilation}, groups={groups}"
     require(right, "conv", "an image, a kernel and numbers of one convolution", got)

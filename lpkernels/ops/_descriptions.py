@@ -75,10 +75,10 @@ class Row(NamedTuple):
 
 def by_number(args: Sequence[Any]) -> Sequence[Any]:
     """args with rows, all of one table, as numbers, and the table behind them."""
-    rows = [each for each in args if isinstance(each, Row)]
+    rows = [x for x in args if isinstance(x, Row)]
     if not rows:
         return args
-    numbers = [(each.number,) if isinstance(each, Row) else each for each in args]
+    numbers = [(x.number,) if isinstance(x, Row) else x for x in args]
     return [*numbers, rows[0].table]
 
 

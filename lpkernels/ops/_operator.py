@@ -79,8 +79,8 @@ def _parsed(line: str) -> tuple[str, dict[str, str], str]:
     name, _, text = line.partition("(")
     arguments, _, returns = text.rpartition(") -> ")
     types = {}
-    for each in arguments.split(", "):
-        type_, _, argument = each.rpartition(" ")
+    for text in arguments.split(", "):
+        type_, _, argument = text.rpartition(" ")
         types[argument] = type_ or ARGUMENTS[argument].type
     return name, types, returns
 
@@ -109,15 +109,15 @@ def define(
     """
     name, types, returns = _parsed(line)
     Arguments = namedtuple(name.lstrip("_"), types)  # type: ignore[misc]
-    known = {x: ARGUMENTS[x] for x in types if x in ARGUMENTS and ARGUMENTS[x].type == types[x]}
-    checks = [each.check for each in known.values() if each.check is not None]
-    row_parts = {i: known[x].part for i, x in enumerate(types) if x in known}
+    common = {x: ARGUMENTS[x] for x in types if x in ARGUMENTS and ARGUMENTS[x].type == types[x]}
+    checks = [argument.check for argument in common.values() if argument.check is not None]
+    row_parts = {i: common[x].part for i, x in enumerate(types) if x in common}
     parts = {i: part for i, part in row_parts.items() if part is not None}
     count, places = len(types), [i for i, kind in enumerate(types.values()) if "Tensor" in kind]
     needed = [i for i in places if [*types.values()][i] == "Tensor"]
     # Two places at least, so that the getter returns a tuple.
     tensors_of = itemgetter(*places, places[0])
-    schema = ", ".join(f"{kind} {each}" for each, kind in types.items())
+    schema = ", ".join(f"{kind} {argument}" for argument, kind in types.items())
     table = f", Tensor? {TABLE_NAME}=None" if parts else ""
     _lib.define(f"{name}({schema}{table}) -> {returns}")
     overload = getattr(torch.ops.lpkernels, name).default

@@ -87,35 +87,35 @@ def packs_at_once(device_type: str) -> bool:
 
 def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tensor | None:
     """`encode` of a plain float32 tensor on the CPU, rounded and packed in one pass."""
-    known = packs(fmt)
-    chosen = backends.select("auto", known.pack, x.device)
+    codes = packs(fmt)
+    chosen = backends.select("auto", codes.pack, x.device)
     if quantizer and not chosen.packs_rounding:
         x = quantize_directly(x, quantizer, backend=backend)
         quantizer = ()
     if x.requires_grad:
         x = x.detach()
     try:
-        if known.without_zero:
+        if codes.without_zero:
             return pack_directly(x, fmt)
         return chosen.pack(x, fmt, quantizer) if quantizer else chosen.pack(x, fmt)
     except ValueError:
-        if known.every_code:
+        if codes.every_code:
             raise
         return None
 
 
 def pack_directly(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    known = packs(fmt)
-    fmt = known.ints
+    codes = packs(fmt)
+    fmt = codes.ints
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         _refuse(fmt, x, (values.double() != x) & ~x.isnan())
-    if not known.without_zero:
-        return backends.select("auto", known.pack, x.device).pack(values, fmt)
+    if not codes.without_zero:
+        return backends.select("auto", codes.pack, x.device).pack(values, fmt)
     # The scale of a block is its largest value, and values of the format are rounded to themselves.
     parts = scaled(values, fmt + _NEAREST, None, None, 0, SITE_QUANTIZE)
-    kept = dequantize_directly(*parts, fmt, "auto")
-    _refuse(fmt, x, (kept != values) & ~(kept.isnan() & values.isnan()))
+    back = dequantize_directly(*parts, fmt, "auto")
+    _refuse(fmt, x, (back != values) & ~(back.isnan() & values.isnan()))
     return _pack_scaled(*parts, fmt)
 
 

@@ -35,16 +35,16 @@ def multiply_directly(
 ) -> Tensor:
     """The work of the operator, on tensors of which no gradient is recorded: the result by the
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
-    known = sums(how.acc)
+    description = sums(how.acc)
     if scales is not None:
-        chosen = backends.select(backend, known.scaled, product.left.device)
-        return chosen.multiply(product, how._replace(acc=known.by_scale), scales)
-    chosen = backends.select(backend, known.products[product.kind], product.left.device)
-    if known.has_operands:
+        chosen = backends.select(backend, description.scaled, product.left.device)
+        return chosen.multiply(product, how._replace(acc=description.by_scale), scales)
+    chosen = backends.select(backend, description.products[product.kind], product.left.device)
+    if description.has_operands:
         look_once(product, how)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
-    native_order = known.native and not chosen.sums_native
+    native_order = description.native and not chosen.sums_native
     fuses = chosen.fuses and (chosen.fuses_tables or not has_table(*how.fused))
     if fuses and not native_order:
         return chosen.multiply(product, how)
@@ -149,8 +149,8 @@ def add_bias_directly(
     result: Ints = (),
 ) -> Tensor:
     """The work of the operator."""
-    known = sums(acc)
-    chosen = backends.select(backend, known.accumulate, total.device)
+    description = sums(acc)
+    chosen = backends.select(backend, description.accumulate, total.device)
     out = _like(total)
     if total.numel() == 0:
         return out
@@ -161,7 +161,7 @@ def add_bias_directly(
     if addend.dim() != 1 or addend.shape != moved.shape[-1:]:
         addend = addend.expand(moved.shape).reshape(rows.shape)
     # This addition has no operands, and every backend makes it.
-    how = How(known.acc[: InAccumulator.PLAIN], seed, role)
+    how = How(description.acc[: InAccumulator.PLAIN], seed, role)
     chosen.accumulate(rows, addend, how, DrawKey(0, 0, SITE_BIAS, 0))
     out.copy_(totals.movedim(-1, channels))
     return _rounded(out, tuple(result), backend)

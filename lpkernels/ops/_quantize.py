@@ -57,11 +57,11 @@ def carry_out(rounding: Rounding, backend: str) -> None:
     be x itself where no scale follows from the values, and out may be None where there are counts.
     """
     x, quantizer, _, _, _, out, counts, limits, parts = rounding
-    known = rounds(quantizer)
+    description = rounds(quantizer)
     if parts is not None:
-        op = known.scaled_op
+        op = description.scaled_op
     else:
-        op = known.op if counts is None and limits is None else known.counting_op
+        op = description.op if counts is None and limits is None else description.counting_op
     chosen = backends.select(backend, op, x.device)
     if x.numel() == 0:
         return

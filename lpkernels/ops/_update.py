@@ -74,7 +74,7 @@ def _guard(arguments: Sequence[Any]) -> None:
         if number is not None:
             tensor("update", "a number", number, (), dtype, device)
     rounds = (places.grad, places.master, *places.states, places.weight)
-    draws = any(each.quantizer.is_stochastic for each in rounds if each.quantizer)
+    draws = any(place.quantizer.is_stochastic for place in rounds if place.quantizer)
     right = not draws or update.seed is not None
     require(right, "update", "a seed of stochastic roundings", None)
 

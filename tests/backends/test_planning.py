@@ -61,7 +61,7 @@ def test_a_share_is_whole(chunks: int, tiles: int, warps: int) -> None:
     tile = Tile(8, 128 * warps, warps)
     for processors in (1, 16, 132):
         found = share(chunks, 64, tile, tiles, processors)
-        assert 1 <= found.splits <= max(found.held, 1)
+        assert 1 <= found.splits <= max(found.capacity, 1)
         assert scratch(found, tile, tiles) <= MOST
         # The chunks of the busiest program, times the number of programs, cover every chunk.
         assert found.longest(chunks) * found.splits >= chunks

@@ -26,33 +26,33 @@ _ADDED, _WRITTEN = 4, 16
 class Share(NamedTuple):
     """splits: programs that share the chunks of a tile.
 
-    held: chunks whose sums they leave in memory before these are added; 0: one program makes all
-    chunks and adds them in registers.
+    capacity: chunks whose sums they leave in memory before these are added; 0: one program makes
+    all chunks and adds them in registers.
     """
 
     splits: int
-    held: int
+    capacity: int
 
     def passes(self, chunks: int) -> int:
         """How often sums are made and added."""
-        return -(-chunks // self.held) if self.held else 1
+        return -(-chunks // self.capacity) if self.capacity else 1
 
     @property
-    def each(self) -> int:
+    def per_program(self) -> int:
         """How many chunks a program makes in a pass, at most."""
-        return -(-self.held // self.splits)
+        return -(-self.capacity // self.splits)
 
     @property
     def pieces(self) -> int:
         """How many programs make chunks of one tile. The last pass may have fewer."""
-        return -(-self.held // self.each) if self.held else 1
+        return -(-self.capacity // self.per_program) if self.capacity else 1
 
     def longest(self, chunks: int) -> int:
         """How many chunks the busiest program of a tile makes in all passes."""
-        if not self.held:
+        if not self.capacity:
             return chunks
-        whole, rest = divmod(chunks, self.held)
-        return whole * self.each + min(rest, self.each)
+        whole, rest = divmod(chunks, self.capacity)
+        return whole * self.per_program + min(rest, self.per_program)
 
 
 #: One program for each tile.
@@ -72,18 +72,18 @@ def share(chunks: int, chunk: int, tile: Tile, tiles: int, processors: int) -> S
     if room < 2:
         return WHOLE
     passes = -(-chunks // room)
-    held = -(-chunks // passes)
+    capacity = -(-chunks // passes)
 
     def busiest(splits: int) -> int:
-        return -(-tiles * splits * tile.warps // (_WARPS * processors)) * -(-held // splits)
+        return -(-tiles * splits * tile.warps // (_WARPS * processors)) * -(-capacity // splits)
 
-    most = min(held, -(-_ROOM * processors // (tile.warps * tiles)))
+    most = min(capacity, -(-_ROOM * processors // (tile.warps * tiles)))
     splits = min(range(1, most + 1), key=busiest)
     alone = -(-tiles * tile.warps // (_WARPS * processors)) * chunks
     saves = busiest(splits) * passes * (chunk + _WRITTEN) < alone * (chunk + _ADDED)
-    return Share(splits, held) if splits > 1 and saves else WHOLE
+    return Share(splits, capacity) if splits > 1 and saves else WHOLE
 
 
-def scratch(found: Share, tile: Tile, tiles: int) -> int:
+def scratch(share: Share, tile: Tile, tiles: int) -> int:
     """Bytes that the sums of chunks take in memory."""
-    return _FLOAT * tile.bm * tile.bn * tiles * found.held
+    return _FLOAT * tile.bm * tile.bn * tiles * share.capacity

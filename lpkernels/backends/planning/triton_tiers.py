@@ -74,8 +74,8 @@ def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     half = tuple(kind for kind in kinds if kind < PLAIN)
     single = tuple(kind for kind in kinds if PLAIN <= kind < FUSED64)
     double = tuple(kind for kind in kinds if kind >= FUSED64)
-    found = (half, single + double) if half else (single, double)
-    return tuple(group for group in found if group)
+    groups = (half, single + double) if half else (single, double)
+    return tuple(group for group in groups if group)
 
 
 def both_types(group: tuple[int, ...]) -> bool:

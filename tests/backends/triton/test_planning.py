@@ -81,7 +81,9 @@ def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> Non
     for launch, count in zip(certified, programs * passes, strict=True):
         assert launch.argument("made").numel() == count * shared.pieces
         parts = launch.argument("parts")
-        assert (4 * parts.numel() if shared.held else 0) == scratch(shared, tiles[0], programs[0])
+        assert (4 * parts.numel() if shared.capacity else 0) == scratch(
+            shared, tiles[0], programs[0]
+        )
 
 
 @pytest.mark.parametrize(

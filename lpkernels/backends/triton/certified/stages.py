@@ -71,13 +71,13 @@ def largest_tile(group: tuple[int, ...], roundings: Roundings, swapped: bool) ->
 
 
 class Parts(NamedTuple):
-    """The chunks from begin to end of every sum. A program of a tile makes ``each`` of them, the
-    last program perhaps fewer. values: room for the chunks' sums, tile by tile and chunk by chunk;
-    None: a program adds its chunks' sums at once."""
+    """The chunks from begin to end of every sum. A program of a tile makes ``per_program`` of them,
+    the last program perhaps fewer. values: room for the chunks' sums, tile by tile and chunk by
+    chunk; None: a program adds its chunks' sums at once."""
 
     begin: int
     end: int
-    each: int
+    per_program: int
     values: Tensor | None = None
 
 
@@ -98,56 +98,56 @@ def launch(
             kernel if it need not add the sums of chunks.
     """
     device, chunks = problem.sums.out.device, problem.chunks()[1]
-    share = share._replace(held=min(share.held, chunks))
+    share = share._replace(capacity=min(share.capacity, chunks))
     counts = [problem.programs(tile.bm, tile.bn) * share.pieces for tile in tiles]
-    found = [
+    results = [
         Made(torch.empty(n, dtype=torch.int32, device=device), (tile.bm, tile.bn), share.pieces)
         for n, tile in zip(counts, tiles, strict=True)
     ]
-    if found[-1].values.numel() == 0:
-        return found[-1]
+    if results[-1].values.numel() == 0:
+        return results[-1]
     bare = problem._replace(
         sums=problem.sums._replace(bias=None), roundings=problem.roundings._replace(result=None)
     )
-    if not share.held:
-        _sum(bare, groups, tiles, found, Parts(0, chunks, chunks))
-        sequential.launch(problem, last, found[-1])
-        return found[-1]
+    if not share.capacity:
+        _sum(bare, groups, tiles, results, Parts(0, chunks, chunks))
+        sequential.launch(problem, last, results[-1])
+        return results[-1]
     tile = tiles[0]
     step = problem.programs(tile.bm, tile.bn) * tile.bm * tile.bn
-    held = torch.empty(share.held * step, dtype=torch.float32, device=device)
-    for begin in range(0, chunks, share.held):
-        end = min(begin + share.held, chunks)
-        _sum(bare, groups, tiles, found, Parts(begin, end, share.each, held))
-        waiting = sequential.Waiting(begin, end, end == chunks, held, step)
-        sequential.launch(problem, outer_tile(tile), found[-1], waiting)
-    return found[-1]
+    room = torch.empty(share.capacity * step, dtype=torch.float32, device=device)
+    for begin in range(0, chunks, share.capacity):
+        end = min(begin + share.capacity, chunks)
+        _sum(bare, groups, tiles, results, Parts(begin, end, share.per_program, room))
+        waiting = sequential.Waiting(begin, end, end == chunks, room, step)
+        sequential.launch(problem, outer_tile(tile), results[-1], waiting)
+    return results[-1]
 
 
 def _sum(
     problem: Problem,
     groups: tuple[tuple[int, ...], ...],
     tiles: tuple[Tile, ...],
-    found: list[Made],
+    results: list[Made],
     parts: Parts,
 ) -> None:
     """Launches the certified kernels, one after the other."""
     left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes
     shared = parts.values is not None
-    splits = -(-(parts.end - parts.begin) // parts.each) if shared else 1
+    splits = -(-(parts.end - parts.begin) // parts.per_program) if shared else 1
     before, size = None, (1, 1)
-    for group, tile, made in zip(groups, tiles, found, strict=True):
+    for group, tile, result in zip(groups, tiles, results, strict=True):
         programs = problem.programs(tile.bm, tile.bn)
         with on_device(sums.out):
             _tiles.certified_kernel[(programs, splits)](
                 side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
-                outputs_of(sums), before, made.values, made.pieces, int(parts.begin > 0), seed,
-                role, m, n, k, problem.chunks()[0], parts.begin, parts.end, parts.each,
+                outputs_of(sums), before, result.values, result.pieces, int(parts.begin > 0), seed,
+                role, m, n, k, problem.chunks()[0], parts.begin, parts.end, parts.per_program,
                 parts.values, programs * tile.bm * tile.bn, constants, R=roundings, TIERS=group,
                 SINGLE=roundings.chunked and single_outer(acc), SWAPPED=sums.swapped,
                 LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
                 BEFORE_M=size[0], BEFORE_N=size[1], num_warps=tile.warps, **EXACT,
                 **options_of(group, roundings, left.absent or right.absent, shared),
             )  # fmt: skip
-        before, size = made.values, made.tile
+        before, size = result.values, result.tile

@@ -178,7 +178,7 @@ def quantize_blocks_kernel(
     elif S.kind == WITH_TENSOR:
         amax = value_of(tl.load(amax_ptr))
     s, t, factor = scales_of(largest, amax, target, N, NS, S, GIVEN)
-    known = (s == s)[:, None]
+    is_number = (s == s)[:, None]
     near = offset if FAR else tl.full([], 0, tl.int64)
     lifts = element_lifts(offset, near, seed_ptr, role, site, R)
     y = shrunk(x, s[:, None], factor[:, None], S, BY)
@@ -192,7 +192,7 @@ def quantize_blocks_kernel(
     else:
         r = q * s[:, None]
     if CODES:
-        store_rounded(out_ptr + offset, tl.where(known, q, 0.0), inside)
+        store_rounded(out_ptr + offset, tl.where(is_number, q, 0.0), inside)
         tl.store(scale_ptr + tile, narrow(s), mask=(wide > 0) & (part == 0))
         if S.kind == WITH_TENSOR:
             tl.store(tensor_scale_ptr, narrow(t), mask=program == 0)
@@ -203,7 +203,7 @@ def quantize_blocks_kernel(
             endless = round_to(y, lifts, U, RU)
         else:
             endless = round_to_float(y, lifts, U, RU)
-        over = beyond_ends(endless, N, R) & known
+        over = beyond_ends(endless, N, R) & is_number
         if (S.steps != EXACT) or (BY == BY_FLOAT64):
             # An infinite quotient counts as no overflow; one in float32 stands for a finite one.
             over = over & (tl.abs(y) < float("inf"))
@@ -256,8 +256,8 @@ def quantize(rounding: Rounding) -> None:
         how = BY_FLOAT64.value
     layout = tiles_of(x.shape, quantizer)
     of_tensor = scaling.kind == TENSOR_SCALE
-    given = amax is not None and (of_tensor or quantizer[InBlock.LINES] == TENSOR)
-    here, search = layout.parts == 1, of_tensor and not given
+    has_amax = amax is not None and (of_tensor or quantizer[InBlock.LINES] == TENSOR)
+    here, search = layout.parts == 1, of_tensor and not has_amax
     largest = None
     if search or not here:
         wide = x.dtype == torch.float64 and not narrow_first
@@ -267,12 +267,12 @@ def quantize(rounding: Rounding) -> None:
             x, largest, layout.lengths, *layout.counts, layout.parts, layout.total,
             NARROW=narrow_first, EACH=not here, ALL=search, **layout.constants, **OPTIONS,
         )  # fmt: skip
-        amax = amax if given else largest[-1:]
+        amax = amax if has_amax else largest[-1:]
     quantize_blocks_kernel[(layout.groups * layout.parts,)](
         x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
         layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
         role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted_of(rounding),
-        CODES=parts is not None, GIVEN=given, HERE=here, FAR=x.numel() >= 2**32,
+        CODES=parts is not None, GIVEN=has_amax, HERE=here, FAR=x.numel() >= 2**32,
         **layout.constants, **OPTIONS,
     )  # fmt: skip
 

@@ -65,7 +65,7 @@ def table_codes(fmt: tuple[int, ...], device: torch.device) -> TableCodes | None
     below = table_numbers(parsed, ROUNDINGS.index("toward_negative"), device)
     tensors = parsed.tensors()
     codes, decoded = (
-        torch.from_numpy(each.copy()).to(device) for each in (tensors.codes, tensors.decoded)
+        torch.from_numpy(array.copy()).to(device) for array in (tensors.codes, tensors.decoded)
     )
     return TableCodes(below.thresholds, below.entries, codes, decoded)
 
@@ -129,20 +129,20 @@ def encode(x, F: tl.constexpr, T=None):
 
 @triton.jit
 def encode_in_table(x, F: tl.constexpr, T):
-    found = number_of(x, T.thresholds, F.steps)
-    known = tl.load(T.entries + found) == x
-    code = tl.load(T.codes + found).to(tl.int64)
+    number = number_of(x, T.thresholds, F.steps)
+    has_code = tl.load(T.entries + number) == x
+    code = tl.load(T.codes + number).to(tl.int64)
     if F.nan >= 0:
         code = tl.where(x == x, code, F.nan)
-        known = known | (x != x)
-    return code, known
+        has_code = has_code | (x != x)
+    return code, has_code
 
 
 @triton.jit
 def encode_fixed(x, F: tl.constexpr):
     quanta = x * power(-F.quantum)
-    known = (quanta >= F.lowest) & (quanta <= F.highest) & (quanta == tl.floor(quanta))
-    return tl.where(known, quanta, 0.0).to(tl.int64) & ((1 << F.width) - 1), known
+    has_code = (quanta >= F.lowest) & (quanta <= F.highest) & (quanta == tl.floor(quanta))
+    return tl.where(has_code, quanta, 0.0).to(tl.int64) & ((1 << F.width) - 1), has_code
 
 
 @triton.jit
@@ -152,27 +152,27 @@ def encode_float(x, F: tl.constexpr):
     exponent = tl.maximum((bits >> 52) - 1023, F.emin)
     # A subnormal has less than 2^man_bits quanta at emin: its hidden bit and its exponent are 0.
     quanta = a * value_of((-exponent + (1023 + F.man_bits)) << 52)
-    known = (a <= F.max) & (quanta == tl.floor(quanta))
+    has_code = (a <= F.max) & (quanta == tl.floor(quanta))
     if not F.subnormals:
-        known = known & ((a == 0.0) | (bits >= ((1023 + F.emin) << 52)))
-    quanta = tl.where(known, quanta, 0.0).to(tl.int64)
-    code = tl.where(known, ((exponent - F.emin) << F.man_bits) + quanta, 0)
+        has_code = has_code & ((a == 0.0) | (bits >= ((1023 + F.emin) << 52)))
+    quanta = tl.where(has_code, quanta, 0.0).to(tl.int64)
+    code = tl.where(has_code, ((exponent - F.emin) << F.man_bits) + quanta, 0)
     if F.infinity >= 0:
         infinite = bits == EXPONENT
         code = tl.where(infinite, F.infinity, code)
-        known = known | infinite
+        has_code = has_code | infinite
     negative = bits_of(x) < 0
     if F.one_zero:
         negative = negative & (bits != 0)
     if F.signed:
         code = code | tl.where(negative, 1 << (F.width - 1), 0)
     else:
-        known = known & (negative == 0)
+        has_code = has_code & (negative == 0)
     if F.nan >= 0:
         nan = bits > EXPONENT
         code = tl.where(nan, F.nan, code)
-        known = known | nan
-    return code, known
+        has_code = has_code | nan
+    return code, has_code
 
 
 @triton.jit

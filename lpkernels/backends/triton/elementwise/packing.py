@@ -65,9 +65,9 @@ def pack_kernel(x_ptr, words_ptr, missing_ptr, count, T, F: tl.constexpr, WORDS:
         index = word * 32 // F.width + piece
         shift = index * F.width - word * 32
         inside = (index < count) & (shift < 32)
-        code, known = encode(double(tl.load(x_ptr + index, mask=inside, other=0.0)), F, T)
+        code, has_code = encode(double(tl.load(x_ptr + index, mask=inside, other=0.0)), F, T)
         bits = bits | tl.where(inside, code_piece(code, tl.minimum(shift, 31)), 0)
-        least = tl.where(inside & (known == 0), tl.minimum(least, index), least)
+        least = tl.where(inside & (has_code == 0), tl.minimum(least, index), least)
     note_missing(missing_ptr, least, least < _NO_INDEX)
     whole = word * 32 < count * F.width
     tl.store(words_ptr + word, tl.cast(bits.to(tl.uint32), tl.int32, bitcast=True), mask=whole)
@@ -175,12 +175,12 @@ def pack_blocks_kernel(
         offset = first[:, None] + place[None, :]
         x = double(tl.load(x_ptr + offset, mask=inside, other=0.0))
         if CODES:
-            code, known = encode(x, F)
-            missing = known == 0
+            code, has_code = encode(x, F)
+            missing = has_code == 0
         else:
-            code, known = encode(x * power_of_two(-exponent)[:, None], F)
+            code, has_code = encode(x * power_of_two(-exponent)[:, None], F)
             special = (tl.abs(x) < float("inf")) == 0
-            missing = tl.where(finite[:, None], known == 0, has_numbers & special)
+            missing = tl.where(finite[:, None], has_code == 0, has_numbers & special)
             code = tl.where(finite[:, None], code, 0)
         note_missing(missing_ptr, offset, inside & missing)
         number = start + tl.arange(0, PART)

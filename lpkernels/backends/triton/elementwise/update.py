@@ -263,8 +263,8 @@ def update(update: Update) -> None:
     masters = tensors.masters or tensors.weights
     kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
     parts = [rounding[i * ROUNDING_INTS :][:ROUNDING_INTS] for i in range(_PLACES)]
-    made = [_place(part, kind) for part, kind in zip(parts, kinds, strict=True)]
-    places, values = tuple(place for place, _ in made), [number for _, number in made]
+    pairs = [_place(part, kind) for part, kind in zip(parts, kinds, strict=True)]
+    places, values = tuple(place for place, _ in pairs), [number for _, number in pairs]
     named = {f"P{i}": place for i, place in enumerate(places)}
     options, constants = _options(step, begins), _constants(step)
     doubles = [_bits(x) for x in (numbers[1], *numbers[3:5])]

@@ -211,8 +211,8 @@ def by_operands_kernel(
                             here = tl.full([BM, BN], 1, tl.int1)
 
                 grid = _grid(largest, places, SINGLE)
-                held = tl.cast(sums, TYPE)
-                total = _cut(held, one, _sign_of(held), grid, NVIDIA)
+                narrow_sums = tl.cast(sums, TYPE)
+                total = _cut(narrow_sums, one, _sign_of(narrow_sums), grid, NVIDIA)
                 for step in range(k, stop):
                     if _has_turn(out, step, first, turn, turns, TAKES_TURNS):
                         a = _loaded(left, left_at, left_step, step)[:, None]
@@ -221,8 +221,8 @@ def by_operands_kernel(
                         signs = _sign_of(left_value) ^ _sign_of(right_value)
                         product = _cut(left_value, right_value, signs, grid, NVIDIA)
                         if HOLES:
-                            there = _present(a, b, LEFT_ABSENT, RIGHT_ABSENT)
-                            product = tl.where(there, product, 0.0)
+                            present = _present(a, b, LEFT_ABSENT, RIGHT_ABSENT)
+                            product = tl.where(present, product, 0.0)
                         total += product
 
                 position = first + 2 * turn

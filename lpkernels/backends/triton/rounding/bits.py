@@ -102,9 +102,9 @@ def moderated(x):
     """x with its magnitude moved into 2^-400 .. 2^300, beyond which every value rounds alike, also
     once scaled by 2^-127 .. 2^127."""
     a = magnitude_of(x)
-    held = tl.where((a > 2.0**300) & (bits_of(a) < EXPONENT), double(2.0**300), a)
-    held = tl.where((a < 2.0**-400) & (a > 0.0), double(2.0**-400), held)
-    return with_sign(held, x)
+    clamped = tl.where((a > 2.0**300) & (bits_of(a) < EXPONENT), double(2.0**300), a)
+    clamped = tl.where((a < 2.0**-400) & (a > 0.0), double(2.0**-400), clamped)
+    return with_sign(clamped, x)
 
 
 @triton.jit

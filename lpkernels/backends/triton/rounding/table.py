@@ -39,7 +39,7 @@ def table_numbers(table: TableFormat, mode: int, device: torch.device) -> TableN
     steps, values = ladder(table, ROUNDINGS[mode]), table.values()
     padded = np.full(2 ** search_steps(table), np.nan)
     padded[: len(steps)] = steps
-    on_device = [torch.from_numpy(each).to(device) for each in (padded, values)]
+    on_device = [torch.from_numpy(array).to(device) for array in (padded, values)]
     return TableNumbers(table.max, table.min, float(len(values) - 1), *on_device)
 
 
@@ -51,12 +51,12 @@ def search_steps(table: TableFormat) -> int:
 @triton.jit
 def number_of(x, thresholds, STEPS: tl.constexpr):
     """How many thresholds are at most x, int32; of a NaN 0."""
-    found = tl.cast(bits_of(x) & 0, tl.int32)
+    number = tl.cast(bits_of(x) & 0, tl.int32)
     for step in tl.static_range(STEPS):
         half = 1 << (STEPS - 1 - step)
-        reached = x >= tl.load(thresholds + (found + (half - 1)))
-        found = tl.where(reached, found + half, found)
-    return found
+        reached = x >= tl.load(thresholds + (number + (half - 1)))
+        number = tl.where(reached, number + half, number)
+    return number
 
 
 @triton.jit
@@ -66,14 +66,14 @@ def round_to_table(x, lift, N, R: tl.constexpr):
     if R.steps == 0:
         return x
     else:
-        found = number_of(x, N.thresholds, R.steps)
-        r = tl.load(N.entries + found)
+        number = number_of(x, N.thresholds, R.steps)
+        r = tl.load(N.entries + number)
         if R.mode == _STOCHASTIC:
             # A gap is no power of two: its fraction is made in these steps of float64.
-            other = found + tl.where(x < 0.0, -1, 1)
+            other = number + tl.where(x < 0.0, -1, 1)
             other = tl.minimum(tl.maximum(other, 0), tl.cast(N.last, tl.int32))
             far = tl.load(N.entries + other)
-            inside = (other != found) & (tl.abs(x) < float("inf"))
+            inside = (other != number) & (tl.abs(x) < float("inf"))
             gap = tl.where(inside, tl.abs(far) - tl.abs(r), 1.0)
             fraction = tl.where(inside, tl.abs(x) - tl.abs(r), 0.0) / gap
             moves = tl.cast(fraction * 2.0**33, tl.int64) + lift >= 1 << 33
