@@ -7,6 +7,7 @@ alone, from lpkernels/cli.
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import importlib.metadata
@@ -20,59 +21,15 @@ if TYPE_CHECKING:
     import typer
 
 _INSTALL = 'pip install "lpkernels[lab]"'
-#: The Typer application of each command in lpkernels/cli, and its line in the list of commands.
+#: The module in lpkernels/cli of each command. The module's function of the command's name has the
+#: line for the list of commands, the first paragraph of its docstring; it is the command, unless
+#: the module has a Typer application `app`.
 COMMANDS = {
-    "demo": (
-        "demo.app",
-        "Train one network on real digits in fp32, in FP8, and in FP8 with too narrow an "
-        "accumulator.",
-    ),
-    "formats": (
-        "numbers.formats_app",
-        "The named formats, the aliases of block formats and the names of tables, or one format in "
-        "detail.",
-    ),
-    "recipes": (
-        "numbers.recipes_app",
-        "The named recipes, or one with its policy, its source and its departures from the source.",
-    ),
-    "quantize": ("numbers.quantize_app", "Send values through a format: code, result and error."),
-    "train": ("train.app", "Train one network and keep its records and checkpoints."),
-    "report": ("report.app", "Show the table and the curves of finished or stopped runs."),
-    "bench": (
-        "bench.app",
-        "Time one emulated matrix product beside torch's in float32, and say which kernels ran.",
-    ),
-    "doctor": (
-        "doctor.app",
-        "Show what this installation can do, and the reason for everything it lacks.",
-    ),
-    "accumulate": (
-        "accumulate.app",
-        "The accumulator each product of a network needs, forward and backward; proof by "
-        "simulation.",
-    ),
-    "schedule": (
-        "schedule.app",
-        "Draw a schedule of precisions: the bits of the steps, how many steps have them, mean "
-        "and cost.",
-    ),
-    "assign": (
-        "assign.app",
-        "Assign low and high precision to every tensor of a network's training, for a budget.",
-    ),
-    "sweep": ("sweep.app", "Many training runs as one experiment: run, status, table, plot."),
-    "frontier": (
-        "frontier.app",
-        "Which precision is worth its memory, from a few measurements: run, status, table, "
-        "predict, choose, plot.",
-    ),
-    "units": (
-        "units.app",
-        "Show all tensor cores, or one in detail with the known and unknown parts of its "
-        "arithmetic.",
-    ),
-}
+    "demo": "demo", "formats": "names", "recipes": "names", "units": "names",
+    "quantize": "quantize", "train": "train", "report": "report", "bench": "bench",
+    "doctor": "names", "accumulate": "accumulate", "schedule": "schedule", "assign": "assign",
+    "sweep": "sweep", "frontier": "frontier",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -113,7 +70,15 @@ def _file(package: str, name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(package)
-    return Path(spec.origin).with_name(name)
+    return Path(spec.origin).parent / name
+
+
+def line_of(command: str) -> str:
+    """The line of a command in the list, without importing its module."""
+    source = _file("lpkernels", f"cli/{COMMANDS[command]}.py").read_text(encoding="utf-8")
+    functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+    (docstring,) = (ast.get_docstring(node) for node in functions if node.name == command)
+    return " ".join((docstring or "").partition("\n\n")[0].split())
 
 
 def application() -> typer.Typer:
@@ -136,15 +101,23 @@ def application() -> typer.Typer:
         """Imports the module of a command where that command is called."""
 
         def __init__(self, **settings: Any) -> None:
-            lines = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
-            super().__init__(**{**settings, "commands": lines})
+            commands = {name: TyperCommand(name) for name in COMMANDS}
+            super().__init__(**{**settings, "commands": commands})
             self._lists = False
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             if self._lists or cmd_name not in COMMANDS:
                 return super().get_command(ctx, cmd_name)
-            module, _, attribute = COMMANDS[cmd_name][0].partition(".")
-            app = getattr(importlib.import_module(f"lpkernels.cli.{module}"), attribute)
+            module = importlib.import_module(f"lpkernels.cli.{COMMANDS[cmd_name]}")
+            app = getattr(module, "app", None)
+            if app is None:
+                app = typer.Typer(
+                    add_completion=False,
+                    pretty_exceptions_show_locals=False,
+                    rich_markup_mode="markdown",
+                )
+                settings = getattr(module, "SETTINGS", {})
+                app.command(**settings)(getattr(module, cmd_name))
             if not gc.isenabled():
                 # What is imported lives as long as the process.
                 gc.freeze()
@@ -155,6 +128,8 @@ def application() -> typer.Typer:
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
             self._lists = True
+            for name, command in self.commands.items():
+                command.help = line_of(name)
             super().format_help(ctx, formatter)
 
     app = typer.Typer(

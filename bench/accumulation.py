@@ -11,10 +11,12 @@ run goes on where it was.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.progress import track
 
 from lpkernels import schemas
@@ -23,11 +25,12 @@ from lpkernels.experiments.measuring.accumulate import Point, simulate
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
 from lpkernels.formats import FloatFormat
-from lpkernels.report.accumulators import plot_law
-from lpkernels.techniques.accumulation import accumulator_of
+from lpkernels.report.figures import finish, panels, save_figure
+from lpkernels.techniques.accumulation import accumulator_of, nmse
 
 ROOT = Path(__file__).resolve().parents[1]
-ROUNDINGS = ("nearest_even", "stochastic", "aligned_truncation")
+ROUNDINGS = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
+FIGURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
 OPERAND = "e5m2"
 # log2 of the length from which on 8 random bits show.
 LONG = 16
@@ -77,8 +80,41 @@ def main() -> list[dict[str, Any]]:
         ("vrr", "knee", "Variance kept"),
     ):
         path = options.pictures / f"{name}.png"
-        plot_law(found, path, metric=metric, title=f"{title}, 4096 sums each")
+        save_figure(law(found, metric), path, f"{title}, 4096 sums each")
     return found
+
+
+def law(sums: Sequence[dict[str, Any]], metric: str) -> Any:
+    """A figure of the variance kept ("vrr") or the error ("nmse") against x = 2^m / sqrt n.
+
+    Simulated sums are points with two deviations, a shape for each rounding. Lines are the theory
+    of the variance at several lengths, or the law of the error of each rounding.
+    """
+    (axes,), x = panels(1, (5.9, 3.8)), np.geomspace(0.25, 64, 50)
+    nearest = [p for p in sums if p["rounding"] == "nearest_even"]
+    lengths = sorted({p["length"] for p in nearest}) if metric == "vrr" else []
+    for shade, length in enumerate(lengths[1::2] or lengths):
+        chosen = sorted((p for p in nearest if p["length"] == length), key=lambda p: p["man_bits"])
+        grey = str(0.75 - 0.75 * shade / max(1, len(lengths) // 2))
+        style = {"lw": 1, "color": grey, "label": f"theory, {length} products"}
+        axes.plot(normalised(chosen), [p["theory"] for p in chosen], "--", **style)
+    for index, (rounding, shape) in enumerate(ROUNDINGS.items()):
+        chosen = [p for p in sums if p["rounding"] == rounding and p[metric]]
+        style = {"color": f"C{index}", "label": rounding}
+        if chosen and metric == "nmse":
+            axes.plot(x, nmse(1, 4, rounding=rounding) / x**2, color=f"C{index}", lw=1)
+        errors = [2 * (p[f"{metric}_error"] or 0.0) for p in chosen]
+        values = [p[metric] for p in chosen]
+        axes.errorbar(normalised(chosen), values, errors, fmt=shape, ms=4, **style)
+    limits = {"ylim": (0.3, 1.6)} if metric == "vrr" else {"legend": "lines: c / x^2"}
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("linear" if metric == "vrr" else "log")
+    finish(axes, xlabel="2^m / sqrt n", ylabel=FIGURES[metric], fontsize="x-small", **limits)
+    return axes.figure
+
+
+def normalised(sums: Sequence[dict[str, Any]]) -> list[float]:
+    return [2.0 ** point["man_bits"] / point["length"] ** 0.5 for point in sums]
 
 
 if __name__ == "__main__":

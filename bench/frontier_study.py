@@ -3,8 +3,11 @@
 On an error matrix (``lpkernels frontier table --export``), each task in turn is new: 3 to 15 of its
 configurations are measured, by D-optimal or random choice, and the rest is predicted from the other
 tasks. Beside them stand the mean of the other tasks, which measures nothing, and a cold start,
-which takes no other task. Results are printed, and written as records that ``lpkernels frontier
-plot --what choices`` draws.
+which takes no other task. Results are printed and written as records.
+
+    python -m bench.frontier_study --pictures docs/pictures
+
+draws the matrix, its singular values and the records of the repository.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ import pandas
 from lpkernels import schemas
 from lpkernels.cli._options import show_table
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import Record, write_records
-from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
-from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
+from lpkernels.experiments.records import Record, read_records, write_records
+from lpkernels.experiments.sweeps.frontiers import task_memory
+from lpkernels.experiments.sweeps.specification import read_spec
+from lpkernels.report.figures import finish, panels, save_figure
 from lpkernels.report.tables import make_table
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
@@ -33,7 +37,13 @@ from lpkernels.techniques.pareto.prediction import compare
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
 MATRIX = HERE / "results" / "frontier-errors.csv"
+RECORDS = HERE / "results" / "frontier-choices.jsonl"
 METHODS = ("greedy", "random", "column_mean")
+LABELS = {
+    "greedy": "D-optimal", "column_mean": "mean of the other tasks", "cold_start": "cold start",
+}  # fmt: skip
+#: The kind of the records.
+CHOICES = "frontier choices"
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
 
@@ -102,6 +112,33 @@ def study(
     return [{key: None if x != x else x for key, x in row.items()} for row in rows]
 
 
+def draw(folder: Path) -> None:
+    """The pictures of docs/frontier.md, from the records of the repository."""
+    matrix = ErrorMatrix.load(MATRIX)
+    (axes,) = panels(1, (6.0, 5.6))
+    image = axes.imshow(matrix.mean, aspect="auto", vmin=0, interpolation="nearest")
+    names = [name.replace("_sat", "") for name in matrix.names]
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=5)
+    axes.set_yticks(range(len(matrix.tasks)), matrix.tasks, fontsize=5)
+    axes.figure.colorbar(image, label="error")
+    save_figure(axes.figure, folder / "frontier-matrix.png")
+    (axes,), values = panels(1, (5.4, 3.6)), np.linalg.svd(matrix.mean, compute_uv=False)
+    axes.plot(range(1, len(values) + 1), values / values[0], "o-", ms=3, lw=1)
+    finish(axes, xlabel="number", ylabel="singular value over the first", yscale="log")
+    save_figure(axes.figure, folder / "frontier-singular-values.png")
+    records = [r for r in read_records(RECORDS) if r["type"] == "average" and r["rmse"] is not None]
+    (axes,) = panels(1, (5.4, 3.8))
+    for method in dict.fromkeys(record["method"] for record in records):
+        own = [record for record in records if record["method"] == method]
+        means, spread = ([record[x] or 0.0 for record in own] for x in ("rmse", "rmse_error"))
+        style = {"lw": 1.2, "marker": "o", "ms": 3, "label": LABELS.get(method, method)}
+        axes.errorbar([record["count"] for record in own], means, spread, **style)
+    noise = float(np.mean([record["noise"] for record in records if record.get("noise")]))
+    axes.axhline(noise, color="0.5", ls=":", label="noise of the seeds")
+    finish(axes, fontsize="x-small", xlabel="measurements", ylabel="rmse", yscale="log")
+    save_figure(axes.figure, folder / "frontier-choices.png")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.frontier_study")
     parser.add_argument("--matrix", type=Path, default=MATRIX)
@@ -111,11 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[3, 4, 5, 6, 8, 11, 12, 13, 15])
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--pictures", type=Path, help="draw what is recorded into this folder")
     options = parser.parse_args(arguments)
-    spec = read_frontier_spec(options.study)
+    if options.pictures:
+        return draw(options.pictures)
+    spec = read_spec(options.study)
     matrix = ErrorMatrix.load(options.matrix, spec.space)
-    memory = np.stack([spec.memory(task) for task in matrix.tasks])
+    memory = np.stack([task_memory(spec, task) for task in matrix.tasks])
     rows = study(
         matrix, spec.space, memory, counts=options.counts, rank=options.rank,
         observed=options.observed, draws=options.draws, seed=options.seed,
@@ -138,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "seed": options.seed, "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
-    write_records(options.out, [header, *({"type": "average", **row} for row in rows), *ended])
+    if options.out:
+        write_records(options.out, [header, *({"type": "average", **row} for row in rows), *ended])
 
 
 if __name__ == "__main__":

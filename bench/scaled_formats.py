@@ -21,7 +21,7 @@ from torch import Tensor
 
 import lpkernels as lp
 from bench.timing import interleave
-from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.figures import panels, save_figure
 
 FORMATS = ("mxfp8", "nvfp4", "fp8_tensor")
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "scaled-formats.png"
@@ -90,8 +90,7 @@ def main() -> None:
 
 
 def draw() -> None:
-    x, figure = tensor(), new_figure((7, 4))
-    axes = figure.subplots()
+    x, (axes,) = tensor(), panels(1, (6.4, 3.6))
     for fmt in FORMATS:
         axes.plot([2.0**e for e in BINADES], errors(x, fmt), marker="o", markersize=3, label=fmt)
     axes.set_xscale("log", base=2)
@@ -99,7 +98,7 @@ def draw() -> None:
     axes.set_xlabel("magnitude of a value, by binade")
     axes.set_ylabel("relative error, root mean square")
     axes.legend()
-    save_figure(figure, PICTURE, "One tensor in three scaled formats")
+    save_figure(axes.figure, PICTURE, "One tensor in three scaled formats")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 
 from lpkernels.experiments.sweeps.results import Result, read_results
-from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.figures import panels, save_figure
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "bench" / "results" / "sweep-gpt-scaled.jsonl"
@@ -34,8 +34,9 @@ def by_layer(results: list[Result], figure: str) -> list[float]:
 
 def main() -> None:
     results = [r for r in read_results(RECORD).results if r.status == "finished"]
-    figure = new_figure((11, 7))
-    for axes, (name, label) in zip(figure.subplots(2, 2).flat, FIGURES.items(), strict=True):
+    grid = panels(len(FIGURES), (5.2, 3.3))
+    figure = grid[0].figure
+    for axes, (name, label) in zip(grid, FIGURES.items(), strict=True):
         for arm in ARMS:
             values = by_layer([r for r in results if r.arm == arm], name)
             axes.plot(range(len(LAYERS)), values, marker="o", markersize=3, label=arm)

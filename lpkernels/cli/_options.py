@@ -64,20 +64,6 @@ def show_table(table: Table) -> None:
         PlainConsole(width=width.maximum).print(table, crop=False)
 
 
-def alone(function: Callable[..., None], **settings: Any) -> typer.Typer:
-    """A command by itself; lpkernels_command.py gives it its name.
-
-    Args:
-        function: its parameters are the options and arguments.
-        settings: of `typer.Typer.command`.
-    """
-    app = typer.Typer(
-        add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="markdown"
-    )
-    app.command(**settings)(function)
-    return app
-
-
 def valid(check: str | Callable[[Any], object]) -> Callable[[Any], Any]:
     """The callback of an option or argument: its value must pass `check`, else the error names it.
 
@@ -194,6 +180,18 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
+
+
+def show_picture(
+    draw: Callable[[], Any], path: Path, *, option: str = "--out", title: str = ""
+) -> None:
+    """Writes the figure that `draw` makes into a file, which `option` names."""
+    from lpkernels.report.figures import save_figure
+
+    with named_options():
+        figure = draw()
+    with named_options(option=option), system_errors("no picture was written"):
+        console.print(f"picture in {save_figure(figure, path, title)}", soft_wrap=True)
 
 
 def check_one_process(command: str) -> None:

@@ -7,7 +7,6 @@ import typer
 from rich.progress import track
 
 from lpkernels.cli._options import (
-    alone,
     check_one_process,
     console,
     named_options,
@@ -27,9 +26,7 @@ def accumulate(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Simulate sums of the planned lengths as well.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(
-        "results/accumulate"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for records.")] = Path("results/accumulate"),
 ) -> None:
     """The accumulator each product of a network needs, forward and backward; proof by simulation.
 
@@ -46,10 +43,13 @@ def accumulate(
         config = work.AccumulateConfig(**values)
         plan = work.make_plan(config, work.find_workload(config))
     work.start_records(out / _RECORDS, config, plan)
-    _show_plan(config, plan, out)
+    _show_plan(config, plan)
     if simulate:
-        _show_simulations(config, _simulated(config, plan, out), out)
-    console.print(f"records and pictures in {out}")
+        from lpkernels.report.accumulators import simulation_table
+
+        title = "Simulated sums, 64 x 64 each; NMSE: error^2 / variance"
+        show_table(simulation_table(_simulated(config, plan, out), title=title))
+    console.print(f"records in {out}")
 
 
 def _simulated(
@@ -63,26 +63,10 @@ def _simulated(
     return sums
 
 
-def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan, out: Path) -> None:
-    from lpkernels.report.accumulators import plan_table, plot_bits
+def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan) -> None:
+    from lpkernels.report.accumulators import plan_table
     from lpkernels.techniques.accumulation.planning import plan_text
 
     show_table(plan_table(plan.blocks, title=f"{config.model}, {config.operand} operands"))
     for note in plan_text(plan.blocks, plan.uncovered).notes:
         console.print(note, highlight=False, markup=False)
-    plot_bits(plan.to_dicts(), out / "bits.png", title=config.model)
-
-
-def _show_simulations(config: work.AccumulateConfig, sums: list[dict[str, Any]], out: Path) -> None:
-    from lpkernels.report.accumulators import plot_simulations, simulation_table
-
-    show_table(
-        simulation_table(sums, title="Simulated sums, 64 x 64 each; NMSE: error^2 / variance")
-    )
-    name, title = {"vrr": ("retention", "Variance kept"), "nmse": ("errors", "Errors of sums")}[
-        config.metric
-    ]
-    plot_simulations(sums, out / f"{name}.png", metric=config.metric, title=title)
-
-
-app = alone(accumulate)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Seed, alone, console, named_options, one_of, valid
+from lpkernels.cli._options import Seed, console, named_options, one_of, valid
 from lpkernels.report.sizes import bytes_text
 
 # The orders of demotion, and the rules that need no budget.
@@ -44,9 +44,6 @@ def assign(
         ),
     ] = "decreasing",
     save: Annotated[Path | None, typer.Option(help="Write the assignment, as JSON.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
-    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Assign low and high precision to every tensor of a network's training, for a budget.
@@ -70,14 +67,6 @@ def assign(
     if save is not None:
         assignment.save(save)
         console.print(f"assignment in {save}", soft_wrap=True)
-    if plot is not None:
-        from lpkernels.report.assignments import plot_assignment
-
-        with named_options(option="--plot"):
-            picture = plot_assignment(
-                assignment, plot, title=f"{model}: {order}, {assignment.ratio:.2f} low"
-            )
-        console.print(f"picture in {picture}", soft_wrap=True)
 
 
 def _check_budget(order: str, ratio: float | None, bits: int | None) -> None:
@@ -127,6 +116,3 @@ def _operations(workload: Any, batch: int, seed: int) -> Any:
         with named_options(option="--model"):
             loss = mean_loss(output_loss(workload, first))
             return trace(workload.model(), loss, (first[0], first))
-
-
-app = alone(assign)

@@ -8,10 +8,10 @@ import typer
 from lpkernels.cli._options import (
     Out,
     Seed,
-    alone,
     check_one_process,
     console,
     named_options,
+    show_picture,
     show_table,
     stopped,
 )
@@ -30,7 +30,7 @@ def demo(
     """
     check_one_process("demo")
     from lpkernels.experiments.sweeps.demo import demo as run_demo
-    from lpkernels.report.runs import plot_curves, summary
+    from lpkernels.report.runs import by_name, plot_curves, summary
 
     try:
         with named_options(option="--resume"):
@@ -39,10 +39,6 @@ def demo(
         stopped(stop, f"lpkernels demo --resume --out {out} --epochs {epochs} --seed {seed}")
     work = runs[0].config.workload
     show_table(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
-    picture = plot_curves(
-        runs, out / "curves.png", title="One network, one seed, three arithmetics"
-    )
-    console.print(f"records in {out}, curves in {picture}")
-
-
-app = alone(demo)
+    title = "One network, one seed, three arithmetics"
+    show_picture(lambda: plot_curves(by_name(runs)), out / "curves.png", title=title)
+    console.print(f"records in {out}")

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import alone, console, named_options, show_table, system_errors
+from lpkernels.cli._options import (
+    console,
+    named_options,
+    show_picture,
+    show_table,
+    system_errors,
+)
 
 
 def report(
@@ -50,7 +56,7 @@ def report(
         if value and html is None:
             raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
-    from lpkernels.report.runs import plot_curves, summary
+    from lpkernels.report.runs import by_name, plot_curves, summary
 
     with named_options(option="PATHS"):
         runs = [run for path in paths for run in find_runs(path)]
@@ -60,8 +66,7 @@ def report(
         )
     show_table(summary(runs))
     if plot is not None:
-        with named_options(option="--plot"), system_errors("no picture was written"):
-            console.print(f"curves in {plot_curves(runs, plot)}")
+        show_picture(lambda: plot_curves(by_name(runs)), plot, option="--plot")
 
 
 def _report_html(paths: list[Path], out: Path, metric: str, reference: str, force: bool) -> None:
@@ -76,6 +81,3 @@ def _report_html(paths: list[Path], out: Path, metric: str, reference: str, forc
         with named_options(("metric", "reference")):
             path = write_page(paths, out, metric=metric, reference=reference, command=command)
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
-
-
-app = alone(report)

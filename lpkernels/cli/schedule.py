@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import alone, console, named_options, valid
+from lpkernels.cli._options import console, named_options, show_picture, valid
 
 
 def schedule(
@@ -43,8 +43,4 @@ def schedule(
         )
     console.print(schedule_view(scheduler, text), highlight=False)
     if plot is not None:
-        with named_options(option="--plot"):
-            console.print(f"picture in {plot_schedules({text: scheduler}, plot)}")
-
-
-app = alone(schedule)
+        show_picture(lambda: plot_schedules({text: scheduler}), plot, option="--plot")

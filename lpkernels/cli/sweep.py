@@ -11,6 +11,7 @@ from lpkernels.cli._options import (
     check_one_process,
     console,
     named_options,
+    show_picture,
     show_table,
     stopped,
     valid,
@@ -23,13 +24,16 @@ if TYPE_CHECKING:
     from lpkernels.experiments.sweeps.results import Results
     from lpkernels.experiments.workloads.workload import Metric
 
-app = typer.Typer(
-    name="sweep",
-    help="Many training runs as one experiment: run, status, table, plot.\n\n"
-    "Example: `lpkernels sweep run sweep.toml --out results/sweep`",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+
+
+@app.callback()
+def sweep() -> None:
+    """Many training runs as one experiment: run, status, table, plot.
+
+    Example: `lpkernels sweep run sweep.toml --out results/sweep`
+    """
+
 
 Sweep = Annotated[
     Path,
@@ -50,8 +54,16 @@ Without = Annotated[
         "--without", metavar="ARM", help="An arm that is left out; may be given several times."
     ),
 ]
-
-
+Specification = Annotated[
+    Path,
+    typer.Argument(
+        callback=valid("experiments.sweeps.specification:read_spec"),
+        help="A TOML file: see docs/sweeps.md.",
+    ),
+]
+SweepFolder = Annotated[
+    Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
+]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -69,16 +81,8 @@ RetryFailed = Annotated[
 @app.command()
 @sigterm_as_ctrl_c()
 def run(
-    spec: Annotated[
-        Path,
-        typer.Argument(
-            callback=valid("experiments.sweeps.specification:read_spec"),
-            help="A TOML file: see docs/sweeps.md.",
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
-    ],
+    spec: Specification,
+    out: SweepFolder,
     jobs: Jobs = None,
     engine: Engine = "processes",
     retry_failed: RetryFailed = False,
@@ -194,16 +198,12 @@ def plot(
 
     Example: `lpkernels sweep plot results/sweep --out sweep.png`
     """
-    from lpkernels.report.sweeps import plot_against, plot_sweep
+    from lpkernels.report.sweeps import plot_sweep
 
     results, cells, summary, chosen = _summary(sweep, reference, metric, without)
-    title = results.spec.name
-    with named_options():
-        if against:
-            picture = plot_against(cells, summary, chosen, against, out, title=title)
-        else:
-            picture = plot_sweep(cells, summary, chosen, out, title=title)
-    console.print(f"picture in {picture}")
+    show_picture(
+        lambda: plot_sweep(cells, summary, chosen, against=against), out, title=results.spec.name
+    )
 
 
 def _summary(
@@ -211,15 +211,11 @@ def _summary(
 ) -> "tuple[Results, pandas.DataFrame, pandas.DataFrame, Metric]":
     """The sweep, the cells without the arms that are left out, their summary, the metric."""
     from lpkernels.experiments.sweeps.results import read_results
-    from lpkernels.experiments.sweeps.statistics import summarise
-    from lpkernels.experiments.workloads.workload import Metric
+    from lpkernels.experiments.sweeps.statistics import metric_named, summarise
 
     with named_options():
         results = read_results(sweep)
-        metric = results.metric
-        if field and field != metric.field:
-            shares = "accuracy" in field
-            metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
+        metric = metric_named(field, results.metric)
         compare = reference or results.compare
         if compare in (without or ()):
             raise ValueError(

@@ -11,10 +11,10 @@ import typer
 
 from lpkernels.cli._options import (
     Out,
-    alone,
     console,
     is_given,
     named_options,
+    show_picture,
     show_table,
     stopped,
     system_errors,
@@ -147,8 +147,7 @@ def _show_diagnosis(out: Path) -> None:
     report = Report.load(path)
     show_table(diagnosis_table(report))
     console.print(str(report.recommend()), highlight=False, soft_wrap=True)
-    picture = plot_exponents(report, out / "diagnosis.png")
-    console.print(f"diagnosis in {path}, picture in {picture}", soft_wrap=True)
+    show_picture(lambda: plot_exponents(report), out / "diagnosis.png")
 
 
 def _check_options(config: RunConfig, options: dict[str, Any]) -> None:
@@ -167,6 +166,3 @@ def _command(processes: Processes) -> str:
     if processes.count == 1 and not processes.sharded:
         return "lpkernels"
     return f"torchrun --standalone --nproc-per-node {processes.count} -m lpkernels"
-
-
-app = alone(train)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lpkernels.report.figures import finish, new_figure, plain_numbers, save_figure, whole_numbers
+from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 
 if TYPE_CHECKING:
@@ -28,24 +27,22 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     callbacks of a run add to its records.
     """
     metrics = list(dict.fromkeys(run.metric for run in runs))
-    extra = list(dict.fromkeys(name for run in runs for name in _callback_fields(run)))
+    lasts = [run.epochs[-1] if run.epochs else {} for run in runs]
+    extra = [
+        name
+        for name in dict.fromkeys(name for last in lasts for name in last)
+        if name not in _COMMON and not name.startswith(("train_", "test_"))
+    ]
     figures = [*(metric.label for metric in metrics), "train loss", "epochs", "skipped steps"]
     names = [*figures, "seconds", *(name.replace("_", " ") for name in extra)]
     rows = []
-    for run in runs:
-        last = run.epochs[-1] if run.epochs else {}
+    for run, last in zip(runs, lasts, strict=True):
         cells = [_text(last.get(metric.field), metric) for metric in metrics]
         cells += [*_figures(run), *(str(last.get(name, "-")) for name in extra)]
         rows.append([run.name, *cells, str(run.header["accumulator"])])
     # Two lines each: the table fits a terminal of 80 columns.
     columns = ["run", *(name.replace(" ", "\n", 1) for name in names), "accumulator"]
     return make_table(columns, rows, words=("run", "accumulator"), title=title)
-
-
-def _callback_fields(run: Run) -> list[str]:
-    """The fields of the last record that the run's callbacks added."""
-    last = run.epochs[-1] if run.epochs else {}
-    return [n for n in last if n not in _COMMON and not n.startswith(("train_", "test_"))]
 
 
 def _text(value: float | None, metric: Metric) -> str:
@@ -66,31 +63,43 @@ def _figures(run: Run) -> list[str]:
     return [text, done, str(skipped), f"{run.seconds:.1f}"]
 
 
-def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
-    """Draws the metric and the training loss per epoch, a curve per run, into `path`.
-
-    A curve is called as its run is, with its forward accumulator.
-
-    The metric is the first run's; a run without that figure has no curve of it.
-
-    Raises: ValueError: no run has a finished epoch, or matplotlib does not write files with that
-        ending.
-    """
-    runs = [run for run in runs if run.epochs]
-    if not runs:
-        raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
-    metric, figure = runs[0].metric, new_figure((9.5, 4.0))
-    figures, loss = figure.subplots(1, 2)
+def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by their name and their forward accumulator."""
+    groups: dict[str, list[Run]] = {}
     for run in runs:
-        epochs = [record["epoch"] for record in run.epochs]
-        loss.plot(epochs, run.curve("train_loss"), marker=".")
-        if metric.field in run.epochs[0]:
-            values = [(100 if metric.percent else 1) * value for value in run.curve(metric.field)]
-            label = f"{run.name} ({run.header['accumulator']})"
-            figures.plot(epochs, values, marker=".", label=label)
-    finish(figures, xlabel="epoch", ylabel=metric.label + " (%)" * metric.percent)
-    finish(loss, xlabel="epoch", ylabel="training loss", yscale="log")
-    for axes in (figures, loss):
+        groups.setdefault(f"{run.name} ({run.header['accumulator']})", []).append(run)
+    return groups
+
+
+def plot_curves(runs: Mapping[str, Sequence[Run]], fields: Sequence[str] = ()) -> Any:
+    """A figure of the runs' epochs: a panel for each field, a curve for each run that has it, a
+    colour for each label of `runs`.
+
+    fields: of the records; (): the first run's metric, and the training loss.
+
+    Raises: ValueError: no run has a finished epoch.
+    """
+    groups = {label: [run for run in group if run.epochs] for label, group in runs.items()}
+    first = next((group[0] for group in groups.values() if group), None)
+    if first is None:
+        raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
+    fields = fields or [first.metric.field, "train_loss"]
+    grid = panels(len(fields), (4.7, 3.6))
+    for axes, field in zip(grid, fields, strict=True):
+        percent = field == first.metric.field and first.metric.percent
+        for colour, (label, group) in enumerate(groups.items()):
+            for run in group:
+                epochs = [epoch for epoch in run.epochs if field in epoch]
+                values = [
+                    math.nan if epoch[field] is None else (100 if percent else 1) * epoch[field]
+                    for epoch in epochs
+                ]
+                style = {"color": f"C{colour % 10}", "label": label if run is group[0] else None}
+                axes.plot([epoch["epoch"] for epoch in epochs], values, marker=".", **style)
+        name = first.metric.label if field == first.metric.field else field.replace("_", " ")
+        scale = "log" if field.endswith("_loss") else "linear"
+        finish(axes, xlabel="epoch", ylabel=name + " (%)" * percent, yscale=scale)
         whole_numbers(axes.xaxis)
-        plain_numbers(axes.yaxis)
-    return save_figure(figure, path, title, dpi=130)
+        if axes is not grid[0] and axes.get_legend():
+            axes.get_legend().remove()
+    return grid[0].figure

@@ -1,28 +1,21 @@
-"""Schedules of precisions and precision range tests, in the terminal and as pictures."""
+"""Schedules of precisions, in the terminal and as pictures."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lpkernels.report.figures import finish, new_figure, panels, save_figure, whole_numbers
+from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 from lpkernels.techniques.cpt import PrecisionScheduler
-from lpkernels.techniques.cpt.range_test import PrecisionRange
-
-__all__ = [
-    "plot_precision_range",
-]
 
 # A shade says what share of the steps of a column is at a precision.
 _SHADES = " ░▒▓█"
 # Rows of this width leave room for their label in a terminal of 80 columns.
 _COLUMNS = 64
-
-
 _LABELS = {
     "forward": "forward bits",
     "backward": "gradient bits",
@@ -77,21 +70,8 @@ def _cost_table(scheduler: PrecisionScheduler) -> Table:
     return make_table(columns, rows, words=columns[:1], caption=caption)
 
 
-def plot_schedules(
-    schedulers: Mapping[str, PrecisionScheduler], path: str | Path, *, title: str = ""
-) -> Path:
-    """Draws the bits of all steps of schedulers, a panel for each, into `path`.
-
-    Args:
-        schedulers: by their labels; all have the same number of steps.
-        path: the file; its ending says which kind.
-        title: above the picture.
-    Returns: the path.
-
-    Raises: ValueError: no scheduler, or a file of a kind that matplotlib does not know.
-    """
-    if not schedulers:
-        raise ValueError("plot_schedules: expected at least one scheduler, got none")
+def plot_schedules(schedulers: Mapping[str, PrecisionScheduler]) -> Any:
+    """A figure of the bits of all steps: a panel for each scheduler, under its label."""
     grid = panels(len(schedulers), (4.8, 2.0), sharex=True)
     for axes, (label, scheduler) in zip(grid, schedulers.items(), strict=True):
         plans = _moving_plans(scheduler)
@@ -102,34 +82,4 @@ def plot_schedules(
         axes.label_outer()
         axes.set_title(label, fontsize="small")
         whole_numbers(axes.yaxis)
-    return save_figure(grid[0].figure, path, title)
-
-
-def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str = "") -> Path:
-    """Draws the accuracy at each candidate of a precision range test, and the bounds if it has any.
-
-    Args:
-        result: of `lpkernels.techniques.cpt.precision_range_test`.
-        path: the file; its ending says which kind.
-        title: above the picture.
-    Returns: the path.
-    Raises: ValueError: a file of a kind that matplotlib does not know.
-    """
-    figure = new_figure((9.5, 3.8))
-    curves, ends = figure.subplots(1, 2, width_ratios=(3, 2))
-    for level in result.trace:
-        window = min(result.window, len(level.accuracy))
-        smooth = np.convolve(level.accuracy, np.ones(window) / window, "valid")
-        at = np.arange(window, window + len(smooth))
-        style = "-" if level.passed else ":"
-        curves.plot(at, smooth, style, lw=1.2, label=f"{level.bits} bits")
-    ylabel = f"accuracy, mean of {result.window} steps"
-    finish(curves, fontsize="x-small", xlabel="step", ylabel=ylabel)
-    bits = [level.bits for level in result.trace]
-    ends.plot(bits, [level.first for level in result.trace], "o--", label="first window")
-    ends.plot(bits, [level.last for level in result.trace], "o-", label="last window")
-    for bound, label in zip(result.bits or (), ("lowest", "highest"), strict=False):
-        ends.axvline(bound, color="0.5", lw=1)
-        ends.annotate(label, (bound, 0.02), xycoords=("data", "axes fraction"), rotation=90)
-    finish(ends, fontsize="x-small", xlabel="bits", xticks=bits)
-    return save_figure(figure, path, title)
+    return grid[0].figure

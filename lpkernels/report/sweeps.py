@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,12 @@ from rich.text import Text
 
 from lpkernels.experiments.sweeps.statistics import axes_of, figures_of, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
-from lpkernels.report.figures import finish, new_figure, panels, plain_numbers, save_figure
+from lpkernels.report.figures import finish, panels
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["plot_against", "plot_sweep", "sweep_table", "write_csv"]
+__all__ = ["plot_sweep", "sweep_table", "write_csv"]
 
 # Where a terminal is narrow, words of the names of arms are whole up to that length.
 _WHOLE_WORD = 12
@@ -27,7 +27,7 @@ _WHOLE_WORD = 12
 _NUMBER = re.compile(r"[ ,:=]*-?\d+(\.\d+)?$")
 _SEED: dict[str, Any] = {"marker": "o", "ms": 4, "alpha": 0.4, "mew": 0, "ls": ""}
 _DIVERGED: dict[str, Any] = {"marker": "x", "ms": 6, "mew": 1.5, "ls": ""}
-_POINT: dict[str, Any] = {"fmt": "D", "ms": 6, "mec": "white", "mew": 0.8, "lw": 1.5}
+_POINT: dict[str, Any] = {"marker": "D", "ms": 6, "mec": "white", "mew": 0.8, "lw": 1.5}
 _BOOTSTRAP: dict[str, Any] = {"lw": 5.5, "alpha": 0.3, "solid_capstyle": "butt"}
 # The columns of a figure and its interval.
 _MEAN = ("mean", "low", "high")
@@ -41,10 +41,10 @@ def sweep_table(summary: pandas.DataFrame, metric: Metric, *, title: str = "") -
     is below the mean, the number of pairs below the difference, the bootstrap interval below
     Student's t interval. Names of arms fold.
     """
-    axes, compared, places = varied_axes(summary), "pairs" in summary, _places(summary, metric)
-    break_ = "\n" if compared else " "
+    axes, compared, number = varied_axes(summary), "pairs" in summary, _format(summary, metric)
+    separator = "\n" if compared else " "
     rows = summary.to_dict("records")
-    means = [_mean_text(row, metric, places, break_) for row in rows]
+    means = [_mean_text(row, number, separator) for row in rows]
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0)
     table.caption, table.caption_justify = _caption(summary, metric), "left"
     words = [len(word) for arm in summary["arm"] for word in arm.split()]
@@ -61,7 +61,7 @@ def sweep_table(summary: pandas.DataFrame, metric: Metric, *, title: str = "") -
         if row["failed"]:
             runs += ("\n" if compared else ", ") + f"{row['failed']} failed"
         cells = [row["arm"], *(_axis_text(row[name]) for name in axes), runs, mean]
-        cells += _difference_texts(row, metric, places) if compared else []
+        cells += _difference_texts(row, number) if compared else []
         ends = after is not None and any(after[name] != row[name] for name in axes)
         # A Text shows brackets in names as they are; a string would take them for markup.
         table.add_row(*map(Text, cells), end_section=ends)
@@ -80,45 +80,41 @@ def _axis_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _places(summary: pandas.DataFrame, metric: Metric) -> int:
-    """The decimal places of figures: two digits of the smallest standard error, four of the
-    smallest mean where there is none. Percentages have two: a test set has a few hundred to ten
-    thousand examples."""
-    if metric.percent:
-        return 2
+def _format(summary: pandas.DataFrame, metric: Metric) -> Callable[[float], str]:
+    """A function that writes figures with two digits of the smallest standard error, or four of the
+    smallest mean where there is none. Percentages have two decimal places: a test set has a few
+    hundred to ten thousand examples."""
     errors = [x for x in summary["standard_error"] if x > 0]
     means = [abs(x) for x in summary["mean"] if abs(x) > 0]
     smallest, digits = (min(errors), 2) if errors else (min(means, default=1.0), 4)
     # More than six places are wider than their column.
-    return min(6, max(0, digits - 1 - math.floor(math.log10(smallest))))
-
-
-def _number(value: float, metric: Metric, places: int) -> str:
+    places = min(6, max(0, digits - 1 - math.floor(math.log10(smallest))))
+    places = 2 if metric.percent else places
     # Adding zero takes the sign from a number that rounds to -0.
-    return f"{round(_scale(metric) * value, places) + 0.0:.{places}f}"
+    return lambda value: f"{round(_scale(metric) * value, places) + 0.0:.{places}f}"
 
 
-def _mean_text(row: dict[str, Any], metric: Metric, places: int, separator: str) -> str:
+def _mean_text(row: dict[str, Any], number: Callable[[float], str], separator: str) -> str:
     """Mean and error, and the number of seeds in them if a run that ended is missing."""
     if not row["figures"]:
         return "-"
-    text = _number(row["mean"], metric, places)
+    text = number(row["mean"])
     if row["figures"] > 1:
-        text += f"{separator}± {_number(row['standard_error'], metric, places)}"
+        text += f"{separator}± {number(row['standard_error'])}"
     missing = row["figures"] < row["finished"] + row["diverged"]
     return f"{text} ({row['figures']})" if missing else text
 
 
-def _difference_texts(row: dict[str, Any], metric: Metric, places: int) -> list[str]:
+def _difference_texts(row: dict[str, Any], number: Callable[[float], str]) -> list[str]:
     """The cells of a difference; the reference has empty ones."""
     if math.isnan(row["pairs"]):
         return ["reference", "", ""]
     if not row["pairs"]:
         return ["no pairs", "-", "-"]
-    mean = _number(row["difference"], metric, places)
+    mean = number(row["difference"])
     sign, plural = "+" if float(mean) > 0.0 else "", "s" if row["pairs"] > 1 else ""
     intervals = "\n".join(
-        f"[{', '.join(_number(row[f'{name}_{end}'], metric, places) for end in ('low', 'high'))}]"
+        f"[{number(row[f'{name}_low'])}, {number(row[f'{name}_high'])}]"
         for name in ("difference", "bootstrap")
         if not math.isnan(row[f"{name}_low"])
     )
@@ -137,9 +133,8 @@ def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
         parts.append("(n): seeds in the mean, where others ended without a figure")
     if "pairs" in summary:
         parts.append(
-            f"difference: arm minus {summary['reference'].dropna().iloc[0]}, paired by seed, with "
-            f"its {100 * summary['level'].iloc[0]:g}% intervals by Student's t and bootstrap over "
-            "seeds"
+            f"difference: arm minus {_reference(summary)}, paired by seed, with its "
+            f"{_level(summary)} intervals by Student's t and bootstrap over seeds"
         )
         tests = summary["p_holm"].count()
         if tests:
@@ -148,6 +143,15 @@ def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
             )
         parts.append("-: too few seeds, or all alike")
     return Text("; ".join(parts))
+
+
+def _reference(summary: pandas.DataFrame) -> str:
+    """The arm that the others are compared with; "" where there is none."""
+    return str(summary["reference"].dropna().iloc[0]) if "reference" in summary else ""
+
+
+def _level(summary: pandas.DataFrame) -> str:
+    return f"{100 * summary['level'].iloc[0]:g}%"
 
 
 def write_csv(summary: pandas.DataFrame, path: str | Path) -> Path:
@@ -165,73 +169,80 @@ def _harmless(value: Any) -> Any:
 
 
 def plot_sweep(
-    cells: pandas.DataFrame,
-    summary: pandas.DataFrame,
-    metric: Metric,
-    path: str | Path,
-    *,
-    title: str = "",
-) -> Path:
-    """Draws means with their t intervals; where the summary has a reference, beside them the paired
-    differences with their intervals.
+    cells: pandas.DataFrame, summary: pandas.DataFrame, metric: Metric, *, against: str = ""
+) -> Any:
+    """A figure of the means with their t intervals; where the summary has a reference, beside them
+    the paired differences with their intervals.
 
     If a single axis varies and its values are numbers, it is the x axis, with a curve for each arm.
     Else each row of the summary is a row of the picture, with a point for every seed, a cross for a
     diverged one, and the intervals of differences by Student's t (thin) and bootstrap (thick). The
-    label of an arm counts its diverged and failed runs. The same records give the same picture.
+    label of an arm counts its diverged and failed runs; the arm that all are compared with is
+    black. The same records give the same picture.
 
     Args:
         cells: `Results.table`.
         summary: of it, by the metric's field.
         metric: that figure.
-        path: the file; its ending says which kind.
-        title: above the picture.
-    Returns: the path.
-    Raises: ValueError: no cell has a figure, or matplotlib does not write files of that ending.
+        against: another field, such as a cost: its mean is the place of an arm on the x axis, and
+            there are no differences. Arms whose names differ in a number at the end are joined by
+            a line; an arm of which a run lacks the field is a dotted line across.
+    Returns: matplotlib's figure.
+    Raises: ValueError: no cell has a figure; with `against`, axes vary or no arm has the field.
     """
     if not summary["figures"].any():
         raise ValueError(
             f"plot_sweep: expected at least one result with a finite {metric.field}, got none"
         )
-    names, kinds = varied_axes(summary), [_MEAN, _DIFFERENCE][: 1 + ("pairs" in summary)]
-    lines = len(names) == 1 and all(type(value) in (int, float) for value in summary[names[0]])
-    size = (4.7, 4.2) if lines else (4.7, 1.1 + 0.42 * len(summary))
-    grid = panels(len(kinds), size, **({} if lines else {"sharey": True}))
-    figure = grid[0].figure
-    if lines:
-        for axes, columns in zip(grid, kinds, strict=True):
-            table = summary.assign(at=summary[names[0]].astype(float)).sort_values("at")
-            _draw_curves(axes, table, table["arm"], columns, metric)
-            if table["at"].iloc[0] > 0 and table["at"].iloc[-1] > 4 * table["at"].iloc[0]:
-                axes.set_xscale("log", base=2)
-            ticks = table["at"].unique()
-            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axes.minorticks_off()
-            axes.set_xlabel(names[0])
-        handles = grid[0].get_legend_handles_labels()[0]
+    names, kinds = varied_axes(summary), [_MEAN, _DIFFERENCE]
+    families = summary["arm"]
+    if against:
+        kinds, families = [_MEAN], families.str.replace(_NUMBER, "", regex=True)
+        table, label = _places(cells, summary, against), against.replace("_", " ")
+    elif len(names) == 1 and all(type(value) in (int, float) for value in summary[names[0]]):
+        table, label = summary.assign(at=summary[names[0]].astype(float)), names[0]
     else:
+        table, label = None, ""
+    kinds = kinds[: 1 + ("pairs" in summary)]
+    if table is None:
+        grid = panels(len(kinds), (4.7, 1.1 + 0.42 * len(summary)), sharey=True)
         handles = _draw_rows(grid, cells, summary, kinds, metric)
-    for axes in grid:
-        axes.spines[["top", "right"]].set_visible(False)
-    labels = [_label(metric)]
-    if "pairs" in summary:
-        (grid[1].axhline if lines else grid[1].axvline)(0.0, color="0.5", lw=1, zorder=0)
-        unit = " (percentage points)" if metric.percent else ""
-        labels.append(f"difference to {summary['reference'].dropna().iloc[0]}{unit}")
-    for axes, label in zip(grid, labels, strict=True):
-        axes.set(**{"ylabel" if lines else "xlabel": label})
-        plain_numbers(axes.yaxis if lines else axes.xaxis)
-        axes.grid(alpha=0.3, axis="both" if lines else "x")
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize="small"
-    )
-    return save_figure(figure, path, title, dpi=130)
+    else:
+        grid = panels(len(kinds), (4.7, 4.2))
+        for axes, columns in zip(grid, kinds, strict=True):
+            _draw_curves(axes, table.sort_values("at"), families, columns, metric)
+            axes.set_xlabel(label)
+        handles = grid[0].get_legend_handles_labels()[0]
+    unit = " (percentage points)" if metric.percent else ""
+    labels = [_label(metric), f"difference to {_reference(summary)}{unit}"]
+    for axes, columns, text in zip(grid, kinds, labels, strict=False):
+        finish(axes, **{"xlabel" if table is None else "ylabel": text})
+        if axes.get_legend():
+            axes.get_legend().remove()
+        if columns is _DIFFERENCE:
+            (axes.axvline if table is None else axes.axhline)(0.0, color="0.5", lw=1, zorder=0)
+    style = {"ncols": 3, "frameon": False, "fontsize": "small"}
+    grid[0].figure.legend(handles=handles, loc="outside lower center", **style)
+    return grid[0].figure
+
+
+def _places(cells: pandas.DataFrame, summary: pandas.DataFrame, field: str) -> pandas.DataFrame:
+    """The summary with the mean of a field in the column "at"."""
+    names = varied_axes(summary)
+    if names:
+        raise ValueError(
+            f"against: expected arms alone, got axes too: {', '.join(names)}; without it the "
+            "picture shows them"
+        )
+    finished = cells[cells["status"] == "finished"]
+    figures = figures_of(finished, field).groupby(finished["arm"])
+    means = figures.agg(lambda values: values.mean(skipna=False))
+    return summary.assign(at=summary["arm"].map(means))[summary["figures"] > 0]
 
 
 def _colours(summary: pandas.DataFrame, families: pandas.Series[str]) -> dict[str, str]:
     """A colour for each family of arms, in the order they appear; the reference is black."""
-    references = set(summary["reference"].dropna()) if "pairs" in summary else set()
-    reference = set(families[summary["arm"].isin(references)])
+    reference = set(families[summary["arm"] == _reference(summary)])
     others = [family for family in families.unique() if family not in reference]
     colours = {family: f"C{number % 10}" for number, family in enumerate(others)}
     return colours | dict.fromkeys(reference, "black")
@@ -246,7 +257,7 @@ def _draw_curves(
 ) -> None:
     """A curve of figures with their intervals over the column "at" for each family of arms; a line
     across for an arm without a place."""
-    colours, scale = _colours(table, families), _scale(metric)
+    colours, scale = _colours(table, families.loc[table.index]), _scale(metric)
     for number, (family, own) in enumerate(table.groupby(families, sort=False)):
         figures = own[["at"]].join(scale * own[list(columns)].astype(float))
         placed = figures.dropna(subset=["at", columns[0]])
@@ -262,6 +273,9 @@ def _draw_curves(
         for _, row in own[own["at"].isna()].iterrows():
             style = {"color": colours[family], "ls": ":", "lw": 1.2}
             axes.axhline(scale * row[columns[0]], label=row["arm"], **style)
+    ticks = table["at"].dropna().unique()
+    if len(ticks) and ticks[0] > 0 and ticks[-1] > 4 * ticks[0]:
+        axes.set_xscale("log", base=2)
 
 
 def _draw_rows(
@@ -278,8 +292,8 @@ def _draw_rows(
     groups = dict(iter(cells.sort_values("seed").groupby([*axes, "arm"], sort=False)))
     for at, row in enumerate(summary.to_dict("records")):
         own, style = groups[(*(row[name] for name in axes), row["arm"])], {"c": colours[row["arm"]]}
-        for crosses, mark in ((False, _SEED), (True, _DIVERGED)):
-            figures = figures_of(own[(own["status"] == "diverged") == crosses], metric.field)
+        for diverged, mark in ((False, _SEED), (True, _DIVERGED)):
+            figures = figures_of(own[(own["status"] == "diverged") == diverged], metric.field)
             grid[0].plot(scale * figures, [at - 0.17] * len(figures), **mark, **style)
         for panel, columns in zip(grid, kinds, strict=True):
             value, low, high = (scale * row[name] for name in columns)
@@ -297,12 +311,11 @@ def _draw_rows(
     ]
     grid[0].set_yticks(range(len(summary)), labels)
     grid[0].set_ylim(len(summary) - 0.4, -0.6)
-    percent = f"{100 * summary['level'].iloc[0]:g}%"
     marks = {
         "a seed": _SEED,
         **({"diverged": _DIVERGED} if summary["diverged"].any() else {}),
-        f"mean, {percent} t interval": {"marker": "D", "lw": 1.5, "mec": "white"},
-        **({f"{percent} bootstrap interval": _BOOTSTRAP} if len(grid) > 1 else {}),
+        f"mean, {_level(summary)} t interval": _POINT,
+        **({f"{_level(summary)} bootstrap interval": _BOOTSTRAP} if len(grid) > 1 else {}),
     }
     return [Line2D([], [], color="0.35", label=label, **style) for label, style in marks.items()]
 
@@ -313,49 +326,3 @@ def _losses(rows: pandas.DataFrame, separator: str) -> str:
     parts = [f"{diverged}/{finished + diverged} diverged"] if diverged else []
     parts += [f"{failed} failed"] if failed else []
     return f"{separator}({', '.join(parts)})" if parts else ""
-
-
-def plot_against(
-    cells: pandas.DataFrame,
-    summary: pandas.DataFrame,
-    metric: Metric,
-    field: str,
-    path: str | Path,
-    *,
-    title: str = "",
-) -> Path:
-    """Draws the mean of every arm, with its t interval, over the mean of another field.
-
-    Arms whose names differ in a number at the end are joined by a line. The arm that all are
-    compared with is black. An arm of which a run lacks the field is a dotted line across.
-
-    Args:
-        cells: `Results.table`.
-        summary: of it, by the metric's field.
-        metric: that figure.
-        field: the other field.
-        path: the file; its ending says which kind.
-        title: above the picture.
-    Returns: the path.
-    Raises: ValueError: axes vary, no arm has the field, or matplotlib does not write files of that
-        ending.
-    """
-    names = varied_axes(summary)
-    if names:
-        raise ValueError(
-            f"plot_against: expected arms alone, got axes too: {', '.join(names)}; without "
-            "--against the picture shows them"
-        )
-    finished = cells[cells["status"] == "finished"]
-    places = (
-        figures_of(finished, field).groupby(finished["arm"]).agg(lambda x: x.mean(skipna=False))
-    )
-    table = summary.assign(at=summary["arm"].map(places))[summary["figures"] > 0].sort_values("at")
-    axes = new_figure((8.6, 5.0)).subplots()
-    _draw_curves(axes, table, table["arm"].str.replace(_NUMBER, "", regex=True), _MEAN, metric)
-    finish(axes, xlabel=field.replace("_", " "), ylabel=_label(metric))
-    for axis in (axes.xaxis, axes.yaxis):
-        plain_numbers(axis)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize="small")
-    return save_figure(axes.figure, path, title, dpi=130)

@@ -11,14 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import typer
 from torch.distributed.run import get_args_parser
 
-from lpkernels.cli.train import app as train_app
 from lpkernels.experiments import records
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, ranks_of, started
 from tests.experiments.killing import is_alive
+from tests.support import commands
 
 # The digits would cost every process an import of scikit-learn.
 DATA = "--data tests.experiments.tiny:tiny_workload"
@@ -71,7 +70,7 @@ def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_pat
 
 def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     taken = []
-    for parameter in typer.main.get_command(train_app).params:
+    for parameter in commands.command("train").params:
         for name in parameter.opts:
             own = ["train", name, *([] if parameter.is_flag else ["1"])]
             rest = None

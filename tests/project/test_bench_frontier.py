@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bench import frontier_study
-from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
-from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
+from lpkernels.experiments.records import read_records
+from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
-from tests.experiments.sweeps.frontiers.synthetic import SPACE, error_of
+from tests.experiments.sweeps.synthetic import SPACE, error_of
 
 NOISES = np.linspace(0, 0.9, 5)
 MEMORY = np.tile(100 * SPACE.low_bits + 10 * SPACE.high_bits, (len(NOISES), 1))
@@ -49,10 +49,10 @@ def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
         assert 0.9 < record["hypervolume"] <= 1.0
 
 
-def test_main_writes_what_the_pictures_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_main_prints_and_records_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     study, out = tmp_path / "study.toml", tmp_path / "choices.jsonl"
     lines = [f"{name} = {[str(f) for f in getattr(SPACE, name)]}" for name in ("low", "high")]
-    tasks = [f'[tasks."task {i}"]\nlabel_noise = {noise}' for i, noise in enumerate(NOISES)]
+    tasks = [f'[arms."task {i}"]\nlabel_noise = {noise}' for i, noise in enumerate(NOISES)]
     base = '[base]\ndata = "iris"\nwidth = 4'
     study.write_text("\n".join(['name = "five"', *lines, base, *tasks]))
     path = matrix().save(tmp_path / "errors.csv")
@@ -60,15 +60,23 @@ def test_main_writes_what_the_pictures_read(tmp_path: Path, capsys: pytest.Captu
     frontier_study.main([*map(str, options), "--counts", "4"])
     printed = capsys.readouterr().out
     assert "noise of the seeds: 0.00" in printed
-    assert {row["method"] for row in read_choices(out)} >= {"greedy", "cold_start"}
+    rows = [record for record in read_records(out) if record["type"] == "average"]
+    assert {row["method"] for row in rows} >= {"greedy", "cold_start"}
     assert "cold start to its end: measured" in printed
 
 
+def test_the_pictures_of_the_repository_are_drawn(tmp_path: Path) -> None:
+    frontier_study.main(["--pictures", str(tmp_path)])
+    assert (
+        len([path for path in tmp_path.glob("frontier-*.png") if path.stat().st_size > 5000]) == 3
+    )
+
+
 def test_the_study_of_the_repository_has_tasks_enough_and_their_errors() -> None:
-    spec = read_frontier_spec(frontier_study.STUDY)
-    assert len(spec.tasks) >= 30 and len(spec.seeds) == 2
+    spec = read_spec(frontier_study.STUDY)
+    assert len(spec.arms) >= 30 and len(spec.seeds) == 2
     paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
     assert {(str(low), str(high)) for low, high in spec.space} <= paper
     assert len(spec.space) == 33
     matrix = ErrorMatrix.load(frontier_study.MATRIX, spec.space)
-    assert set(matrix.tasks) <= set(spec.tasks) and not np.isnan(matrix.errors).any()
+    assert set(matrix.tasks) <= set(spec.arms) and not np.isnan(matrix.errors).any()

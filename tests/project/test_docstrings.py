@@ -27,7 +27,7 @@ experiments.sweeps.specification experiments.sweeps.statistics experiments.sweep
 experiments.training.config experiments.training.callback experiments.training.trainer
 experiments.workloads.bundled experiments.workloads.models
 experiments.workloads.models.transformer experiments.workloads.supervised
-report.diagnosis report.html report.schedules integrations.transformers
+report.diagnosis report.html integrations.transformers
 """.split()
 MODULES = ("lpkernels", *(f"lpkernels.{name}" for name in PUBLIC))
 # A docstring with this link and the words "as there" leaves torch's own parameters to torch.

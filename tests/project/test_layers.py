@@ -53,7 +53,7 @@ EXTRA = {"techniques.accumulation.measuring": {"backends", "reference"}}
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
     "numpy": ("",), "torch": tuple(LAYERS.keys() - NUMBERS), "triton": ("backends.triton",),
-    "matplotlib": ("report",), "plotly": ("report.html",), "sklearn": ("experiments.workloads",),
+    "matplotlib": ("report",), "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",), "scipy": ("experiments.sweeps.statistics",),
     "joblib": ("experiments.sweeps",),
     "pandas": ("experiments.frames", "experiments.sweeps", "report", "cli.sweep"),

@@ -12,7 +12,6 @@ from bench import optimizer_states
 from bench.studies import landscape
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.results import read_results
 from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
@@ -23,7 +22,7 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
-    "sweep-results": read_results, "frontier choices": read_choices,
+    "sweep-results": read_results,
     "landscape": landscape.held,
     "optimizer states": optimizer_states.held,
 }  # fmt: skip
@@ -62,8 +61,6 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
         ("sweep-results", "sweep table x.jsonl", "x.jsonl"),
         ("sweep-results", "sweep plot x.jsonl --out x.png", "x.jsonl"),
         ("sweep", "sweep status .", "sweep.json"),
-        ("frontier study", "frontier status .", "frontier.json"),
-        ("frontier choices", "frontier plot x.jsonl --what choices --out x.png", "x.jsonl"),
     ],
 )
 def test_commands_refuse_a_later_schema(

@@ -15,9 +15,9 @@ from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.accumulators import plan_table
-from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.figures import save_figure
 from lpkernels.report.named import format_details, named_formats, probes
-from lpkernels.report.runs import plot_curves, summary
+from lpkernels.report.runs import by_name, plot_curves, summary
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.schemas import header
 from lpkernels.techniques.accumulation.planning import PlanRow
@@ -57,24 +57,14 @@ def test_summary_shows_accuracy_time_and_accumulator() -> None:
 
 def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Path) -> None:
     runs = [make_run("a $\\x{$", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
-    same_each_time(lambda path: plot_curves(runs, path, title="t"), tmp_path)
+    same_each_time(lambda: plot_curves(by_name(runs)), tmp_path)
 
 
-def test_dollars_are_formulas_in_the_ticks_of_logarithms_alone(tmp_path: Path) -> None:
-    figure = new_figure((2, 2))
-    axes = figure.subplots()
-    axes.set(xscale="log", xlabel="$x$", yticks=[1], yticklabels=["$y$"])
-    save_figure(figure, tmp_path / "a.png", "")
-    assert all(label.get_parse_math() for label in axes.get_xticklabels())
-    names = [axes.xaxis.label, *axes.get_yticklabels()]
-    assert len(names) == 2 and not any(label.get_parse_math() for label in names)
-
-
-def test_the_axes_of_one_epoch_have_plain_numbers(figures: list[Any]) -> None:
+def test_the_axes_of_one_epoch_have_plain_numbers(tmp_path: Path) -> None:
     near = [make_run(str(i), [0.5 + i / 10**9], loss=2.5 + i / 1000) for i in range(2)]
-    plot_curves(near, "a.png")
-    figures[0].canvas.draw()
-    for axes in figures[0].axes:
+    figure = plot_curves(by_name(near))
+    save_figure(figure, tmp_path / "a.png")
+    for axes in figure.axes:
         low, high = axes.get_xlim()
         epochs = axes.get_xticklabels()
         assert [e.get_text() for e in epochs if low < e.get_position()[0] < high] == ["1"]
@@ -84,11 +74,20 @@ def test_the_axes_of_one_epoch_have_plain_numbers(figures: list[Any]) -> None:
         assert axes.yaxis.get_offset_text().get_text() == ""
 
 
-def test_plot_curves_refuses_runs_without_epochs_and_unknown_endings(tmp_path: Path) -> None:
+def test_runs_of_one_label_share_a_colour_and_every_field_has_a_panel() -> None:
+    runs = {"a": [make_run("a", [0.5, 0.6])] * 2, "b": [make_run("b", [0.1])]}
+    figure = plot_curves(runs, ["test_accuracy", "skipped_steps", "train_loss"])
+    accuracy, skipped, loss, _ = figure.axes
+    assert [line.get_color() for line in accuracy.lines] == ["C0", "C0", "C1"]
+    assert list(accuracy.lines[0].get_ydata()) == [50.0, 60.0]
+    assert skipped.get_ylabel() == "skipped steps" and loss.get_yscale() == "log"
+
+
+def test_runs_without_epochs_and_unknown_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one run with a finished epoch"):
-        plot_curves([make_run("a", [])], tmp_path / "a.png")
+        plot_curves({"a": [make_run("a", [])]})
     with pytest.raises(ValueError, match="not supported"):
-        plot_curves([make_run("a", [0.5])], tmp_path / "a.docx")
+        save_figure(plot_curves({"a": [make_run("a", [0.5])]}), tmp_path / "a.docx")
 
 
 def test_named_formats_list_every_name_and_details_the_values_of_small_formats() -> None:

@@ -1,52 +1,22 @@
-"""Assignments, diagnoses and schedules as tables and pictures."""
+"""Diagnoses and schedules as tables and pictures."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lpkernels.formats import parse_format
-from lpkernels.report.assignments import plot_assignment
 from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
-from lpkernels.report.schedules import drawing, plot_precision_range, plot_schedules, schedule_view
-from lpkernels.techniques.assignment import Formats, demote, group
+from lpkernels.report.schedules import drawing, plot_schedules, schedule_view
 from lpkernels.techniques.cpt import (
     PrecisionScheduler,
     Schedule,
     parse_schedule,
-    precision_range_test,
 )
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
-from tests.loops import each
 from tests.report.shown import same_each_time, text
 from tests.support.commands import call
-from tests.techniques.assignment.networks import chain
-
-GROUPS = group(chain())
-
-
-@each("ratio", [0.0, 0.6, 1.0])
-def test_pictures_are_the_same_each_time(ratio: float, tmp_path: Path) -> None:
-    made = demote(GROUPS, ratio)
-    same_each_time(lambda path: plot_assignment(made, path, title="x"), tmp_path)
-    with pytest.raises(ValueError, match="doc"):
-        plot_assignment(made, tmp_path / "a.doc")
-
-
-def test_a_picture_names_layers_and_paints_only_tensors_of_fewer_bits(figures: list[Any]) -> None:
-    made = demote(GROUPS, 1.0)
-    plot_assignment(made, "x.png")
-    (sizes,) = figures[0].axes
-    names = [label.get_text() for label in sizes.get_xticklabels()]
-    assert names[:2] == ["0: in", "1: conv1 .. relu1"] and len(names) == len(GROUPS)
-    # The paper's gradients of weights have 16 bits in either precision.
-    weights = [sum(t.numel for t in g.tensors if t.kind == "grad_weight") for g in GROUPS]
-    heights = [bar.get_height() for bar in sizes.patches]
-    assert heights == [*(g.numel - w for g, w in zip(GROUPS, weights, strict=True)), *weights]
-    plot_assignment(demote(GROUPS, 1.0, formats=Formats.same("fp16", "fp8_e5m2")), "x.png")
-    assert sum(bar.get_height() for bar in figures[1].axes[0].patches[len(GROUPS) :]) == 0
 
 
 def row(layer: str, kind: str, exponents: list[int], fmt: str = "fp16") -> TensorRow:
@@ -72,11 +42,20 @@ def test_table_fits_80_columns() -> None:
     assert affine.split()[-8:] == "affine8 2 50.0% - - - 0 1..1".split()
 
 
-def test_pictures_of_both_directions_of_one_and_of_nothing(tmp_path: Path) -> None:
-    same_each_time(lambda path: plot_exponents(REPORT, path, title="x"), tmp_path, 5000)
-    assert plot_exponents(Report([REPORT.rows[2]]), tmp_path / "one.svg").exists()
+def test_exponents_have_a_row_for_each_tensor_and_the_limits_of_its_format(tmp_path: Path) -> None:
+    same_each_time(lambda: plot_exponents(REPORT), tmp_path, 5000)
+    forward, backward = plot_exponents(REPORT).axes
+    names = ["body.block.first input", "body.block.second weight"]
+    assert [label.get_text() for label in forward.get_yticklabels()] == names
+    least_to_largest, _, median, *limits = backward.lines
+    assert list(least_to_largest.get_xdata()) == [-110, -19]
+    assert list(median.get_xdata()) == [-29.5]
+    assert [line.get_xdata()[0] for line in limits][:2] == [-24, -14]
+    (axes,) = plot_exponents(Report([REPORT.rows[2]])).axes
+    # A format that takes its range from the tensor has no limits.
+    assert len(axes.lines) == 3
     with pytest.raises(ValueError, match="expected a tensor with a number in it, got none"):
-        plot_exponents(Report([row("a", "input", [])]), tmp_path / "none.png")
+        plot_exponents(Report([row("a", "input", [])]))
 
 
 def test_train_diagnose_prints_and_draws(tmp_path: Path) -> None:
@@ -117,33 +96,10 @@ def test_a_view_says_what_a_schedule_costs() -> None:
     assert "0.250000" in view and "bitops" not in view
 
 
-@each("names", [["cpt:3-8/8"], ["CR:3-8/8", "RTV:3-8/8", "cpt:4-8/4-8"]])
+@pytest.mark.parametrize(
+    "names",
+    [["cpt:3-8/8"], ["CR:3-8/8", "RTV:3-8/8", "cpt:4-8/4-8"]],
+    ids=["one schedule", "several schedules"],
+)
 def test_schedules_are_drawn_to_the_same_file_each_time(names: list[str], tmp_path: Path) -> None:
-    same_each_time(lambda path: plot_schedules({n: scheduler(n) for n in names}, path), tmp_path)
-
-
-def test_no_schedule_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected at least one scheduler, got none"):
-        plot_schedules({}, tmp_path / "a.png")
-
-
-@each("steepness", [0.002, 0.0])
-def test_a_precision_range_is_drawn_with_bounds_and_without(
-    steepness: float, tmp_path: Path
-) -> None:
-    state = {"bits": 0, "step": 0}
-
-    def step() -> float:
-        state["step"] += 1
-        return steepness * min(state["bits"], 4) * state["step"]
-
-    result = precision_range_test(
-        step,
-        lambda bits: state.update(bits=bits, step=0),
-        restore=[],
-        candidates=(2, 4, 6),
-        window=10,
-        steps_per_level=30,
-    )
-    assert result.bits == ((4, 6) if steepness else None)
-    assert plot_precision_range(result, tmp_path / "a.png", title="x").stat().st_size > 1000
+    same_each_time(lambda: plot_schedules({n: scheduler(n) for n in names}), tmp_path)

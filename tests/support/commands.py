@@ -19,6 +19,12 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_height", 50)
 
 
+def command(name: str) -> Any:
+    """The command of that name as click's object."""
+    group: Any = typer.main.get_command(app)
+    return group.get_command(typer.Context(group), name)
+
+
 def call(*arguments: object) -> Any:
     """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
     return invoked(app, arguments)

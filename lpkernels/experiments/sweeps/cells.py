@@ -102,19 +102,23 @@ class Folder:
             )
         return SweepSpec(**schemas.check(record, self.spec)["spec"])
 
-    def join(self, spec: SweepSpec) -> None:
-        """Makes the folder one where `spec` runs, beside what was run here before.
+    def joined(self, spec: SweepSpec) -> SweepSpec:
+        """The specification of the folder once `spec` runs there, beside what was run before.
 
         Raises: ValueError: it is the folder of another sweep.
         """
         former = self.read_spec()
         try:
-            both = spec if former is None else merged([former, spec])
+            return spec if former is None else merged(former, spec)
         except ValueError as error:
             raise ValueError(
                 f"{self.root} holds another sweep; choose another folder (option --out): {error}"
             ) from error
-        if both != former:
+
+    def join(self, spec: SweepSpec) -> None:
+        """Makes the folder one where `spec` runs; errors as in `joined`."""
+        both = self.joined(spec)
+        if both != self.read_spec():
             record = {**schemas.header(KIND), "spec": both.to_dict()}
             write_lines(self.spec, [line_of(sealed(record))])
 

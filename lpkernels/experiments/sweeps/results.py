@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 from lpkernels import schemas
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
 from lpkernels.experiments.sweeps.cells import SPEC, Folder, cell_name, read_cell
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, label_of
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.formats.elsewhere import nearest
 
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
     import pandas
 
 KIND = "sweep-results"
-_SOUND = {"arm": str, "axes": dict, "seed": int, "status": str, "values": dict}
+# What a result takes from the record of its cell.
+_ENDED = ("status", "values", "cell", "error")
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Result:
     """One cell: an arm, the values of the axes, a seed, and the result of its run.
 
@@ -42,6 +46,10 @@ class Result:
     values: dict[str, Any] = field(default_factory=dict)
     cell: str = ""
     error: str = ""
+
+    def label(self) -> str:
+        """The cell in words."""
+        return label_of(self.arm, self.axes, self.seed)
 
 
 def table_of(results: Sequence[Result]) -> pandas.DataFrame:
@@ -74,18 +82,16 @@ class Results:
     """The results of a sweep.
 
     header: kind, schema, spec (of all that was run there), metric, environments (where the cells
-        ran, each once), cells (how many there should be).
+        ran, each once), cells (how many there should be), others (how many cells of other versions
+        of lpkernels lie in the folder, by version), codes (how many cells each code trained, by the
+        code in words).
     results: of the cells that came to an end, in the order of the specification.
-    others: how many cells of other versions of lpkernels lie in the folder, by version.
     broken: for cells that came to an end, why their records cannot be read.
-    codes: how many cells each code trained, by the code in words.
     """
 
     header: Record
     results: list[Result]
-    others: dict[str, int]
     broken: tuple[str, ...] = ()
-    codes: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> pandas.DataFrame:
@@ -100,6 +106,14 @@ class Results:
     def metric(self) -> Metric:
         """The figure by which the cells are compared."""
         return Metric(**self.header["metric"])
+
+    @property
+    def others(self) -> dict[str, int]:
+        return dict(self.header["others"])
+
+    @property
+    def codes(self) -> dict[str, int]:
+        return dict(self.header["codes"])
 
     @property
     def compare(self) -> str | None:
@@ -139,30 +153,39 @@ def read_results(path: str | Path) -> Results:
     if store is None:
         return _read_file(Path(path))
     spec = _spec_of(store)
-    ended = store.finished() | store.given_up()
-    names, others = _names(store, spec.cells(), ended)
-    results, records, broken = [], [], []
-    for name in filter(ended.__contains__, names):
+    records: dict[str, Record] = {}
+    damages: dict[str, str] = {}
+    for name in store.finished() | store.given_up():
         try:
-            record = read_cell(store.settled(name))
+            records[name] = read_cell(store.settled(name))
         except ValueError as error:
-            broken.append(f"{names[name].label()}: {error}")
-        else:
-            records.append(record)
-            # The arm is called as the specification calls it now.
-            cell, ended_as = names[name], ("status", "values", "cell", "error")
-            own = (record[field] for field in ended_as)
-            results.append(Result(cell.arm, dict(cell.axes), cell.seed, *own))
-    environments = {json.dumps(r["environment"]): r["environment"] for r in records}
+            damages[name] = str(error)
+    cells = spec.cells()
+    names = {cell_name(cell.config): cell for cell in cells}
+    others = Counter(r["version"] for name, r in records.items() if name not in names)
+    if others and not names.keys() & {*records, *damages}:
+        version = max(others, key=others.__getitem__)
+        del others[version]
+        names = {cell_name(cell.config, version): cell for cell in cells}
+    own = {name: records[name] for name in names if name in records}
+    environments = {json.dumps(r["environment"]): r["environment"] for r in own.values()}
     header: Record = {
         **schemas.header(KIND),
         "spec": spec.to_dict(),
-        "metric": next((r["metric"] for r in records if r["metric"]), asdict(ACCURACY)),
+        "metric": next((r["metric"] for r in own.values() if r["metric"]), asdict(ACCURACY)),
         "environments": [*filter(None, environments.values())],
         "cells": len(names),
+        "others": dict(others),
+        "codes": dict(Counter(record["code"] for record in own.values())),
     }
-    codes = dict(Counter(record["code"] for record in records))
-    return Results(header, results, others, tuple(broken), codes)
+    # The arm is called as the specification calls it now.
+    results = [
+        Result(cell.arm, dict(cell.axes), cell.seed, *(own[name][k] for k in _ENDED))
+        for name, cell in names.items()
+        if name in own
+    ]
+    broken = (f"{names[n].label()}: {damages[n]}" for n in names if n in damages)
+    return Results(header, results, tuple(broken))
 
 
 def _folder(path: Path) -> Folder | None:
@@ -189,24 +212,6 @@ def check_is_there(path: str | Path) -> None:
         _spec_of(store)
 
 
-def _names(
-    store: Folder, cells: Sequence[Cell], ended: Collection[str]
-) -> tuple[dict[str, Cell], dict[str, int]]:
-    """The cells by the names of their folders, and how many cells other versions have there."""
-    names = {cell_name(cell.config): cell for cell in cells}
-    others: Counter[str] = Counter()
-    for name in set(ended).difference(names):
-        try:
-            others[read_cell(store.settled(name))["version"]] += 1
-        except ValueError:
-            continue
-    if others and not names.keys() & ended:
-        (version, _), *_ = others.most_common(1)
-        del others[version]
-        names = {cell_name(cell.config, version): cell for cell in cells}
-    return names, dict(others)
-
-
 def share_done(folder: Path, cell: Cell) -> float:
     """The share of a cell's epochs whose records lie in the folder of the cell under way."""
     try:
@@ -220,8 +225,8 @@ def write_results(results: Results, path: str | Path) -> Path:
     """Writes results as JSON lines: the header, then a line a cell."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = {**results.header, "others": results.others, "codes": results.codes}
-    write_records(path, [header, *({"type": "cell", **asdict(r)} for r in results.results)])
+    lines = ({"type": "cell", **asdict(result)} for result in results.results)
+    write_records(path, [results.header, *lines])
     return path
 
 
@@ -241,19 +246,16 @@ def _read_file(path: Path) -> Results:
             f"{path}: this version of lpkernels cannot read its specification; read it with the "
             f"one that wrote it: {error}"
         ) from error
-    others, codes = header.pop("others", {}), header.pop("codes", {})
-    lines = [_line(path, i, records[i]) for i in range(1, len(records))]
-    return Results(header, lines, others, codes=codes)
-
-
-def _line(path: Path, number: int, record: Any) -> Result:
-    """The result of a line of a file, which somebody may have edited."""
-    sound = isinstance(record, dict) and all(
-        isinstance(record.get(name), kind) for name, kind in _SOUND.items()
-    )
-    if not sound or record.keys() - {"type", *Result.__dataclass_fields__}:
-        raise ValueError(f"{path}: line {number + 1} is not the result of a cell; export it again")
-    return Result(**{name: value for name, value in record.items() if name != "type"})
+    results = []
+    for number, record in enumerate(records[1:], start=2):
+        try:
+            results.append(Result(**{k: v for k, v in record.items() if k != "type"}))
+        except (AttributeError, ValueError) as error:
+            # Somebody may have edited the file.
+            raise ValueError(
+                f"{path}: line {number} is not the result of a cell; export it again"
+            ) from error
+    return Results({"others": {}, "codes": {}, **header}, results)
 
 
 def read_status(folder: str | Path) -> tuple[Results, list[tuple[Cell, float]]]:

@@ -1,21 +1,25 @@
 """The specification of a sweep: a base configuration, named arms, axes over any field, and seeds.
 
-A cell is one training run: an arm, a value of each axis, and a seed.
+A cell is one training run: an arm, a value of each axis, and a seed. In a study of frontiers arms
+are tasks, and the one axis is the configuration of formats.
 """
 
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from lpkernels.arithmetic import NATIVE
 from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.training.config import RunConfig, flatten
 from lpkernels.formats.elsewhere import nearest
+from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
+from lpkernels.techniques.pareto.spaces import Configuration
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,6 +35,8 @@ _OWN = {
 }
 # A sweep of more cells, each a folder, is a slip.
 _MOST_CELLS = 100_000
+#: The axis of a study of frontiers.
+CONFIGURATION = "configuration"
 
 
 def _seeds(seeds: Any) -> Any:
@@ -49,10 +55,23 @@ def _seeds(seeds: Any) -> Any:
     return list(numbers)
 
 
-#: The seeds of cells, given as a list or as the number n of 0..n-1.
-Seeds = Annotated[list[int], BeforeValidator(_seeds)]
-#: A limit for each try at a cell. No cell needs a longer one than a year.
-Seconds = Annotated[float | None, Field(gt=0, le=31_536_000)]
+def settings_of(configuration: Configuration) -> dict[str, Any]:
+    """The fields of a RunConfig that train as a configuration of formats says.
+
+    Every tensor is rounded, under an assignment (`TrainingRecipe.assignment`).
+    """
+    recipe = TrainingRecipe(*configuration)
+    masters = {name: str(fmt) for name, fmt in recipe.masters.items()}
+    return {
+        "tensors": str(recipe.low),
+        "ends": str(recipe.high),
+        "tensor_sums": "" if recipe.accumulator == NATIVE else str(recipe.accumulator),
+        "working": masters["weight"],
+        "master": masters["master"],
+        "opt_state": masters["state"],
+        "opt_grad": masters["grad"],
+        "loss_scale": recipe.loss_scale,
+    }
 
 
 @dataclass(frozen=True)
@@ -69,7 +88,12 @@ class Cell:
 
     def label(self) -> str:
         """The cell in words."""
-        return ", ".join([self.arm, *(f"{k} {v}" for k, v in self.axes), f"seed {self.seed}"])
+        return label_of(self.arm, dict(self.axes), self.seed)
+
+
+def label_of(arm: str, axes: Mapping[str, Any], seed: int) -> str:
+    """A cell in words."""
+    return ", ".join([arm, *(f"{name} {value}" for name, value in axes.items()), f"seed {seed}"])
 
 
 class SweepSpec(Settings):
@@ -85,6 +109,10 @@ class SweepSpec(Settings):
     arms: fields of each arm by the arm's name, instead of the base's; tables have them in this
         order. Without any there is one arm called "base".
     axes: values by field; the runs have all combinations.
+    low, high, accumulators: in place of axes, those of the configurations of a study of frontiers,
+        as FormatSpace takes them, by name.
+    chosen: the configurations in which an arm of a study is trained; an arm without an entry is
+        trained in all.
     Raises:
         TypeError: a value of another type.
         ValueError: a name that means nothing, or a specification that makes no cell or one twice.
@@ -99,11 +127,16 @@ class SweepSpec(Settings):
 
     name: str = ""
     compare: str = ""
-    seeds: Seeds = Field([0])
-    cell_seconds: Seconds = None
+    seeds: Annotated[list[int], BeforeValidator(_seeds)] = Field([0])
+    # No cell needs a longer limit than a year.
+    cell_seconds: Annotated[float | None, Field(gt=0, le=31_536_000)] = None
     base: dict[str, Any] = Field(default_factory=dict)
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     axes: dict[str, Any] = Field(default_factory=dict)
+    low: list[str] = Field(default_factory=list)
+    high: list[str] = Field(default_factory=list)
+    accumulators: list[str] = Field(default_factory=list)
+    chosen: dict[str, list[str]] = Field(default_factory=dict)
 
     @field_validator("base")
     @staticmethod
@@ -134,11 +167,42 @@ class SweepSpec(Settings):
             listed = nearest(self.compare, self.arms, "the specification lists all")
             raise ValueError(f"compare: expected one of the arms {listed}, got {self.compare!r}")
         for arm, fields in self.arms.items():
-            both = sorted(set(fields) & set(self.axes))
+            both = sorted(fields.keys() & self.axes.keys())
             if both:
                 raise ValueError(f"[arms.{arm}]: {', '.join(both)} is an axis too; leave out one")
-        self.cells()
+        self._check_formats()
+        # Of a study one configuration tells whether the others can be: there may be thousands.
+        self._cells(self.points()[: 1 if self.low else None])
         return self
+
+    def _check_formats(self) -> None:
+        formats = [name for name in ("low", "high", "accumulators") if getattr(self, name)]
+        if not formats:
+            return
+        if formats[:2] != ["low", "high"] or self.axes:
+            raise ValueError(
+                f"expected low and high, lists of formats, and no axes; got {', '.join(formats)} "
+                f"and {', '.join(self.axes) or 'no axes'}"
+            )
+        configured = settings_of(self.space[0]).keys()
+        for where, fields in [("[base]", self.base), *self.arms.items()]:
+            both = sorted(fields.keys() & configured)
+            if both:
+                raise ValueError(f"{where}: {', '.join(both)}: the configuration says it; omit it")
+
+    @property
+    def space(self) -> FormatSpace:
+        """The configurations of a study; without a list of formats they are the paper's."""
+        if not self.low:
+            return FormatSpace.peppp()
+        return FormatSpace(self.low, self.high, self.accumulators)
+
+    def points(self) -> list[tuple[tuple[str, Any], ...]]:
+        """The combinations of the axes' values."""
+        axes = {CONFIGURATION: list(self.space.names)} if self.low else self.axes
+        _check_count(len(self.arms), *map(len, axes.values()), len(self.seeds))
+        values_of = itertools.product(*axes.values())
+        return [tuple(zip(axes, values, strict=True)) for values in values_of]
 
     def cells(self) -> list[Cell]:
         """All cells, seed by seed, so that at any moment the finished cells compare all arms.
@@ -146,13 +210,23 @@ class SweepSpec(Settings):
         Raises: TypeError, ValueError: a configuration that cannot be, or a cell that is there twice
             (under two names or not).
         """
+        return self._cells(self.points())
+
+    def _cells(self, points: Sequence[tuple[tuple[str, Any], ...]]) -> list[Cell]:
         by_config: dict[RunConfig, Cell] = {}
-        _check_count(len(self.arms), *map(len, self.axes.values()), len(self.seeds))
-        values_of = itertools.product(*self.axes.values())
-        points = [tuple(zip(self.axes, values, strict=True)) for values in values_of]
+        formats = {}
+        if self.low:
+            space = self.space
+            formats = {space.name(i): settings_of(space[i]) for i in range(len(space))}
         for seed, point, arm in itertools.product(self.seeds, points, self.arms):
-            values = {**self.base, **self.arms[arm], **dict(point)}
+            values = dict(point)
+            if self.low:
+                name = values[CONFIGURATION]
+                if name not in self.chosen.get(arm, [name]):
+                    continue
+                values = formats[name]
             try:
+                values = {**self.base, **self.arms[arm], **values}
                 config = RunConfig.of(**values, seed=seed, name=arm)
             except (TypeError, ValueError) as error:
                 words = ", ".join(f"{name} {value!r}" for name, value in point) or "no axes"
@@ -171,14 +245,6 @@ def read_spec(path: str | Path) -> SweepSpec:
         FileNotFoundError: no such file.
         TypeError, ValueError: no TOML, or no specification.
     """
-    return read_toml(path, SweepSpec)
-
-
-T = TypeVar("T")
-
-
-def read_toml(path: str | Path, make: Callable[..., T]) -> T:
-    """`make` of the tables of a TOML file; errors name the file, as in `read_spec`."""
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -192,35 +258,18 @@ def read_toml(path: str | Path, make: Callable[..., T]) -> T:
     except ValueError as error:
         raise ValueError(f"{path}: expected a specification in TOML: {error}") from error
     try:
-        return make(**tables)
+        return SweepSpec(**tables)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
 
 
-def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
-    """One specification with the arms, values and seeds of all; other fields are the last one's.
+def merged(former: SweepSpec, current: SweepSpec) -> SweepSpec:
+    """One specification with the arms, values, chosen configurations and seeds of both; other
+    fields are the current one's.
 
-    Raises: ValueError: they belong to different sweeps (`check_same_sweep`).
+    Raises: ValueError: they belong to different sweeps: their bases, the names of their axes, their
+        formats or an arm of both differ.
     """
-    arms: dict[str, Any] = {}
-    axes: dict[str, list[Any]] = {name: [] for name in specs[0].axes}
-    seeds: list[int] = []
-    for spec in specs:
-        check_same_sweep(specs[0], spec)
-        for arm, fields in spec.arms.items():
-            if arms.setdefault(arm, fields) != fields:
-                raise ValueError(
-                    f"arm {arm!r} is another one there: {arms[arm]} there, {fields} here; give it "
-                    "another name"
-                )
-        for name, values in spec.axes.items():
-            axes[name] += [value for value in values if value not in axes[name]]
-        seeds += [seed for seed in spec.seeds if seed not in seeds]
-    return specs[-1].replace(arms=arms, axes=axes, seeds=sorted(seeds))
-
-
-def check_same_sweep(former: SweepSpec, current: SweepSpec) -> None:
-    """Raises ValueError unless both have one base and the same axes."""
     names = former.base.keys() | current.base.keys()
     other = sorted(k for k in names if former.base.get(k) != current.base.get(k))
     if other:
@@ -229,21 +278,41 @@ def check_same_sweep(former: SweepSpec, current: SweepSpec) -> None:
     if set(former.axes) != set(current.axes):
         axes = [", ".join(spec.axes) or "none" for spec in (former, current)]
         raise ValueError(f"other axes make another sweep: {axes[0]} there, {axes[1]} here")
-
-
-def flat_fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of fields, which may stand in tables of their sections, flat.
-
-    Raises: ValueError: an unknown field.
-    """
-    try:
-        return flatten(values)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+    if bool(former.low) != bool(current.low) or former.space != current.space:
+        formats = [str(spec.space) if spec.low else "none" for spec in (former, current)]
+        raise ValueError(f"other formats make another sweep: {formats[0]} there, {formats[1]} here")
+    for arm in former.arms.keys() & current.arms.keys():
+        if former.arms[arm] != current.arms[arm]:
+            raise ValueError(
+                f"arm {arm!r} is another one there: {former.arms[arm]} there, {current.arms[arm]} "
+                "here; give it another name"
+            )
+    # An arm that one of them trains in all configurations has no choice.
+    chosen = {
+        arm: list(dict.fromkeys([*former.chosen.get(arm, []), *current.chosen.get(arm, [])]))
+        for arm in {**former.chosen, **current.chosen}
+        if all(arm in spec.chosen for spec in (former, current) if arm in spec.arms)
+    }
+    return current.replace(
+        arms={**former.arms, **current.arms},
+        axes={
+            name: [*values, *(value for value in current.axes[name] if value not in values)]
+            for name, values in former.axes.items()
+        },
+        seeds=sorted({*former.seeds, *current.seeds}),
+        chosen=chosen,
+    )
 
 
 def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    flat = flat_fields(where, values)
+    """A table of fields, which may stand in tables of their sections, flat.
+
+    Raises: ValueError: an unknown field, or one that a specification says in its own way.
+    """
+    try:
+        flat = flatten(values)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     for name in sorted(flat.keys() & _OWN.keys()):
         raise ValueError(f"{where}: {name}: {_OWN[name]}")
     # Tuples become lists, as in TOML.

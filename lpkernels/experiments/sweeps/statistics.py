@@ -5,10 +5,12 @@ Figures are few: intervals and tests are those of Student's t and of a bootstrap
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.formats.elsewhere import nearest
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ __all__ = ["summarise"]
 STATUSES = ("finished", "diverged", "failed")
 # The square of a larger figure is not finite.
 _LARGEST = 1e150
-_KEYS = ["_point", "_arm"]
 
 
 def summarise(
@@ -78,25 +79,25 @@ def summarise(
         _point=cells.groupby(axes, sort=False).ngroup() if axes else 0,
         _arm=pandas.factorize(cells["arm"])[0],
     )
-    groups = table.sort_values("seed").groupby(_KEYS)
-    statuses = groups["status"].value_counts().unstack(fill_value=0)
-    summary = (
-        groups[["arm", *axes]].first().assign(seeds=groups.size())
-        .join(statuses.reindex(columns=STATUSES, fill_value=0))
-        .join(_moments(groups["_figure"], level)).assign(level=level)
-    )  # fmt: skip
-    other = summary["arm"] != reference
-    if reference is not None and other.any():
-        differences = _differences(table, reference, level, resamples, seed)
-        summary.loc[other, "reference"] = reference
-        summary = summary.join(differences.drop(columns=["pairs", "p"]))
-        summary.insert(
-            summary.columns.get_loc("reference") + 1,
-            "pairs",
-            differences["pairs"].reindex(summary.index, fill_value=0).where(other),
-        )
-        summary["p_holm"] = pandas.Series(holm(differences["p"].dropna()), dtype="float64")
-    return summary.reset_index(drop=True)
+    groups = {key: own for key, own in table.sort_values("seed").groupby(["_point", "arm"])}
+    order = table[["_point", "_arm", "arm"]].drop_duplicates().sort_values(["_point", "_arm"])
+    compared = reference is not None and (order["arm"] != reference).any()
+    rows = []
+    for point, _, arm in order.itertuples(index=False):
+        own = groups[point, arm]
+        figures = own["_figure"].dropna().to_numpy()
+        row = own.iloc[0][["arm", *axes]].to_dict() | {"seeds": len(own)}
+        row |= {status: int((own["status"] == status).sum()) for status in STATUSES}
+        row |= {"figures": len(figures), **_moments(figures, level), "level": level}
+        if compared and arm != reference:
+            pairs = _pairs(own, groups.get((point, reference), own[:0]))
+            row |= {"reference": reference, "pairs": len(pairs)}
+            row |= _difference(pairs, level, resamples, seed)
+        rows.append(row)
+    summary = pandas.DataFrame(rows)
+    if compared:
+        summary["p_holm"] = holm(summary["p_holm"].dropna())
+    return summary
 
 
 def axes_of(table: pandas.DataFrame) -> list[str]:
@@ -108,6 +109,14 @@ def axes_of(table: pandas.DataFrame) -> list[str]:
 def varied_axes(table: pandas.DataFrame) -> list[str]:
     """The axes that have more than one value in the table."""
     return [name for name in axes_of(table) if table[name].nunique() > 1]
+
+
+def metric_named(field: str, own: Metric) -> Metric:
+    """The metric of a field that a user asks for; "" and its field are those of `own`."""
+    if field in ("", own.field):
+        return own
+    shares = "accuracy" in field
+    return Metric(field, field.replace("_", " "), higher=shares, percent=shares)
 
 
 def figures_of(cells: pandas.DataFrame, field: str) -> pandas.Series[float]:
@@ -149,55 +158,51 @@ def _check_cells(cells: pandas.DataFrame, reference: str | None) -> None:
         raise ValueError(f"reference: expected one of the arms {listed}, got {reference!r}")
 
 
-def _moments(groups: Any, level: float) -> pandas.DataFrame:
-    """The number of figures of each group, their mean, its standard error and t interval."""
+def _moments(values: np.ndarray, level: float) -> dict[str, float]:
+    """The mean of values, its standard error and t interval; NaN where the values are too few, an
+    interval also where they are all equal."""
     # scipy.stats, which has the interval as a whole, takes a second to import.
     from scipy.special import stdtrit
 
-    moments = groups.agg(figures="count", mean="mean", standard_error="sem", low="min", high="max")
-    alike, error = moments["low"] == moments["high"], moments["standard_error"]
-    moments["standard_error"] = error.mask(alike & (moments["figures"] > 1), 0.0)
-    half = (stdtrit(moments["figures"] - 1, (1 + level) / 2) * error).mask(alike)
-    return moments.assign(low=moments["mean"] - half, high=moments["mean"] + half)
+    count = len(values)
+    mean = values.mean() if count else math.nan
+    error = values.std(ddof=1) / math.sqrt(count) if count > 1 else math.nan
+    alike = not count or np.ptp(values) == 0
+    half = math.nan if alike else stdtrit(count - 1, (1 + level) / 2) * error
+    error = 0.0 if alike and count > 1 else error
+    return {"mean": mean, "standard_error": error, "low": mean - half, "high": mean + half}
 
 
-def _differences(
-    table: pandas.DataFrame, reference: str, level: float, resamples: int, seed: int
-) -> pandas.DataFrame:
-    """The columns of `summarise` for the arms that have pairs, with p values not yet corrected."""
-    import pandas
-    from scipy.special import stdtr
+def _pairs(own: pandas.DataFrame, base: pandas.DataFrame) -> np.ndarray:
+    """The differences of the figures of two arms, seed by seed.
 
-    base = table.loc[table["arm"] == reference, ["_point", "seed", "_figure"]]
-    pairs = table[table["arm"] != reference].merge(base, on=["_point", "seed"], suffixes=("", "_0"))
-    pairs = pairs.dropna(subset=["_figure", "_figure_0"]).sort_values("seed")
-    pairs["difference"] = pairs["_figure"] - pairs["_figure_0"]
-    bootstrap = {}
-    for key, group in pairs.groupby(_KEYS):
-        largest = float(group[["_figure", "_figure_0"]].abs().max().max())
-        values = _without_noise(group["difference"].to_numpy(), largest)
-        pairs.loc[group.index, "difference"] = values
-        bootstrap[key] = bootstrap_interval(values, level, resamples=resamples, seed=seed)
-    moments = _moments(pairs.groupby(_KEYS)["difference"], level)
-    count, mean = moments["figures"], moments["mean"]
-    t = (mean / moments.pop("standard_error")).abs()
-    signs = (2.0 ** (1.0 - count)).mask(mean == 0, 1.0)
-    ends = ["bootstrap_low", "bootstrap_high"]
-    return (
-        moments.set_axis(["pairs", "difference", "difference_low", "difference_high"], axis=1)
-        .join(pandas.DataFrame.from_dict(bootstrap, "index", columns=ends).set_index(moments.index))
-        .assign(p=(2 * stdtr(count - 1, -t)).where(moments["low"].notna(), signs).where(count > 1))
-    )
-
-
-def _without_noise(differences: np.ndarray, largest: float) -> np.ndarray:
-    """Differences that are equal but for the rounding of the subtraction, made equal: two
-    accuracies that are 3/360 apart in every pair have no spread, whatever the last bits say."""
+    Differences that are equal but for the rounding of the subtraction are made equal: two
+    accuracies that are 3/360 apart in every pair have no spread, whatever the last bits say.
+    """
+    pairs = own[["seed", "_figure"]].merge(base[["seed", "_figure"]], on="seed").dropna()
+    figures = pairs[["_figure_x", "_figure_y"]].to_numpy()
+    differences = figures[:, 0] - figures[:, 1]
     # Half a unit in the last place from each value and from the difference, with room to spare.
-    noise = 4 * np.finfo(np.float64).eps * largest
-    if np.ptp(differences) > noise:
+    noise = 4 * np.finfo(np.float64).eps * np.abs(figures).max(initial=0.0)
+    if not len(pairs) or np.ptp(differences) > noise:
         return differences
     return np.full_like(differences, differences[0] if abs(differences[0]) > noise else 0.0)
+
+
+def _difference(pairs: np.ndarray, level: float, resamples: int, seed: int) -> dict[str, float]:
+    """The columns of `summarise` about paired differences, with a p value not yet corrected."""
+    from scipy.special import stdtr
+
+    count, moments = len(pairs), _moments(pairs, level)
+    mean, error = moments["mean"], moments["standard_error"]
+    p = math.nan if count < 2 else 2.0 ** (1 - count) if mean else 1.0
+    if error > 0:
+        p = 2 * stdtr(count - 1, -abs(mean / error))
+    low, high = bootstrap_interval(pairs, level, resamples=resamples, seed=seed)
+    return {
+        "difference": mean, "difference_low": moments["low"], "difference_high": moments["high"],
+        "bootstrap_low": low, "bootstrap_high": high, "p_holm": p,
+    }  # fmt: skip
 
 
 def bootstrap_interval(
@@ -215,7 +220,7 @@ def bootstrap_interval(
 
     Reference: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13.
     """
-    if np.ptp(values) == 0:
+    if not len(values) or np.ptp(values) == 0:
         return np.nan, np.nan
     drawn = np.random.default_rng(seed).choice(values, (resamples, len(values)))
     low, high = np.quantile(drawn.mean(axis=1), [(1 - level) / 2, (1 + level) / 2])

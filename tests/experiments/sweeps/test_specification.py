@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.sweeps.results import read_results
-from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec
+from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, settings_of
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.techniques.pareto import FormatSpace
 from tests.loops import each
 from tests.support.refusals import rejects
 
@@ -30,6 +31,10 @@ lr = [0.01, 0.003]
 [axes.workload]
 width = [8, 16]
 """
+
+
+#: The axes of a study of frontiers.
+FORMATS = {"low": ["e4m2_sat", "e5m2_sat"], "high": ["e6m9_sat", "bf16"]}
 
 
 def written(folder: Path, text: str) -> Path:
@@ -72,7 +77,35 @@ def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_ce
     without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
     assert SweepSpec(**limited.to_dict()) == limited
     assert limited.cells() == without.cells()
-    assert merged([without, limited]).cell_seconds == 60
+    assert merged(without, limited).cell_seconds == 60
+
+
+def test_a_configuration_sets_layers_masters_and_the_loss_scale() -> None:
+    low, high = "e3m1_sat:stochastic", "e6m7_sat:stochastic"
+    expected = {"tensors": low, "ends": high, "tensor_sums": "", "working": low, "master": high}
+    expected |= {"opt_state": high, "opt_grad": low}
+    assert settings_of(FormatSpace.peppp()[0]) == {**expected, "loss_scale": 1000.0}
+    with_sums = FormatSpace(["e4m3"], ["fp16"], ["e6m5_chunk16"])[0]
+    assert settings_of(with_sums)["tensor_sums"] == "e6m5_chunk16"
+    # Every configuration makes a run of its own.
+    assert len({RunConfig.of(**settings_of(one)) for one in FormatSpace.peppp()}) == 99
+
+
+def test_a_study_has_tasks_times_configurations_times_seeds_or_those_that_are_chosen() -> None:
+    tasks = {"clean": {}, "noisy": {"label_noise": 0.4}}
+    spec = SweepSpec(**FORMATS, arms=tasks, base={"data": "wine", "lr": 0.02}, seeds=[3, 5])
+    assert spec.space == FormatSpace(**FORMATS) and len(spec.cells()) == 2 * 4 * 2
+    few = spec.replace(chosen={"noisy": ["e4m2_sat e8m7"], "clean": []})
+    assert SweepSpec(**few.to_dict()) == few
+    _, cell = few.cells()
+    assert cell.label() == "noisy, configuration e4m2_sat e8m7, seed 5"
+    assert (cell.config.name, cell.config.workload.label_noise) == ("noisy", 0.4)
+    assert (cell.config.optimizer.lr, cell.config.threads) == (0.02, 1)
+    assert cell.config.flat()["ends"] == "e8m7:stochastic"
+    # The paper's configurations are those of a specification without formats.
+    assert len(SweepSpec().space) == 99
+    more = merged(few, spec.replace(chosen={"noisy": ["e5m2_sat e8m7"]}))
+    assert more.chosen == {"noisy": ["e4m2_sat e8m7", "e5m2_sat e8m7"]}
 
 
 test_wrong_specifications = rejects(
@@ -99,6 +132,12 @@ test_wrong_specifications = rejects(
         ({"arms": {"a": {}}, "compare": "b"}, "compare: expected one of the arms a, got 'b'"),
         ({"axes": {"batch": [0]}}, r"arm 'base' \(batch 0\): RunConfig: batch: expected greater"),
         ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
+        ({"low": ["e4m3"]}, "expected low and high, lists of formats, .* got low and no axes"),
+        ({**FORMATS, "axes": {"lr": [1]}}, "and no axes; got low, high and lr"),
+        ({**FORMATS, "low": ["e4m3", "e4m3"]}, "low must be distinct entries"),
+        ({**FORMATS, "base": {"master": "fp32"}}, r"base\]: master: the configuration says it"),
+        ({**FORMATS, "arms": {"a": {"tensors": "e4m3"}}}, "a: tensors: the configuration says it"),
+        ({**FORMATS, "arms": {"a": {}, "b": {}}}, "the same cell twice"),
     ],
 )
 test_values_of_another_type = rejects(
@@ -133,12 +172,12 @@ def test_sweeps_merge() -> None:
     more = SweepSpec(
         base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2, 0.1]}, seeds=[1, 5]
     )
-    both = merged([first, more])
+    both = merged(first, more)
     assert (list(both.arms), both.axes, both.seeds) == (["a", "b"], {"lr": [0.1, 0.2]}, [0, 1, 5])
 
 
 test_specifications_of_other_sweeps_do_not = rejects(
-    lambda other: merged([SweepSpec(base={"epochs": 2}, arms={"a": {}}), other]),
+    lambda other: merged(SweepSpec(base={"epochs": 2}, arms={"a": {}}), other),
     [
         (SweepSpec(base={"epochs": 3}, arms={"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
         (
@@ -146,5 +185,9 @@ test_specifications_of_other_sweeps_do_not = rejects(
             "other axes .*: none there, lr here",
         ),
         (SweepSpec(base={"epochs": 2}, arms={"a": {"batch": 8}}), "arm 'a' is another one there"),
+        (
+            SweepSpec(base={"epochs": 2}, arms={"a": {}}, low=["e4m3"], high=["fp16"]),
+            "other formats .*: none there, e4m3 x e5m10 here",
+        ),
     ],
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
+from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.training import Progress
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
@@ -51,16 +51,20 @@ def failing(config: RunConfig, folder: Path, progress: Progress) -> None:
     train(config, folder, progress)
 
 
+def failing_all(config: RunConfig, folder: Path, progress: Progress) -> None:
+    raise ValueError("this cell cannot train")
+
+
 #: How `run_study` runs the cells.
 HOW: dict[str, Any] = {"jobs": 1, "train": train}
 
 
-def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> FrontierSpec:
+def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> SweepSpec:
     """A study with a task for each share of wrong labels, which is named "noise 0.1" or so."""
     tasks = {f"noise {noise}": {"label_noise": noise} for noise in noises}
     base = {"data": "iris", "epochs": 1, "batch": 32, "width": 4}
     axes = {name: list(map(str, getattr(space, name))) for name in ("low", "high", "accumulators")}
-    return FrontierSpec(**axes, base=base, tasks=tasks, seeds=seeds, name="synthetic")
+    return SweepSpec(**axes, base=base, arms=tasks, seeds=seeds, name="synthetic")
 
 
 def truth(*noises: float) -> ErrorMatrix:

@@ -1,4 +1,4 @@
-"""Studies on the sweep engine: chosen by known tasks or from a cold start, and predicted."""
+"""Studies of frontiers: the configurations that are chosen, their runs, and the predictions."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,65 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpkernels.experiments.sweeps.frontiers import choosing, study
-from lpkernels.experiments.sweeps.frontiers.specification import write_study_spec
-from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
+from lpkernels.experiments.sweeps import frontiers as work
+from lpkernels.experiments.sweeps.frontiers import (
+    Measured,
+    read_measured,
+    read_study,
+    run_study,
+    task_config,
+    task_memory,
+)
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front, select
-from tests.experiments.sweeps.frontiers import synthetic
-from tests.experiments.sweeps.frontiers.synthetic import HOW, KNOWN, SPACE, spec, train
-from tests.loops import rows
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.techniques.pareto import (
+    ErrorMatrix,
+    FormatSpace,
+    count_tensors,
+    pareto_front,
+    select,
+    training_memory,
+)
+from tests.experiments.sweeps import synthetic, toy
+from tests.experiments.sweeps.synthetic import HOW, KNOWN, SPACE, spec, train
+
+
+def indices(study: Measured, task: str) -> list[int]:
+    """The configurations that were chosen for a task."""
+    return [SPACE.names.index(name) for name in study.spec.chosen[task]]
+
+
+def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
+    study = spec(0.0)
+    workload = find(task_config(study, "noise 0.0").workload)
+    batch = workload.train.plan(0, 0).batch(0, 32)
+    counts = count_tensors(workload.model(), batch[0])
+    expected = training_memory(counts, SPACE.low_bits, SPACE.high_bits)
+    np.testing.assert_array_equal(task_memory(study, "noise 0.0"), expected)
+    with pytest.raises(ValueError, match=r"task: expected one of noise 0.0, got 'other'"):
+        task_config(study, "other")
+
+
+def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
+    run_study(spec(0.1), tmp_path, everything=True, **HOW)
+    found = run_study(spec(0.3, seeds=2), tmp_path, everything=True, **HOW)
+    assert found.matrix.tasks == ("noise 0.1", "noise 0.3")
+    assert found.spec.seeds == [0, 1]
+    # The second seed of the first task was not asked for.
+    missing = (found.matrix.errors != found.matrix.errors).sum(axis=(1, 2))
+    assert list(missing) == [12, 0]
+
+
+def test_a_folder_of_another_study_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected the folder of a study at"):
+        read_measured(tmp_path)
+    toy.run(toy.spec(), tmp_path / "sweep")
+    with pytest.raises(ValueError, match="expected a study of frontiers, got a sweep"):
+        read_study(tmp_path / "sweep")
+    run_study(spec(0.1), tmp_path / "study", known=KNOWN, n=2, rank=2, **HOW)
+    for folder in ("sweep", "study"):
+        with pytest.raises(ValueError, match="holds another sweep; choose another folder"):
+            run_study(spec(0.1, space=OTHERS), tmp_path / folder, **HOW)
 
 
 def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
@@ -23,13 +74,13 @@ def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
     found = chosen_by_known(tmp_path, 4)
-    embeddings = choosing.Known.of(KNOWN, "noise 0.4", 2).embeddings
+    embeddings = work.Known.of(KNOWN, "noise 0.4", 2).embeddings
     chosen = select(embeddings, n=4)
-    assert found.asked["noise 0.4"] == list(chosen)
+    assert indices(found, "noise 0.4") == list(chosen)
     assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
     # More measurements keep those there are.
     further = select(embeddings, n=2, measured=chosen)
-    assert chosen_by_known(tmp_path, 6).asked["noise 0.4"] == [*chosen, *further]
+    assert indices(chosen_by_known(tmp_path, 6), "noise 0.4") == [*chosen, *further]
 
 
 def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
@@ -45,20 +96,20 @@ def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
         chosen_by_known(folder, 5, jobs=1, train=stopping)
     assert (~np.isnan(read_measured(folder).matrix.mean)).sum() == 2
     again = chosen_by_known(folder, 5)
-    assert again.asked == whole.asked
+    assert again.spec == whole.spec
     np.testing.assert_array_equal(again.matrix.errors, whole.matrix.errors)
 
 
 def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
-    memory = spec(0.4).memory("noise 0.4")
+    memory = task_memory(spec(0.4), "noise 0.4")
     cap = float(np.median(memory))
     found = chosen_by_known(tmp_path, 4, cap=cap)
-    assert (memory[found.asked["noise 0.4"]] <= cap).all()
+    assert (memory[indices(found, "noise 0.4")] <= cap).all()
 
 
 def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -> None:
     found = run_study(spec(0.5), tmp_path, n=6, **HOW)
-    asked = found.asked["noise 0.5"]
+    asked = indices(found, "noise 0.5")
     rows, columns = np.unravel_index(asked[:4], SPACE.shape)
     assert set(rows) == set(range(4)) and set(columns) == set(range(3))
     assert 4 <= len(asked) <= 6
@@ -79,23 +130,26 @@ def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path
 @pytest.mark.filterwarnings("ignore:.*count as missing")
 def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
     found = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
-    assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
+    assert indices(found, "noise 0.4")[:4] == [0, 4, 8, 9] and found.lost
     with pytest.raises(ValueError, match=r"configurations \[0\] for every row and column"):
-        choosing.frontiers(found)
+        work.frontiers(found)
 
 
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
 
 
-@rows(
+@pytest.mark.parametrize(
     "options, message",
-    ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
-    ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
-    ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
-    ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
-    ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
-    ({"cap": 1e9}, "cap: of the choice by known tasks"),
-    ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
+    [
+        ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
+        ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
+        ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
+        ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
+        ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
+        ({"cap": 1e9}, "cap: of the choice by known tasks"),
+        ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
 def test_wrong_choices_run_nothing(options: dict[str, object], message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):
@@ -109,17 +163,17 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
     known = ErrorMatrix(SPACE, KNOWN.tasks, errors)
     with pytest.raises(ValueError, match=r"in 1 of the 12 configurations, such as 'e3m1_sat e6m11"):
         run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, **HOW)
-    images = spec(0.4).replace(base={"data": "text"}, tasks={"text": {}})
+    images = spec(0.4).replace(base={"data": "text"}, arms={"text": {}}, compare="text")
     with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
         run_study(images, tmp_path, everything=True, **HOW)
 
 
 def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
-    known = choosing.Known.of(KNOWN, "noise 0.2", 2)
+    known = work.Known.of(KNOWN, "noise 0.2", 2)
     assert len(known.errors) == 4
     assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
-    assert study._count(spec(0.1), None) == 9
-    assert study._count(spec(0.1, space=OTHERS), None) == 4
+    assert work._count(SPACE, None) == 9
+    assert work._count(OTHERS, None) == 4
 
 
 TRUTH = synthetic.truth(0.4).mean[0]
@@ -128,7 +182,7 @@ TRUTH = synthetic.truth(0.4).mean[0]
 def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
     """Errors are a + b noise, so their rank is two."""
     found = chosen_by_known(tmp_path, 3)
-    frontier = choosing.frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
+    frontier = work.frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
     np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)
     assert frontier.how == "known"
     seen = ~np.isnan(frontier.measured)
@@ -138,7 +192,7 @@ def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
 
 def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
     found = run_study(spec(0.4), tmp_path, n=9, **HOW)
-    frontier = choosing.frontiers(found)["noise 0.4"]
+    frontier = work.frontiers(found)["noise 0.4"]
     # The errors are additive in the two formats, which the fit holds back a little.
     assert frontier.how in ("alone", "measured")
     assert np.abs(frontier.predicted - TRUTH).max() < 0.03
@@ -152,30 +206,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Measured) -> None:
     np.testing.assert_allclose(whole.matrix.errors[0, :, 1], TRUTH + 0.001)
-    frontier = choosing.frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
+    frontier = work.frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
     assert frontier.how == "measured"
     np.testing.assert_array_equal(frontier.predicted, frontier.measured)
     np.testing.assert_array_equal(frontier.band.error_low, frontier.band.error_high)
-    frontier = choosing.frontiers(whole)["noise 0.4"]
+    frontier = work.frontiers(whole)["noise 0.4"]
     cap = float(np.median(frontier.memory))
-    index = choosing.best(frontier, cap)
+    index = frontier.best(cap)
     below = frontier.memory <= cap
     assert frontier.predicted[index] == frontier.predicted[below].min()
     assert index in pareto_front(frontier.memory, frontier.predicted)
     with pytest.raises(ValueError, match=r"cap: 8 bytes are below the cheapest configuration's"):
-        choosing.best(frontier, 8.0)
+        frontier.best(8.0)
 
 
 def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Measured) -> None:
     message = "task noise 0.4: cold_start: n: .* are not; measure them"
     with pytest.raises(ValueError, match=message):
-        choosing.frontiers(chosen_by_known(tmp_path / "two", 2))
-    write_study_spec(tmp_path, spec(0.4))
-    nothing = read_measured(tmp_path)
-    with pytest.raises(ValueError, match="nothing is measured yet; `lpkernels frontier run`"):
-        choosing.frontiers(nothing)
-    with pytest.raises(ValueError, match=r"task noise 0.4: nothing is measured yet"):
-        choosing.frontiers(nothing, task="noise 0.4")
+        work.frontiers(chosen_by_known(tmp_path / "two", 2))
+    nothing = run_study(
+        spec(0.4), tmp_path, known=KNOWN, n=3, rank=2, jobs=1, train=synthetic.failing_all
+    )
+    with pytest.raises(ValueError, match=r"task noise 0.4: nothing is measured yet; `lpkernels fr"):
+        work.frontiers(nothing)
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     with pytest.raises(ValueError, match="known: its errors are of other configurations: it has"):
-        choosing.frontiers(whole, known=other)
+        work.frontiers(whole, known=other)

@@ -1,0 +1,72 @@
+"""`lpkernels formats`, `recipes`, `units`, `doctor`: what has a name, and what this machine has."""
+
+from typing import Annotated
+
+import typer
+
+from lpkernels.arithmetic import MODELS, UNITS
+from lpkernels.cli._options import show_table, valid
+from lpkernels.formats import parse_format
+from lpkernels.formats.elsewhere import nearest
+from lpkernels.recipes import describe
+
+
+def formats(
+    name: Annotated[
+        str, typer.Argument(callback=valid(parse_format), help="A format; none: all.")
+    ] = "",
+) -> None:
+    """The named formats, the aliases of block formats and the names of tables, or one format in
+    detail.
+
+    Example: `lpkernels formats e4m3fn`
+    """
+    from lpkernels.report.named import aliases, format_details, named_formats, named_tables
+
+    if name:
+        show_table(format_details(parse_format(name)))
+    else:
+        for table in (named_formats(), aliases(), named_tables()):
+            show_table(table)
+
+
+def recipes(
+    name: Annotated[
+        str, typer.Argument(callback=valid(describe), help="A recipe; none: all.")
+    ] = "",
+) -> None:
+    """The named recipes, or one with its policy, its source and its departures from the source.
+
+    Example: `lpkernels recipes nvfp4_pretraining`
+    """
+    from lpkernels.report.named import recipe_details, recipe_table
+
+    show_table(recipe_details(name) if name else recipe_table())
+
+
+def _unit(name: str) -> None:
+    if name and name not in UNITS | MODELS:
+        listed = nearest(name, UNITS | MODELS, "`lpkernels units` lists all")
+        raise ValueError(f"unknown unit {name!r}; expected one of {listed}")
+
+
+def units(
+    name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
+) -> None:
+    """Show all tensor cores, or one in detail with the known and unknown parts of its arithmetic.
+
+    Example: `lpkernels units h100_e4m3`
+    """
+    from lpkernels.report.named import unit_details, unit_table
+
+    show_table(unit_details((UNITS | MODELS)[name]) if name else unit_table())
+
+
+def doctor() -> None:
+    """Show what this installation can do, and the reason for everything it lacks.
+
+    Example: `lpkernels doctor`
+    """
+    from lpkernels.report import doctor
+
+    typer.echo(doctor.report())

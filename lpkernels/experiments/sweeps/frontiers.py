@@ -1,0 +1,415 @@
+"""Studies of frontiers of memory and error: which configurations of a task to measure, the runs,
+and predictions of the others.
+
+A study is a sweep with formats (`SweepSpec.low`, `high`): its arms are tasks, and of the
+configurations it trains those that tell most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lpkernels.experiments.processes.folders import owned
+from lpkernels.experiments.sweeps.cells import Folder
+from lpkernels.experiments.sweeps.results import read_results
+from lpkernels.experiments.sweeps.specification import CONFIGURATION, SweepSpec
+from lpkernels.experiments.sweeps.statistics import figures_of
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.experiments.workloads.workload import Metric
+from lpkernels.formats.elsewhere import nearest
+from lpkernels.techniques.checks import Floats, Ints
+from lpkernels.techniques.pareto import (
+    ErrorMatrix,
+    FormatSpace,
+    choose,
+    cold_start,
+    complete,
+    count_tensors,
+    embed,
+    frontier_band,
+    held_out_residuals,
+    predict,
+    select,
+    training_memory,
+)
+from lpkernels.techniques.pareto.cold_start import cover
+from lpkernels.techniques.pareto.prediction import FrontierBand, band
+
+#: The lambda with which the paper's code completes matrices.
+LAM = 0.1
+#: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
+#: every row and column of its grid without.
+MEASURED, BEYOND_COVER = 8, 5
+
+
+class Measured(NamedTuple):
+    """The measurements in a folder.
+
+    matrix: the errors of all tasks, NaN where there is none.
+    lost: cells that ended without an error, by their words.
+    """
+
+    spec: SweepSpec
+    matrix: ErrorMatrix
+    lost: list[str]
+
+    def errors(self, task: str) -> np.ndarray:
+        """(configurations,), the means over the seeds of a task."""
+        return self.matrix.mean[self.matrix.tasks.index(task)]
+
+
+def read_study(folder: str | Path) -> SweepSpec:
+    """The specification of the study in a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is a sweep without formats, or of another version.
+    """
+    spec = Folder(folder).read_spec()
+    if spec is None:
+        raise FileNotFoundError(
+            f"expected the folder of a study at {str(folder)!r}; `lpkernels frontier run` makes one"
+        )
+    if not spec.low:
+        raise ValueError(
+            f"{folder}: expected a study of frontiers, got a sweep; `lpkernels sweep` shows it"
+        )
+    return spec
+
+
+def read_measured(folder: str | Path) -> Measured:
+    """The measurements in a folder; errors as `read_study` and `read_results`, and ValueError
+    unless the workload's figure is a share of 0 to 1, such as accuracy."""
+    spec, results = read_study(folder), read_results(folder)
+    tasks, names = list(spec.arms), list(spec.space.names)
+    errors = np.full((len(tasks), len(names), len(spec.seeds)), np.nan)
+    lost: list[str] = []
+    if results.results:
+        _check_metric(results.metric)
+        figures = figures_of(results.table, results.metric.field)
+        for result, figure in zip(results.results, figures, strict=True):
+            name = result.axes[CONFIGURATION]
+            if math.isnan(figure):
+                why = result.error or result.status
+                lost.append(f"{result.arm}: {name}, seed {result.seed}: {why}")
+            place = tasks.index(result.arm), names.index(name), spec.seeds.index(result.seed)
+            errors[place] = 1 - figure
+    return Measured(spec, ErrorMatrix(spec.space, tasks, errors), lost)
+
+
+def task_config(spec: SweepSpec, task: str) -> RunConfig:
+    """The run of a task, in no configuration yet.
+
+    Raises: ValueError: no such task.
+    """
+    if task not in spec.arms:
+        listed = nearest(task, spec.arms, "`lpkernels frontier table` lists all")
+        raise ValueError(f"task: expected one of {listed}, got {task!r}")
+    return RunConfig.of(**{**spec.base, **spec.arms[task]})
+
+
+def task_memory(spec: SweepSpec, task: str) -> Floats:
+    """Bytes of a training step of the task in each configuration: `training_memory`. The model
+    runs on the meta device, with a batch of the run."""
+    config = task_config(spec, task)
+    work = find(config.workload)
+    with torch.random.fork_rng(devices=[]):
+        model = work.model().to("meta")
+    batch = work.train.plan(0, 0).batch(0, min(config.batch, len(work.train)))
+    counts = count_tensors(model, batch[0].to("meta"))
+    return training_memory(counts, spec.space.low_bits, spec.space.high_bits)
+
+
+def run_study(
+    spec: SweepSpec,
+    folder: str | Path,
+    *,
+    known: ErrorMatrix | None = None,
+    n: int | None = None,
+    everything: bool = False,
+    rank: int = 3,
+    cap: float | None = None,
+    **how: Any,
+) -> Measured:
+    """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
+
+    The choice of configurations is written down before they run: a call may be stopped at any
+    moment, and the same call then goes on with the same choice. The folder belongs to this
+    call until it returns.
+
+    Args:
+        spec: a specification; one without formats has the paper's.
+        folder: where results go; made if absent.
+        known: errors of other tasks in the same configurations, by which `select` chooses; None: a
+            cold start on each task alone, one measurement after the other behind its cover.
+        n: how many configurations of each task; None: 8, or without known tasks 5 beyond the cover.
+        everything: measure all configurations, which makes a matrix that other studies can take as
+            known.
+        rank, cap: of the choice, with `known`.
+        how: jobs, engine, retry_failed, console and train, as for `run_sweep`.
+    Raises:
+        ValueError: the folder is another study's, known errors are of other configurations, a cap
+            below the cheapest configuration, too large an n or rank, a workload with a figure that
+            is no share. Nothing has run then.
+        BlockingIOError, Interrupted, OSError, RuntimeError, ModuleNotFoundError: as `run_sweep`.
+    """
+    path, space = Path(folder), spec.space
+    if not spec.low:
+        names = {axis: list(map(str, getattr(space, axis))) for axis in ("low", "high")}
+        spec = spec.replace(**names)
+    for task in spec.arms:
+        _check_metric(find(task_config(spec, task).workload).metric)
+    if known is not None:
+        known = known.for_space("known", space)
+    if cap is not None and (known is None or everything):
+        raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
+    chosen = {}
+    if not everything:
+        store = Folder(path)
+        store.joined(spec)
+        former = store.read_spec()
+        for task in spec.arms:
+            before = former.chosen.get(task, []) if former is not None else []
+            indices = [space.names.index(name) for name in before]
+            if known is None:
+                more = _cover(space, n)
+                indices = list(dict.fromkeys([*more, *indices]))
+            else:
+                count, others = MEASURED if n is None else n, Known.of(known, task, rank)
+                memory = task_memory(spec, task)
+                indices += choose_next(others, memory, count, asked=indices, cap=cap).tolist()
+            chosen[task] = [space.name(index) for index in indices]
+    path.mkdir(parents=True, exist_ok=True)
+    with owned(path):
+        spec = spec.replace(chosen=chosen)
+        run_sweep(spec, path, **how)
+        if known is None and not everything:
+            for task in spec.arms:
+                _measure_more(spec, path, task, n, how)
+        return read_measured(path)
+
+
+def _measure_more(
+    spec: SweepSpec, path: Path, task: str, n: int | None, how: dict[str, Any]
+) -> None:
+    """A cold start on a task alone, behind the configurations that were chosen before."""
+    space, chosen = spec.space, list(spec.chosen[task])
+
+    def measure(index: int) -> float:
+        chosen.append(space.name(index))
+        arms, choice = {task: spec.arms[task]}, {task: chosen}
+        run_sweep(spec.replace(arms=arms, compare=task, chosen=choice), path, **how)
+        return float(read_measured(path).errors(task)[index])
+
+    errors = read_measured(path).errors(task)
+    former = {index: float(errors[index]) for index in map(space.names.index, chosen)}
+    # Configurations that gave no error are asked for again, which trains nothing.
+    lost = sum(map(math.isnan, former.values()))
+    most = min(max(_count(space, n), len(former) + lost), len(space))
+    cold_start(space.shape, task_memory(spec, task), measure, n=most, measured=former)
+
+
+def _check_metric(metric: Metric) -> None:
+    """Raises ValueError unless 1 less the metric is an error in 0..1."""
+    if not (metric.higher and metric.percent):
+        raise ValueError(
+            f"a frontier needs a share such as accuracy, whose rest is an error of 0 to 1, got "
+            f"{metric.label}"
+        )
+
+
+def _grid(space: FormatSpace) -> tuple[int, int]:
+    return space.shape[0], math.prod(space.shape[1:])
+
+
+def _count(space: FormatSpace, n: int | None) -> int:
+    return min(max(_grid(space)) + BEYOND_COVER, len(space)) if n is None else n
+
+
+def _cover(space: FormatSpace, n: int | None) -> Sequence[int]:
+    """The cover of every row and every column with which a cold start would begin."""
+    (rows, columns), count = _grid(space), _count(space, n)
+    least, most = max(rows, columns, 3), len(space)
+    if rows < 2 or columns < 2 or not least <= count <= most:
+        raise ValueError(
+            f"measure: without known tasks expected {least} to {most}, for every row and column of "
+            f"a grid of at least 2 x 2, {rows} x {columns} here; got {count}"
+        )
+    return cover(space.shape)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Errors of other tasks, and the rank of the embeddings that are learned from them."""
+
+    errors: Floats
+    rank: int
+
+    @classmethod
+    def of(cls, matrix: ErrorMatrix, task: str, rank: int) -> Known:
+        """The matrix without `task`, so that nothing about a task is learned from itself.
+
+        Raises: ValueError: a rank above the data, a configuration that no other task has measured.
+        """
+        rows = [i for i, name in enumerate(matrix.tasks) if name != task]
+        errors = matrix.mean[rows]
+        errors = errors[~np.isnan(errors).all(axis=1)]
+        # One is left out where residuals are taken.
+        most = min(len(errors) - 1, errors.shape[1])
+        if not 1 <= rank <= most:
+            raise ValueError(
+                f"rank: expected 1 to {most}, for {len(errors)} known tasks beside {task!r} in "
+                f"{errors.shape[1]} configurations, got {rank}; know more tasks, or use a smaller "
+                "rank"
+            )
+        unmeasured = np.flatnonzero(np.isnan(errors).all(axis=0))
+        if len(unmeasured):
+            raise ValueError(
+                f"known: no task has an error in {len(unmeasured)} of the {errors.shape[1]} "
+                f"configurations, such as {matrix.names[unmeasured[0]]!r}; measure it, or "
+                "leave it out of the space"
+            )
+        return cls(errors, rank)
+
+    @property
+    def embeddings(self) -> Floats:
+        """(rank, configurations), of the completed matrix."""
+        seen = ~np.isnan(self.errors)
+        if seen.all():
+            return embed(self.errors, self.rank)
+        completed = complete(self.errors, seen, rank=self.rank, lam=LAM)
+        return embed(completed.values, self.rank)
+
+
+def choose_next(
+    known: Known, memory: Floats, n: int, *, asked: list[int], cap: float | None = None
+) -> Ints:
+    """The configurations to measure beside those asked for, until there are n.
+
+    Args:
+        cap: only configurations with at most that many bytes; None: all.
+    Raises: ValueError: a cap below the cheapest configuration, n below 1 or above the number of
+        configurations below the cap.
+    """
+    if n < 1:
+        raise ValueError(f"measure: expected at least 1, got {n}")
+    if len(asked) >= n:
+        return np.array([], dtype=np.int64)
+    among = np.arange(len(memory))
+    if cap is not None:
+        _check_cap(memory, cap)
+        among = np.flatnonzero(memory <= cap)
+    left = np.setdiff1d(among, asked)
+    if n - len(asked) > len(left):
+        raise ValueError(
+            f"measure: expected at most {len(asked) + len(left)}, all that there are, got {n}"
+        )
+    y = known.embeddings
+    # With fewer measurements than dimensions, or below a cap, so many dimensions can be seen.
+    y = y[: max(1, min(len(y), n, len(among)))]
+    return select(y, n=n - len(asked), measured=asked, among=left)
+
+
+def _check_cap(memory: Floats, cap: float) -> None:
+    if cap < memory.min():
+        raise ValueError(
+            f"cap: {cap:.0f} bytes are below the cheapest configuration's {memory.min():.0f}"
+        )
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The frontier of a task, measured and predicted.
+
+    memory: (configurations,) bytes.  measured: (configurations,) errors, NaN where there is none.
+    predicted: (configurations,) errors; of a measured one its own.
+    band: the bands of the frontier and of each configuration.
+    how: "measured" (everything is), "known" (from other tasks), "alone" (from the task's own grid).
+    """
+
+    memory: Floats
+    measured: Floats
+    predicted: Floats
+    band: FrontierBand
+    how: str
+
+    def best(self, cap: float) -> int:
+        """The configuration of least error, measured or predicted, with at most `cap` bytes.
+
+        Raises: ValueError: a cap below the cheapest configuration.
+        """
+        _check_cap(self.memory, cap)
+        return choose(self.memory, self.predicted, cap)
+
+
+def frontier_of(
+    memory: Floats, measured: Floats, *, known: Known | None = None, level: float = 0.9
+) -> Frontier:
+    """The frontier of a task, predicted where it is not measured.
+
+    Args:
+        memory, measured: (configurations,), NaN where no error is known.
+        known: errors of other tasks; None: the task's own grid is all there is, and `measured` is
+            (low, high) or (low, high, accumulators).
+    Raises: ValueError: too few measurements; the message says what to measure.
+    """
+    errors = measured.ravel()
+    chosen = np.flatnonzero(~np.isnan(errors))
+    if len(chosen) == len(errors):
+        whole = band(memory, errors, np.stack([errors, errors]), level, "frontier_of")
+        return Frontier(memory, errors, errors, whole, "measured")
+    if not len(chosen):
+        raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")
+    if known is None:
+        former = {int(i): float(errors[i]) for i in chosen}
+        start = cold_start(
+            measured.shape, memory, _refuse, n=len(former), measured=former, level=level
+        )
+        return Frontier(memory, errors, np.clip(start.predicted, 0, 1), start.band, "alone")
+    y = known.embeddings[: min(known.rank, len(chosen))]
+    residuals = held_out_residuals(known.errors, len(y))
+    bands = frontier_band(y, chosen, errors[chosen], memory, residuals=residuals, level=level)
+    predicted = np.clip(predict(y, chosen, errors[chosen]), 0, 1)
+    return Frontier(memory, errors, predicted, bands, "known")
+
+
+def _refuse(index: int) -> Any:
+    raise AssertionError(f"configuration {index} is not measured")
+
+
+def frontiers(
+    study: Measured, *, task: str = "", known: ErrorMatrix | None = None, rank: int = 3
+) -> dict[str, Frontier]:
+    """The frontier of each task that has measurements, by the task's name.
+
+    Args:
+        task: only this one; "": all.
+        known: errors of other tasks, by which the rest is predicted; None: by the task's own grid.
+        rank: of the embeddings, with `known`.
+    Raises: ValueError: no such task, nothing or too little measured, known errors of other
+        configurations, a rank above the data.
+    """
+    spec = study.spec
+    if known is not None:
+        known = known.for_space("known", spec.space)
+    if task:
+        task_config(spec, task)
+    tasks = [task] if task else [t for t in spec.arms if spec.chosen.get(t) != []]
+    result = {}
+    for name in tasks:
+        errors = study.errors(name).reshape(spec.space.shape)
+        others = None if known is None else Known.of(known, name, rank)
+        try:
+            result[name] = frontier_of(task_memory(spec, name), errors, known=others)
+        except ValueError as error:
+            raise ValueError(f"task {name}: {error}") from error
+    return result

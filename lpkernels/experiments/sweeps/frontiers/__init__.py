@@ -1,2 +1,0 @@
-"""Frontiers of memory and error: the runs of a study, the choice of measurements, the
-predictions."""
