@@ -1,6 +1,5 @@
 """Groups, formats, files and rules of assignments as plain data; pins; the Promoter."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +26,6 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from lpkernels.techniques.assignment.graph import Group
-from tests.compare import assert_bit_equal
 from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -431,35 +428,16 @@ def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
         Assignment.load(path)
 
 
-VECTORS = {
-    "FP(4,3,4)": (
-        PAPER.activation.low,
-        {
-            1.0: 1.0, 1.0625: 1.125, 1.1875: 1.25, -1.0625: -1.125, 29.0: 30.0, 30.9: 30.0,
-            31.0: 30.0, -100.0: -30.0, 2.0**-13: 2.0**-13, 2.0**-14: 2.0**-13,
-            0.999 * 2.0**-14: 0.0, 0.00137: 0.0013427734375, 2.0**-10: 2.0**-10,
-        },
-    ),
-    "FP(5,2,0)": (
-        PAPER.grad_activation.low,
-        {
-            1.125: 1.25, 1.375: 1.5, 122879.0: 114688.0, 122880.0: math.inf, -1e9: -math.inf,
-            2.0**-17: 2.0**-16, 3 * 2.0**-17: 2.0**-15,
-        },
-    ),
-    "FP(6,9,0) forward": (
-        PAPER.activation.high,
-        {1 + 2.0**-10: 1 + 2.0**-9, 1 + 2.0**-11: 1.0, 2.0**33: 8581545984.0,
-         2.0**-40: 2.0**-39, 1 / 3: 0.33349609375},
-    ),
-    "FP(6,9,0) backward": (PAPER.grad_activation.high, {2.0**33: math.inf, 1 / 3: 0.33349609375}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("quantizer, values", VECTORS.values())
-def test_values_round_as_in_the_papers_code(quantizer: lp.Quantizer, values: dict[float, float]):
-    got = lp.quantize(torch.tensor(list(values), dtype=torch.float32), quantizer)
-    assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))
+def test_the_formats_are_the_papers() -> None:
+    """Their ranges are in tests/numbers/test_formats.py."""
+    names = {
+        "weight": ("fp_6_9_0", "fp_4_3_4"),
+        "activation": ("fp_6_9_0", "fp_4_3_4"),
+        "grad_activation": ("fp_6_9_0_backward", "fp_5_2_0_backward"),
+        "grad_weight": ("fp_6_9_0_backward", "fp_6_9_0_backward"),
+    }
+    for kind, pair in names.items():
+        assert getattr(PAPER, kind) == tuple(lp.Quantizer(fmt, "nearest_away") for fmt in pair)
 
 
 def test_any_format_may_be_taken_for_a_kind():
