@@ -92,18 +92,18 @@ def small_net() -> nn.Sequential:
 def test_the_recipes_convert_the_model():
     model = small_net()
     x = torch.randn(4, 3, 4, 4)
-    made = plan(model, x, loss=mean_square, operand="e5m2", chunk=16)
-    assert list(made) == list(made.recipes) == ["0", "5"]
-    assert len(made) == 2
-    lp.convert(model, made)
-    by_gemm = {row.gemm: row.accumulator for row in made.rows if row.layer == "5"}
+    table = plan(model, x, loss=mean_square, operand="e5m2", chunk=16)
+    assert list(table) == list(table.recipes) == ["0", "5"]
+    assert len(table) == 2
+    lp.convert(model, table)
+    by_gemm = {row.gemm: row.accumulator for row in table.rows if row.layer == "5"}
     recipe = model[5].recipe
     assert (recipe.fprop, recipe.dgrad, recipe.wgrad) == tuple(by_gemm.values())
     assert recipe.input == recipe.weight == recipe.grad_output == lp.Quantizer("e5m2")
     model(x).square().mean().backward()
-    narrow = made.narrowed(2)["5"].fprop
+    narrow = table.narrowed(2)["5"].fprop
     assert narrow.fmt.man_bits == max(1, recipe.fprop.fmt.man_bits - 2)
-    assert made.rows[0].to_dict()["format"] == str(made.rows[0].format)
+    assert table.rows[0].to_dict()["format"] == str(table.rows[0].format)
     # Names with glob characters are matched literally.
     model = nn.Sequential()
     model.add_module("a[0]*", nn.Linear(4, 4))
@@ -111,9 +111,9 @@ def test_the_recipes_convert_the_model():
     lp.convert(model, recipes)
     assert isinstance(model[0], lp.nn.Linear)
     # A recipe can name the operands.
-    made = plan(nn.Linear(4, 4), grad(2, 4), loss=mean_square, operand="hfp8_sun2019")
-    assert made.operands.grad_output == lp.Quantizer("fp_5_2_0_backward")
-    assert made.rows[0].product_bits <= 7
+    table = plan(nn.Linear(4, 4), grad(2, 4), loss=mean_square, operand="hfp8_sun2019")
+    assert table.operands.grad_output == lp.Quantizer("fp_5_2_0_backward")
+    assert table.rows[0].product_bits <= 7
 
 
 def test_a_layer_called_twice_gets_the_wider_of_both():
@@ -146,18 +146,18 @@ def test_layers_without_gradient_say_so():
 def test_other_roundings_are_planned_and_converted(rounding: str):
     model, x = nn.Linear(512, 8), torch.randn(64, 512)
     options: dict = {"loss": mean_square, "operand": "e5m2", "rounding": rounding}
-    made = plan(model, x, **options)
-    fprop = made.rows[0]
+    table = plan(model, x, **options)
+    fprop = table.rows[0]
     bits = min_mantissa_bits(512, 5, metric="nmse", rounding=rounding)
     assert fprop.man_bits == bits + 1
     assert fprop.accumulator == accumulator_of(fprop.format, rounding)
     assert fprop.notes == ()
-    narrow = next(iter(made.narrowed(2).values()))
+    narrow = next(iter(table.narrowed(2).values()))
     assert narrow.fprop.fmt.man_bits == fprop.man_bits - 2
     a, b = lp.quantize(x, "e5m2"), lp.quantize(model.weight, "e5m2").T
     got = measure(a, b, fprop.accumulator, counted=0)
     assert got.nmse < 1e-3
-    lp.convert(model, made)
+    lp.convert(model, table)
     model(x).sum().backward()
     # The variance criterion does not see the effects of these roundings, and each row says so.
     model = nn.Linear(512, 8)
@@ -186,14 +186,14 @@ def all_kinds() -> nn.Module:
     )
 
 
-def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
+def check_recipes(model: nn.Module, table: AccumulatorPlan) -> None:
     """Check that every row's product has a recipe in its module that is wide enough for it."""
-    lp.convert(model, made)
+    lp.convert(model, table)
     modules = dict(model.named_modules())
-    for row in made.rows:
-        recipe = modules[made.modules[row.layer]].recipe
+    for row in table.rows:
+        recipe = modules[table.modules[row.layer]].recipe
         acc = getattr(recipe, row.gemm)
-        assert recipe.input == made.operands.input
+        assert recipe.input == table.operands.input
         assert acc.order != "native"
         assert acc.fmt.man_bits >= row.format.man_bits
         assert acc.fmt.exp_bits >= row.format.exp_bits
@@ -202,27 +202,29 @@ def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
 def test_every_product_of_the_model_has_a_recipe():
     model, x = all_kinds(), torch.randn(2, 3, 8)
     plain = model(x)
-    made = plan(model, x, loss=mean_square, operand="e5m2")
-    assert list(made) == ["own.qkv", "own", "own.out", "torchs", "memory", "cell", "head", ""]
-    layers = {name: {r.layer for r in made.rows if made.modules[r.layer] == name} for name in made}
+    table = plan(model, x, loss=mean_square, operand="e5m2")
+    assert list(table) == ["own.qkv", "own", "own.out", "torchs", "memory", "cell", "head", ""]
+    layers = {
+        name: {r.layer for r in table.rows if table.modules[r.layer] == name} for name in table
+    }
     parts = ("in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj")
     assert layers["torchs"] == {f"torchs.{part}" for part in parts}
     assert layers["cell"] == {"cell.ih", "cell.hh"}
-    check_recipes(model, made)
+    check_recipes(model, table)
     y = model(x)
     assert not torch.equal(y, plain)
     mean_square(y).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-    narrow = made.narrowed(1)["torchs"].fprop.fmt.man_bits
-    assert narrow == max(1, made["torchs"].fprop.fmt.man_bits - 1)
+    narrow = table.narrowed(1)["torchs"].fprop.fmt.man_bits
+    assert narrow == max(1, table["torchs"].fprop.fmt.man_bits - 1)
 
 
 def test_the_converted_layer_computes_by_the_planned_accumulators():
     layer, x = nn.LSTM(6, 4), torch.randn(5, 2, 6)
-    made = plan(layer, x, loss=mean_square, operand="e5m2")
-    assert list(made) == [""]
-    lp.convert(layer, made)
-    ours = lp.nn.LSTM(6, 4, recipe=made[""])
+    table = plan(layer, x, loss=mean_square, operand="e5m2")
+    assert list(table) == [""]
+    lp.convert(layer, table)
+    ours = lp.nn.LSTM(6, 4, recipe=table[""])
     ours.load_state_dict(layer.state_dict())
     assert_bit_equal(layer(x)[0], ours(x)[0])
 
@@ -296,15 +298,8 @@ def test_notes_say_where_the_theory_is_wrong():
     options["operand"] = "fp16"
     (note,) = plan(nn.Linear(3, 3), torch.randn(2, 3), **options).rows[0].notes
     assert note.startswith(narrow) and "3.9 products" not in note
-    rows = [
-        linear_rows(
-            torch.empty(1, 2**22, device="meta"),
-            torch.empty(1, 2**22, device="meta"),
-            operand="e5m2",
-            **given,
-        )[0]
-        for given in ({}, short)
-    ]
+    long = torch.empty(1, 2**22, device="meta")
+    rows = [linear_rows(long, long, operand="e5m2", **widths)[0] for widths in ({}, short)]
     assert ["2^22" in " ".join(row.notes) for row in rows] == [False, True]
 
 
@@ -357,8 +352,8 @@ def test_a_planned_network_trains_under_the_scale_it_was_planned_with() -> None:
 
 
 def exponents(x: Tensor, **options: Any) -> list[tuple[int, int | None]]:
-    made = plan(nn.Linear(8, 3), x, loss=lambda y: y.sum(), operand="e5m2", **options)
-    return [(row.format.exp_bits, row.headroom) for row in made.rows]
+    table = plan(nn.Linear(8, 3), x, loss=lambda y: y.sum(), operand="e5m2", **options)
+    return [(row.format.exp_bits, row.headroom) for row in table.rows]
 
 
 def test_headroom_is_added_to_the_measured_bits_up_to_eight() -> None:

@@ -57,14 +57,14 @@ def test_lengths_of_convolutions(layer: nn.Module, sample: tuple[int, ...], expe
 
 def test_products_of_functions_share_the_recipe_of_their_module():
     model = Computes(lambda own, q, k: (q @ k.mT) @ k + torch.bmm(q, q.mT).matmul(k).sum())
-    made = plan(model, (grad(2, 3, 8), grad(2, 3, 8)), loss=mean_square, operand="bf16")
+    table = plan(model, (grad(2, 3, 8), grad(2, 3, 8)), loss=mean_square, operand="bf16")
     short, long = [3, 8, 3], [8, 3, 3]
     names = {"matmul": long, "matmul_2": short, "bmm": long, "matmul_3": short}
-    assert {row.layer for row in made.rows} == names.keys() and list(made) == [""]
+    assert {row.layer for row in table.rows} == names.keys() and list(table) == [""]
     for name, length in names.items():
-        assert [row.length for row in made.rows if row.layer == name] == length
-    widest = max(row.format.man_bits for row in made.rows if row.gemm == "dgrad")
-    assert made[""].dgrad.fmt.man_bits == widest
+        assert [row.length for row in table.rows if row.layer == name] == length
+    widest = max(row.format.man_bits for row in table.rows if row.gemm == "dgrad")
+    assert table[""].dgrad.fmt.man_bits == widest
 
 
 def test_broadcast_operands_sum_over_what_was_broadcast():
@@ -89,21 +89,21 @@ COMPOSITES = [
 def test_composite_layers_have_all_three_products(model: nn.Module, shapes: list):
     inputs = {shape: grad(*shape) for shape in shapes}
     sample = tuple(inputs[shape] for shape in shapes)
-    made = plan(model, sample, loss=mean_square, operand="bf16")
-    assert made.uncovered == "" and "no row" not in str(made)
-    assert {row.gemm for row in made.rows} == {"fprop", "dgrad", "wgrad"}
-    assert all(row.exponents is not None for row in made.rows)
+    table = plan(model, sample, loss=mean_square, operand="bf16")
+    assert table.uncovered == "" and "no row" not in str(table)
+    assert {row.gemm for row in table.rows} == {"fprop", "dgrad", "wgrad"}
+    assert all(row.exponents is not None for row in table.rows)
 
 
 def test_products_that_the_trace_does_not_see_are_named_below_the_table():
     parts = {"layer": nn.Linear(4, 4), "w": nn.Parameter(torch.randn(4, 4))}
     model = Computes(lambda m, x: torch.cdist(OwnBackward.apply(m.layer(x), m.w), x), **parts)
-    made = plan(model, torch.randn(2, 4), loss=torch.sum, operand="e5m2")
-    assert made.uncovered == (
+    table = plan(model, torch.randn(2, 4), loss=torch.sum, operand="e5m2")
+    assert table.uncovered == (
         "products that reach torch and have no row here: aten::_cdist_forward x1, "
         "aten::_cdist_backward x1, aten::mm x2"
     )
-    assert str(made).splitlines()[-1] == made.uncovered
+    assert str(table).splitlines()[-1] == table.uncovered
 
 
 def test_lengths_of_attention_and_recurrent_layers():
@@ -217,22 +217,22 @@ def test_resnet18_is_planned_by_stages_without_any_storage():
     with stored:
         work = workload("resnet18-imagenet", batch=256, device="meta")
         assert sum(p.numel() for p in work.model.parameters()) == 11_689_512
-        made, default = (
+        table, default = (
             plan(work.model, work.sample, loss=work.loss, operand="e5m2", chunk=64, **options)
             for options in (SAKR, {})
         )
     # The formula of the bits is computed in float64, and nothing of the model is.
     assert stored.dtypes <= {torch.float64, torch.uint8}
     found: dict[str, list[tuple[int, int, int]]] = {}
-    for row in made.blocks:
+    for row in table.blocks:
         found.setdefault(row.layer, []).append((row.length, row.man_bits, row.chunk_bits))
     assert found == RESNET18
-    assert len(made.rows) == 62 and len(made) == 21
-    head, *lines = str(made).splitlines()
+    assert len(table.rows) == 62 and len(table) == 21
+    head, *lines = str(table).splitlines()
     assert head.split() == "block gemm length m_p nzr normal chunked exponents accumulator".split()
     stem = "wgrad 3211264 5 100% 17 11/64 not measured e8m11_chunk64"
     assert lines[1].split() == stem.split() and len(lines) == 17
-    for sakr, row in zip(made.rows, default.rows, strict=True):
+    for sakr, row in zip(table.rows, default.rows, strict=True):
         bits = [min_mantissa_bits(row.length, 5, chunk=c, metric="nmse") + 1 for c in (None, 64)]
         assert [row.man_bits, row.chunk_bits] == bits
         assert replace(row, **widths(sakr)) == sakr
@@ -254,28 +254,28 @@ def everything() -> nn.Module:
 
 
 def test_lengths_on_the_meta_device_are_those_of_a_real_batch():
-    def lengths(made: Any) -> list[tuple[str, str, int]]:
-        return [(row.layer, row.gemm, row.length) for row in made.rows]
+    def lengths(table: Any) -> list[tuple[str, str, int]]:
+        return [(row.layer, row.gemm, row.length) for row in table.rows]
 
     model = everything()
     small, large = (plan(model, torch.randn(n, 9, 8), loss=mean_square, operand="e4m3", batch=batch)
                     for n, batch in ((2, 32), (32, None)))  # fmt: skip
     with META:
         sample = torch.empty(32, 9, 8)
-        made = plan(everything(), sample, loss=mean_square, operand="e4m3", exp_bits=6)
+        table = plan(everything(), sample, loss=mean_square, operand="e4m3", exp_bits=6)
         scaled = plan(everything(), sample[:4], loss=mean_square, operand="e4m3", batch=32)
-    assert lengths(made) == lengths(large) == lengths(small) == lengths(scaled)
-    assert {(row.nzr, row.growth, row.exponents, row.headroom) for row in made.rows} == {
+    assert lengths(table) == lengths(large) == lengths(small) == lengths(scaled)
+    assert {(row.nzr, row.growth, row.exponents, row.headroom) for row in table.rows} == {
         (1.0, None, None, None)
     }
-    for row in made.rows:
+    for row in table.rows:
         assert row.product_bits == 7
         bits = min_mantissa_bits(row.length, 7, metric="nmse") + 1
         assert row.format == lp.FloatFormat(6, bits)
     assert {row.format.exp_bits for row in scaled.rows} == {8}
     # A plan of shapes is a plan: the model that it was made for is converted by it.
-    assert made.recipes.keys() == large.recipes.keys()
-    lp.convert(model, made)
+    assert table.recipes.keys() == large.recipes.keys()
+    lp.convert(model, table)
     model(torch.randn(2, 9, 8)).sum().backward()
 
 
@@ -305,8 +305,8 @@ FORMATS = {
 def test_products_have_the_mantissas_of_their_formats(name: str):
     """As products of values, each exact in so many bits, one row of the format with all of them."""
     fmt = lp.parse_format(name)
-    made = plan(ON_META, NOTHING, loss=torch.sum, operand=fmt)
-    assert {row.product_bits for row in made.rows} == {FORMATS[name]}
+    table = plan(ON_META, NOTHING, loss=torch.sum, operand=fmt)
+    assert {row.product_bits for row in table.rows} == {FORMATS[name]}
     if hasattr(fmt, "values") and fmt.bits <= 8:
         # The odd part of a value, once it is a whole number, has its mantissa's bits and one more.
         whole = [int(abs(v) * 2**40) for v in fmt.values() if v]
@@ -317,8 +317,8 @@ def test_products_have_the_mantissas_of_their_formats(name: str):
 def test_operands_of_three_formats_meet_in_three_products():
     recipe = lp.Recipe(input="e4m3", weight="e2m1", grad_output="e5m2")
     sample = torch.empty(2, 4, device=META, requires_grad=True)
-    made = plan(ON_META, sample, loss=torch.sum, operand=recipe)
-    assert [row.product_bits for row in made.rows] == [3 + 1 + 1, 2 + 1 + 1, 3 + 2 + 1]
+    table = plan(ON_META, sample, loss=torch.sum, operand=recipe)
+    assert [row.product_bits for row in table.rows] == [3 + 1 + 1, 2 + 1 + 1, 3 + 2 + 1]
 
 
 NAMES = {
@@ -330,10 +330,10 @@ NAMES = {
 
 
 def test_layers_of_one_stage_are_a_block():
-    made = plan(ON_META, NOTHING, loss=torch.sum, operand="e5m2")
-    rows = [replace(made.rows[0], layer=name) for name in NAMES]
-    plans = [type(made)((row,), made.operands, {}) for row in rows]
-    assert [each.blocks[0].layer for each in plans] == list(NAMES.values())
+    table = plan(ON_META, NOTHING, loss=torch.sum, operand="e5m2")
+    rows = [replace(table.rows[0], layer=name) for name in NAMES]
+    plans = [type(table)((row,), table.operands, {}) for row in rows]
+    assert [single.blocks[0].layer for single in plans] == list(NAMES.values())
 
 
 def test_a_block_is_as_wide_as_its_widest_layers():
@@ -348,10 +348,10 @@ def test_a_block_is_as_wide_as_its_widest_layers():
     model = nn.Sequential()
     model.add_module("body", nn.ModuleList([Block(512, 1.0), Block(64, 2.0**-20)]))
     model.forward = lambda x: model.body[1](model.body[0](x))  # type: ignore[method-assign]
-    made = plan(model, grad(4, 512), loss=mean_square, operand="fixed8_f4")
-    assert [row.layer for row in made.blocks] == ["body"] * 3
-    for block in made.blocks:
-        rows = [row for row in made.rows if row.gemm == block.gemm]
+    table = plan(model, grad(4, 512), loss=mean_square, operand="fixed8_f4")
+    assert [row.layer for row in table.blocks] == ["body"] * 3
+    for block in table.blocks:
+        rows = [row for row in table.rows if row.gemm == block.gemm]
         assert len(rows) == 2
         assert block.man_bits == max(row.man_bits for row in rows)
         assert block.length == max(row.length for row in rows)

@@ -18,7 +18,7 @@ from tests.support.refusals import refuses
 from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import demoted, seeded_chain
 
-MADE = demoted(*seeded_chain(), 0.6)
+ASSIGNMENT = demoted(*seeded_chain(), 0.6)
 
 
 def widened(assigned: Assigned, **elements: int) -> None:
@@ -147,7 +147,7 @@ def test_the_model_is_changed_by_the_optimizer_alone():
         return [(type(module), dict(module._forward_hooks)) for module in model.modules()]
 
     modules = found()
-    assign(model, F.cross_entropy, MADE)(*batch)
+    assign(model, F.cross_entropy, ASSIGNMENT)(*batch)
     # Batch norm updates its statistics in training; everything else is as it was.
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]) != ("running" in name or "num" in name)
@@ -178,12 +178,12 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
 
 def test_a_promoter_that_is_given_decides_and_without_one_nothing_is_counted():
     model, batch = seeded_chain()
-    made = demoted(model, batch)
-    uncounted = assign(model, F.cross_entropy, made, promote=None)
+    assignment = demoted(model, batch)
+    uncounted = assign(model, F.cross_entropy, assignment, promote=None)
     assert runs.stepped(uncounted, batch) == runs.stepped(uncounted, batch) == ()
     assert uncounted.counts == {}
-    promoter = Promoter(made, 0.0)
-    assigned = assign(model, F.cross_entropy, made, promote=promoter)
+    promoter = Promoter(assignment, 0.0)
+    assigned = assign(model, F.cross_entropy, assignment, promote=promoter)
     assert "0.weight.P" in [runs.stepped(assigned, batch) for _ in range(2)][1]
     assert assigned.assignment is promoter.assignment
 
@@ -205,14 +205,14 @@ def test_an_assignment_of_something_else_is_found_before_anything_changes():
     model, batch = seeded_chain()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(ValueError, match="it is of another batch"):
-        assign(model, F.cross_entropy, MADE)(batch[0][:2], batch[1][:2])
+        assign(model, F.cross_entropy, ASSIGNMENT)(batch[0][:2], batch[1][:2])
     with pytest.raises(ValueError, match="it is of another model: it lacks"):
-        assign(model, lambda y, t: (y * y).sum(), MADE)(*batch)
+        assign(model, lambda y, t: (y * y).sum(), ASSIGNMENT)(*batch)
     for name, value in model.state_dict().items():
         assert_bit_equal(value, before[name])
     other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(ValueError, match="it is of another model"):
-        assign(other, F.cross_entropy, MADE)(*batch)
+        assign(other, F.cross_entropy, ASSIGNMENT)(*batch)
 
 
 OTHER_PROMOTER = Promoter(demoted(*seeded_chain()))
@@ -226,7 +226,7 @@ test_what_is_refused = refuses(
          r"expected an Assignment, such as demote\(...\), got str"),
         ((), {"model": 1}, TypeError, "Module"),
     ],
-    model=seeded_chain()[0], loss=F.cross_entropy, assignment=MADE,
+    model=seeded_chain()[0], loss=F.cross_entropy, assignment=ASSIGNMENT,
 )  # fmt: skip
 
 

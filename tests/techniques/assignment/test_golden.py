@@ -52,12 +52,12 @@ def traced(name: str) -> tuple[Op, ...]:
 
 def results(name: str) -> dict[str, Any]:
     groups = group(traced(name))
-    made = {str(ratio): demote(groups, ratio) for ratio in (0.0, 0.25, 0.5, 0.75, 1.0)}
+    assignments = {str(ratio): demote(groups, ratio) for ratio in (0.0, 0.25, 0.5, 0.75, 1.0)}
     return {
-        "groups": [[each.numel, len(each.tensors), *each.ends] for each in groups],
+        "groups": [[home.numel, len(home.tensors), *home.ends] for home in groups],
         "ratios": {
             ratio: {"groups": list(a.low_groups), "elements": a.low_numel, "bits": a.bits}
-            for ratio, a in made.items()
+            for ratio, a in assignments.items()
         },
     }
 
@@ -67,11 +67,11 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
     assert results(name) == json.loads((GOLDEN / f"{name}.json").read_text())
     ops, groups = traced(name), group(traced(name))
     # A group opens with every product.
-    assert ["input", *(op.name for op in ops if op.is_gemm)] == [each.ends[0] for each in groups]
+    assert ["input", *(op.name for op in ops if op.is_gemm)] == [home.ends[0] for home in groups]
     # Every parameter and every result is counted with its gradient.
     parameters = sum(p.numel() for p in lees(name, 32, 25).parameters())
     elements = parameters + sum(op.numel for op in ops)
-    assert sum(each.numel for each in groups) == 2 * elements
+    assert sum(home.numel for home in groups) == 2 * elements
     assert demote(groups, 0.0).bits == 32 * elements
     assert demote(groups, 1.0).bits == 8 * parameters + 16 * elements
 
@@ -79,7 +79,7 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
 @pytest.mark.parametrize("name", RELEASED["groups"])
 def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -> None:
     batch = torch.zeros(2, 3, 8, 8), torch.arange(2)
-    sizes = [each.numel for each in group(trace(lees(name, 8, 10), cross_entropy, batch))]
+    sizes = [home.numel for home in group(trace(lees(name, 8, 10), cross_entropy, batch))]
     pairs = zip(sizes, RELEASED["groups"][name], strict=True)
     less = {at: released - size for at, (size, released) in enumerate(pairs) if released != size}
     # There the mean loss counts for each of the two examples, with its gradient.
@@ -102,9 +102,9 @@ def test_ten_steps_go_as_the_released_code_goes() -> None:
                 module.weight.mul_(2**-6)
     shape = (BATCH, 3, 8, 8)
     batches = [(2e6 * torch.randn(shape), torch.randint(10, (BATCH,))) for _ in range(4)]
-    made = demote(group(trace(model, cross_entropy, batches[0])), 0.6)
-    assert list(made.low_groups) == RELEASED["low"]
-    assigned = assign(model, cross_entropy, made, fan_out="branches")
+    assignment = demote(group(trace(model, cross_entropy, batches[0])), 0.6)
+    assert list(assignment.low_groups) == RELEASED["low"]
+    assigned = assign(model, cross_entropy, assignment, fan_out="branches")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     scaler = LossScaler(init_scale=2.0**16, growth_interval=20)
     promoted: list[list[str]] = []

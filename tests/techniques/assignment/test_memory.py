@@ -111,9 +111,9 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
     formats = Formats(activation=("fp32", low)) if low != "fp32" else Formats.same("fp32")
     torch.manual_seed(6)
     model, batch = chain_model(), chain_batch()
-    made = demoted(model, batch, formats=formats)
+    assignment = demoted(model, batch, formats=formats)
     one, other = (
-        gradients(assign(model, cross_entropy, made, pack=pack, promote=None), batch)
+        gradients(assign(model, cross_entropy, assignment, pack=pack, promote=None), batch)
         for pack in (True, False)
     )
     same(one[1], other[1])
@@ -150,9 +150,9 @@ def test_codes_fill_whole_bytes_and_data_need_no_matrix_backward():
         Op("fc", True, ("in",), {"weight": 9, "bias": 3}, 3, "linear"),
         Op("last", True, ("fc",), {"weight": 9}, 3, "linear"),
     ]
-    made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
+    assignment = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
     # 3 elements of 5 bits take 2 bytes, 9 take 6. The first matrix has no gradient to pass on.
-    assert kept(ops, made) == 2 + 2 + 6
+    assert kept(ops, assignment) == 2 + 2 + 6
 
 
 KEPT: dict[str, Any] = {
@@ -171,7 +171,7 @@ def test_it_is_the_codes_that_a_step_keeps(name: str):
     model, batch = KEPT[name]()
     ops = trace(model, cross_entropy, batch)
     for ratio in (0.0, 0.5, 1.0):
-        made = demote(group(ops), ratio)
-        assigned = assign(model, cross_entropy, made, promote=None)
+        assignment = demote(group(ops), ratio)
+        assigned = assign(model, cross_entropy, assignment, promote=None)
         assigned(*batch).backward()
-        assert kept(ops, made) == assigned.memory().packed, ratio
+        assert kept(ops, assignment) == assigned.memory().packed, ratio

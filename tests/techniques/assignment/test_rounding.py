@@ -47,11 +47,11 @@ def shared(m: Any, x: Tensor) -> Tensor:
     return m.second(y) + m.third(y)
 
 
-def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[str, Tensor]:
+def fan_out_by_hand(model: Any, x: Tensor, assignment: Any, branches: bool) -> dict[str, Tensor]:
     """The gradients of `shared`, under the loss (y * y).sum()."""
 
     def q(t: Tensor, key: str) -> Tensor:
-        return lp.quantize(t.detach(), made.format_of(key))
+        return lp.quantize(t.detach(), assignment.format_of(key))
 
     def together(a: Tensor, b: Tensor, key: str) -> Tensor:
         return q(a, key) + q(b, key) if branches else q(a + b, key)
@@ -124,8 +124,8 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient() -> None:
 
 def plain(model: nn.Module, loss: Any, batch: Any) -> tuple[Any, Any]:
     """A step of the model with float32 in place of both precisions, and torch's own step."""
-    made = demoted(model, batch, 1.0, loss, formats=Formats.same("fp32"))
-    found = runs.gradients(assign(copy.deepcopy(model), loss, made), batch)
+    assignment = demoted(model, batch, 1.0, loss, formats=Formats.same("fp32"))
+    found = runs.gradients(assign(copy.deepcopy(model), loss, assignment), batch)
     value = loss(model(batch[0]), batch[1])
     (value * 1024).backward()
     return found, (value.detach(), {name: p.grad for name, p in model.named_parameters()})
@@ -162,9 +162,9 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to() -> Non
     torch.manual_seed(2)
     model = Computes(lambda m, x: m.linear(x).amax(0, keepdim=True), linear=nn.Linear(6, 5))
     batch = (torch.randn(7, 6), torch.zeros(1, dtype=torch.int64, device="cpu"))
-    made = demoted(model, batch, pins=Pins(high="linear.Y"))
-    assigned = assign(model, F.cross_entropy, made)
-    assert made.is_low("amax.Y") and not made.is_low("linear.Y")
+    assignment = demoted(model, batch, pins=Pins(high="linear.Y"))
+    assigned = assign(model, F.cross_entropy, assignment)
+    assert assignment.is_low("amax.Y") and not assignment.is_low("linear.Y")
     gradient = runs.gradients(assigned, batch)[1]["linear.bias"]
     assert gradient.isfinite().all()
     assert (gradient != 0).all()
@@ -177,9 +177,9 @@ def test_a_format_along_an_axis_that_a_tensor_lacks_is_refused() -> None:
         ("weight", 1, r"axis1 runs along axis 1, but 0\.bias\.P has shape \(3,\)"),
         ("activation", -3, r"axis -3, but input\.Y has shape \(5, 4\)"),
     ):
-        made = demoted(model, batch, 0.0, formats=Formats(**{kind: f"affine8_axis{axis}"}))
+        assignment = demoted(model, batch, 0.0, formats=Formats(**{kind: f"affine8_axis{axis}"}))
         with pytest.raises(ValueError, match=refusal):
-            assign(model, F.cross_entropy, made, promote=None)(*batch)
+            assign(model, F.cross_entropy, assignment, promote=None)(*batch)
 
 
 Loss = Callable[[Any, Tensor], Tensor]
@@ -254,10 +254,10 @@ def test_which_gradients_are_the_loss_s_own(name: str) -> None:
 )
 def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: Formats, fan_out: Any):
     loss, model, batch = LOSSES[name][0], network(), batch_of()
-    made = uniform(trace(model, loss, batch), formats=formats)
+    assignment = uniform(trace(model, loss, batch), formats=formats)
 
     def found(scale: float) -> dict[str, Tensor]:
-        assigned = assign(model, loss, made, promote=None, fan_out=fan_out)
+        assigned = assign(model, loss, assignment, promote=None, fan_out=fan_out)
         return {name: grad.clone() for name, grad in gradients(assigned, batch, scale)[1].items()}
 
     for scale in (2.0**10, 2.0**15):
@@ -295,10 +295,10 @@ def test_a_loss_inside_the_model_s_output() -> None:
 def test_its_tensor_has_its_price_and_promotes_nothing():
     model, batch = network(), batch_of()
     ops = trace(model, ce, batch)
-    made = uniform(ops)
-    assert made.is_low("loss.nll_loss.GY")
-    assert sum(each.numel for each in made.groups) == sum(each.numel for each in group(ops))
-    assigned = assign(model, ce, made, promote=Promoter(made, 0.01))
+    assignment = uniform(ops)
+    assert assignment.is_low("loss.nll_loss.GY")
+    assert sum(home.numel for home in assignment.groups) == sum(home.numel for home in group(ops))
+    assigned = assign(model, ce, assignment, promote=Promoter(assignment, 0.01))
     for _ in range(3):
         gradients(assigned, batch, 2.0**127)
         assert assigned.step() == ()

@@ -45,11 +45,11 @@ GROUPS = group(CHAIN)
     (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
 ])  # fmt: skip
 def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
-    made = demote(GROUPS, ratio, order=order)
-    assert made.low_groups == low
-    assert made.ratio == pytest.approx(reached, abs=5e-7)
-    assert (made.bits, made.high_bits) == (bits, 173376)
-    assert made.bit_ratio == pytest.approx(bit_ratio, abs=5e-7)
+    assignment = demote(GROUPS, ratio, order=order)
+    assert assignment.low_groups == low
+    assert assignment.ratio == pytest.approx(reached, abs=5e-7)
+    assert (assignment.bits, assignment.high_bits) == (bits, 173376)
+    assert assignment.bit_ratio == pytest.approx(bit_ratio, abs=5e-7)
 
 
 def tensors(*sizes: int) -> tuple[Group, ...]:
@@ -87,9 +87,9 @@ def test_random_order_is_the_seeds_own():
 
 def test_a_budget_of_bits_stops_where_it_is_met():
     most, three = 16 * 1110, tensors(100, 10, 1000)
-    made = [demote(three, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
-    assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
-    assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
+    budgets = [demote(three, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
+    assert [demoted.low_groups for demoted in budgets] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
+    assert [demoted.bits for demoted in budgets] == [17760, 9760, 9760, 8960, 8880]
     with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
         demote(three, bits=16_879, pins=Pins(high="t2.Y"))
 
@@ -131,12 +131,12 @@ RATIOS = st.floats(0, 1)
 @given(networks(), RATIOS, RATIOS, ORDERS)
 def test_the_ratio_is_reached_by_the_smallest_prefix(ops, a, b, order):
     groups = group(ops)
-    total = sum(each.numel for each in groups)
+    total = sum(home.numel for home in groups)
     small, large = (demote(groups, ratio, **order) for ratio in sorted((a, b)))
-    for made, ratio in zip((small, large), sorted((a, b)), strict=True):
-        low = [groups[index].numel for index in made.low_groups]
-        assert made.low_numel == sum(low)
-        assert made.low == {t.key for i in made.low_groups for t in groups[i].tensors}
+    for assignment, ratio in zip((small, large), sorted((a, b)), strict=True):
+        low = [groups[index].numel for index in assignment.low_groups]
+        assert assignment.low_numel == sum(low)
+        assert assignment.low == {t.key for i in assignment.low_groups for t in groups[i].tensors}
         # The comparison is exact, in rational numbers.
         assert sum(low) >= Fraction(ratio) * total
         assert not low or sum(low[:-1]) < Fraction(ratio) * total
@@ -151,32 +151,32 @@ def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
         Op("gru", False, ("in",), {"weight": 6}, 4, "gru", known=False),
         Op("fc", True, ("gru",), {"weight": 8}, 2),
     ]
-    made = demote(group(ops), 0.5)
-    assert made.unknown == ("gru",)
-    assert str(made).splitlines()[-1] == "without what is computed inside gru"
+    assignment = demote(group(ops), 0.5)
+    assert assignment.unknown == ("gru",)
+    assert str(assignment).splitlines()[-1] == "without what is computed inside gru"
     assert demote(group(ops[:1]), 0.5).unknown == ()
 
 
 def test_operator_based_lowers_what_enters_inner_gemms():
-    made = operator_based(CHAIN)
-    assert made.low == {"relu1.Y", "conv2.weight.P", "conv2.weight.GP", "conv2.GY"}
-    assert made.low_numel == 2112
-    assert made.ratio == pytest.approx(0.194906, abs=5e-7)
-    assert made.bits == 158784
-    assert made.bit_ratio == pytest.approx(0.168328, abs=5e-7)
-    assert made.low_groups == ()
+    assignment = operator_based(CHAIN)
+    assert assignment.low == {"relu1.Y", "conv2.weight.P", "conv2.weight.GP", "conv2.GY"}
+    assert assignment.low_numel == 2112
+    assert assignment.ratio == pytest.approx(0.194906, abs=5e-7)
+    assert assignment.bits == 158784
+    assert assignment.bit_ratio == pytest.approx(0.168328, abs=5e-7)
+    assert assignment.low_groups == ()
 
 
 def test_what_the_last_group_reads_stays_high():
     # Linear layers follow the input: the first is fed by it, and the last one is the last GEMM.
-    made = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
+    assignment = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
     # d's input c stays high with its gradient, and d's weight with it.
-    assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
+    assert assignment.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
     # A result with one GEMM among its readers is low.
     inner = "in, first* in w, relu first, inner* relu w, add relu inner"
-    made = operator_based(ops_from(f"{inner}, more* add w, norm more, last* norm w"))
-    assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= made.low
-    assert not made.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
+    assignment = operator_based(ops_from(f"{inner}, more* add w, norm more, last* norm w"))
+    assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= assignment.low
+    assert not assignment.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
 
 
 def test_uniform_is_all_low() -> None:
@@ -185,10 +185,10 @@ def test_uniform_is_all_low() -> None:
 
 
 def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
-    made = amp_like(CHAIN)
+    assignment = amp_like(CHAIN)
     more = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
-    assert made.low == operator_based(CHAIN).low | more
-    assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
+    assert assignment.low == operator_based(CHAIN).low | more
+    assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in assignment.low)
 
 
 @pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
@@ -204,7 +204,7 @@ def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
 
 
 def matching(globs: tuple[str, ...]) -> set[str]:
-    keys = {tensor.key for each in GROUPS for tensor in each.tensors}
+    keys = {tensor.key for home in GROUPS for tensor in home.tensors}
     return {key for key in keys if any(fnmatchcase(key, glob) for glob in globs)}
 
 
@@ -219,11 +219,11 @@ def matching(globs: tuple[str, ...]) -> set[str]:
     (1.0, Pins(high=["*.P", "fc.Y"]), (1, 2, 0, 3)),
 ])  # fmt: skip
 def test_held_tensors_count_in_the_ratio(ratio: float, pins: Pins, low_groups: tuple):
-    made = demote(GROUPS, ratio, pins=pins)
-    assert made.low_groups == low_groups
+    assignment = demote(GROUPS, ratio, pins=pins)
+    assert assignment.low_groups == low_groups
     demoted = {t.key for i in low_groups for t in GROUPS[i].tensors}
-    assert made.low == demoted - matching(pins.high) | matching(pins.low)
-    assert (made.ratio < 1) == bool(made.tensors.keys() - made.low)
+    assert assignment.low == demoted - matching(pins.high) | matching(pins.low)
+    assert (assignment.ratio < 1) == bool(assignment.tensors.keys() - assignment.low)
 
 
 def pinned(**pins: Any) -> Callable[[], Any]:
@@ -290,15 +290,11 @@ def test_wrong_ratios_change_nothing(measured: dict, match: str):
 
 def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
     groups = group(chain())
-    assert [(each.index, each.numel) for each in groups] == [
-        (0, 584),
-        (1, 6736),
-        (2, 3348),
-        (3, 162),
-    ]
+    assert [home.index for home in groups] == list(range(4))
+    assert [home.numel for home in groups] == [584, 6736, 3348, 162]
     # The paper's code counts the loss once a sample.
-    assert [each.numel for each in group(chain(loss_numel=4))] == [584, 6736, 3348, 168]
-    tensors = {t.key: t for each in groups for t in each.tensors}
+    assert [home.numel for home in group(chain(loss_numel=4))] == [584, 6736, 3348, 168]
+    tensors = {t.key: t for home in groups for t in home.tensors}
     assert len(tensors) == 2 * (11 + 8)
     for values, gradients in (("bn1.Y", "bn1.GY"), ("bn1.bias.P", "bn1.bias.GP")):
         one, other = tensors[values], tensors[gradients]
@@ -339,8 +335,8 @@ SHARED = [
 def test_tensors_of_each_group(ops: Any, expected: str):
     groups = group(ops_from(ops) if isinstance(ops, str) else ops)
     names = [
-        " ".join(t.key[:-2] for t in each.tensors if t.kind in ("activation", "weight"))
-        for each in groups
+        " ".join(t.key[:-2] for t in home.tensors if t.kind in ("activation", "weight"))
+        for home in groups
     ]
     assert " | ".join(names) == expected
 
@@ -368,7 +364,7 @@ test_fields_of_another_type_are_refused = refuses(
 
 PAPER = Formats()
 CHAIN_GROUPS = group(chain())
-MADE = demote(
+ASSIGNMENT = demote(
     CHAIN_GROUPS, 0.4, formats=Formats(weight=("bf16", "fp8_e5m2:stochastic")),
     pins=Pins(high="in.*", low=["fc.*"]),
 )  # fmt: skip
@@ -376,21 +372,21 @@ MADE = demote(
 
 def test_an_assignment_comes_back(tmp_path: Path):
     path = tmp_path / "a.json"
-    MADE.save(path)
-    assert Assignment.load(path, CHAIN_GROUPS) == MADE
-    promoted = MADE.promoted(["conv2.Y", "relu1.Y"])
+    ASSIGNMENT.save(path)
+    assert Assignment.load(path, CHAIN_GROUPS) == ASSIGNMENT
+    promoted = ASSIGNMENT.promoted(["conv2.Y", "relu1.Y"])
     promoted.save(str(path))
     assert Assignment.load(path) == promoted
     # Each tensor takes one line.
-    assert len(path.read_text().splitlines()) == 7 + len(MADE.tensors)
+    assert len(path.read_text().splitlines()) == 7 + len(ASSIGNMENT.tensors)
 
 
 def test_tensors_have_the_formats_of_their_precision():
-    assert str(MADE.format_of("conv2.weight.P")) == "e5m2:stochastic"
-    assert str(MADE.format_of("conv1.weight.P")) == "e8m7"
-    assert MADE.is_low("relu1.Y")
-    assert not MADE.is_low("in.Y")
-    for call in (MADE.format_of, lambda key: MADE.promoted([key])):
+    assert str(ASSIGNMENT.format_of("conv2.weight.P")) == "e5m2:stochastic"
+    assert str(ASSIGNMENT.format_of("conv1.weight.P")) == "e8m7"
+    assert ASSIGNMENT.is_low("relu1.Y")
+    assert not ASSIGNMENT.is_low("in.Y")
+    for call in (ASSIGNMENT.format_of, lambda key: ASSIGNMENT.promoted([key])):
         with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
             call("relu9.Y")
 
@@ -410,7 +406,7 @@ def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
      "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
 ])  # fmt: skip
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
-    MADE.save(tmp_path / "a.json")
+    ASSIGNMENT.save(tmp_path / "a.json")
     with pytest.raises(ValueError, match=match):
         Assignment.load(tmp_path / "a.json", group(ops))
 
