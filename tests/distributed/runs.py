@@ -2,12 +2,12 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from filelock import FileLock
 from torch import nn
 
 from lpkernels.experiments.processes.replicas import replicated, sharded
@@ -17,7 +17,7 @@ from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.recipes import recipe
-from tests.experiments.tiny import made, scheduled_layers, tiny_workload
+from tests.experiments.tiny import tiny_workload
 
 #: These test images make three batches of 256 at most, one more than two processes take at once.
 DATA_TEST = 520
@@ -58,23 +58,9 @@ Losses = list[float]
 SCHEDULES = ("cpt:3-8/8,cycles=2", "pfq:3-4-6/8,eps=9,period=2")
 
 
-def scheduled(
-    schedule: str, folder: Path, processes: Processes = ALONE, steps: int = 12
-) -> Trainer:
-    """Trains the first `steps` of twelve steps under a schedule."""
-    config = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.2, schedule=schedule)
-    with scheduled_layers():
-        trainer = Trainer(config, folder, workload=made(), processes=processes)
-    fit_until(trainer, steps)
-    return trainer
-
-
-def go_on_scheduled(folder: Path, processes: Processes = ALONE) -> Trainer:
-    """Trains the rest of the twelve steps."""
-    with scheduled_layers():
-        trainer = Trainer.resume(folder, workload=made(), processes=processes)
-    trainer.fit()
-    return trainer
+SCHEDULED = RunConfig.of(
+    model="cnn2", width=2, epochs=4, batch=10, threads=1, lr=0.2, recipe="cpt_fu2021"
+)
 
 
 def fit_until(trainer: Trainer, step: int, rank: int = 0) -> None:
@@ -124,9 +110,6 @@ def data(config: RunConfig) -> Workload:
     return tiny_workload(config.workload, test=DATA_TEST)
 
 
-_PATIENCE_S = 500
-
-
 class Made(NamedTuple):
     """The folder that several processes filled, and the things that each of them saw."""
 
@@ -140,29 +123,12 @@ class Made(NamedTuple):
 
 
 def made_once(factory: Any, name: str, make: Callable[[Path], None]) -> Made:
-    """The folder that `make` fills; another of pytest's processes may be filling it or have filled
-    it."""
+    """The folder that `make` fills, which all of pytest's processes share."""
     root = factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder, done = root / name, root / f"{name}.done"
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not done.exists():
-            assert time.monotonic() < deadline, f"{folder} is still being made"
-            time.sleep(0.1)
-        assert not done.read_text(), done.read_text()
-        return Made.read(folder)
-    failure = "interrupted"
-    try:
-        make(folder)
-        failure = ""
-    except AssertionError as error:
-        failure = str(error)
-        raise
-    finally:
-        unfinished = done.with_suffix(".tmp")
-        unfinished.write_text(failure)
-        unfinished.replace(done)
+    with FileLock(root / f"{name}.lock"):
+        folder = root / name
+        if not folder.exists():
+            folder.mkdir()
+            make(folder)
     return Made.read(folder)

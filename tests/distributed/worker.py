@@ -29,9 +29,18 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed import delayed, masters, runs
 from tests.distributed.launch import forked
-from tests.distributed.runs import ALIGNED, CLIPPED, CONFIGS, SCHEDULES, STOCHASTIC, WAYS, data
+from tests.distributed.runs import (
+    ALIGNED,
+    CLIPPED,
+    CONFIGS,
+    SCHEDULED,
+    SCHEDULES,
+    STOCHASTIC,
+    WAYS,
+    data,
+)
 from tests.distributed.scaling import scaled
-from tests.experiments.tiny import trained_with
+from tests.experiments.tiny import bits_of_steps
 from tests.support.commands import call
 
 DATA = ("--data", "tests.experiments.tiny:tiny_workload")
@@ -109,12 +118,16 @@ def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
 
 
 def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:
-    """The bits that this process saw in a run, and in one that stopped and went on; of PFQ also
-    the mean losses of each run."""
-    whole = runs.scheduled(schedule, folder / "whole", processes)
-    stopped = runs.scheduled(schedule, folder / "stopped", processes, steps=5)
-    rest = runs.go_on_scheduled(folder / "stopped", processes)
-    bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
+    """The bits that this process saw in a run, and in the rest of one that stopped after five
+    steps; of PFQ also the mean losses of each run."""
+    config = SCHEDULED.replace(schedule=schedule)
+    whole, stopped = (
+        Trainer(config, folder / name, workload=data(config), processes=processes)
+        for name in ("whole", "stopped")
+    )
+    runs.fit_until(stopped, 5)
+    rest = Trainer.resume(stopped.folder, workload=data(config), processes=processes)
+    bits = {"whole": bits_of_steps(whole), "rest": bits_of_steps(rest)}
     states = [trainer.callbacks[0].state_dict()["scheduler"] for trainer in (whole, rest)]
     return {**bits, "losses": [state.get("first_losses") for state in states]}
 

@@ -13,13 +13,13 @@ import pytest
 from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
 from tests.experiments.killing import forked
-from tests.loops import each, rows
 from tests.support.commands import as_rank_0
 
 TWO = (Processes(0, 2), Processes(1, 2))
 
 
-@each("count, images", [1, 2, 3, 4, 7], [7, 8, 13])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("images", [7, 8, 13])
 def test_shares_are_the_batch_in_order_and_even(images: int, count: int) -> None:
     shares = [list(range(images))[Processes(rank, count).share(images)] for rank in range(count)]
     assert [i for share in shares for i in share] == list(range(images))
@@ -28,11 +28,13 @@ def test_shares_are_the_batch_in_order_and_even(images: int, count: int) -> None
     assert min(sizes) >= 1
 
 
-@rows(
+@pytest.mark.parametrize(
     "batch, images, match",
-    (63, 640, "batch: 63 examples do not divide by 2 processes; choose a multiple of 2 .* 64"),
-    (1, 640, "choose a multiple of 2 such as 2"),
-    (64, 641, "of 641 examples in batches of 64 the last batch has 1, fewer than the 2 proc"),
+    [
+        (63, 640, "batch: 63 examples do not divide by 2 processes; choose a multiple of 2 .* 64"),
+        (1, 640, "choose a multiple of 2 such as 2"),
+        (64, 641, "of 641 examples in batches of 64 the last batch has 1, fewer than the 2 proc"),
+    ],
 )
 def test_batches_that_leave_a_process_without_work(batch: int, images: int, match: str) -> None:
     TWO[0].check_batches(64, 640)

@@ -10,7 +10,6 @@ import lpkernels as lp
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import Metric
-from tests.loops import each
 
 
 def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0.5) -> Path:
@@ -74,7 +73,7 @@ def test_headers_say_kind_and_metric_and_losses_not_finite_are_null(tmp_path: Pa
     assert all(map(math.isnan, records.read_run(path).curve("train_loss")))
 
 
-@each(
+@pytest.mark.parametrize(
     "train_loss, test_loss, skipped, diverged",
     [(0.5, 0.5, 3, False), (0.5, 0.5, 4, True), (None, 0.5, 0, True), (0.5, None, 0, True)],
 )

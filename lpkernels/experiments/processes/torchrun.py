@@ -25,9 +25,9 @@ class Processes:
     """The processes of a run as one of them sees them. All processes call every method that says
     "all", in the same order; with one process nothing is sent.
 
-    rank: the number of this process, 0 .. count - 1; the first writes files and talks to the
-    terminal. local_rank: its number on its machine; on CUDA the number of its GPU. sharded:
-    weights, their gradients and the optimizer's state are spread over the processes
+    rank: the number of this process, 0 .. count - 1; the first writes files and talks.
+    local_rank: its number on its machine; on CUDA the number of its GPU.
+    sharded: weights, their gradients and the optimizer's state are spread over the processes
         (FSDP2) and not whole in each (DDP).
     """
 

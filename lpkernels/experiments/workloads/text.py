@@ -25,6 +25,7 @@ from lpkernels.experiments.workloads.workload import (
     TensorSet,
     Workload,
     batches,
+    mean_of_examples,
     measured_on_cpu,
 )
 
@@ -41,8 +42,11 @@ _SHA256 = "03ce3aea0397e841afdbafb4f732c6cb6fdca0bdb370d0a9cdbdbdcae33a3ee3"
 
 def workload(config: WorkloadConfig) -> Workload:
     train, test = examples()
-    if config.train_size:
-        train = train[evenly(config.train_size, len(train))]
+    size, count = config.train_size or len(train), len(train)
+    if size > count:
+        raise ValueError(f"train_size: expected at most {count} for text, got {size}")
+    # The examples that are kept stand evenly in the text.
+    train = train[torch.arange(size) * count // size]
     task = Task("text", (LENGTH,), len(vocabulary(text())))
     return Workload(
         "text",
@@ -54,16 +58,6 @@ def workload(config: WorkloadConfig) -> Workload:
         BITS,
         bits_per_character,
     )
-
-
-def evenly(size: int, count: int) -> Tensor:
-    """The numbers of `size` examples that stand evenly among `count`, (size,) int64.
-
-    Raises: ValueError: size above count.
-    """
-    if size > count:
-        raise ValueError(f"train_size: expected at most {count} for text, got {size}")
-    return torch.arange(size) * count // size
 
 
 @cache
@@ -114,9 +108,5 @@ def character_losses(model: nn.Module, batch: Batch) -> Outcome:
 
 def bits_per_character(sums: Mapping[str, float], count: int) -> dict[str, float]:
     """The mean cross entropy of a character, in nats and in bits, and the share that was right."""
-    loss = sums["loss"] / count
-    return {
-        "test_loss": loss,
-        BITS.field: loss / math.log(2),
-        "test_accuracy": sums["accuracy"] / count,
-    }
+    means = mean_of_examples(sums, count)
+    return {**means, BITS.field: means["test_loss"] / math.log(2)}

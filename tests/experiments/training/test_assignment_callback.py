@@ -31,9 +31,8 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.experiments.tiny import tiny_workload
-from tests.loops import rows
 from tests.support.refusals import refuses
-from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
+from tests.support.trainings import SMALL, tiny_trainer
 from tests.techniques.assignment.networks import chain_batch, chain_model
 from tests.techniques.loss_scaling.optimizers import assert_same
 
@@ -112,13 +111,6 @@ def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_
     assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
 
 
-def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    make = partial(trainer_in, assignment=f"{NARROW},order=increasing")
-    whole, _, resumed = goes_on_alike(make, tmp_path, 3, 5, 6)
-    promotions = callback_of(resumed).assigned.promotions
-    assert promotions == callback_of(whole).assigned.promotions != []
-
-
 def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="assignment: ratio: expected a finite number"):
         RunConfig.of(assignment="ratio=2")
@@ -150,16 +142,17 @@ def strange() -> nn.Module:
     return Strange(nn.Flatten(), nn.Linear(36, 3))
 
 
-@rows(
+@pytest.mark.parametrize(
     "text, fields",
-    ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
-    ("ratio=0.6, order=increasing ,promote=none",
-     {"ratio": 0.6, "order": "increasing", "promote": None}),
-    ("uniform,promote=none", {"rule": "uniform", "promote": None}),
-    ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
-    ("file=a.json,promote=0.1", {"rule": "file", "file": "a.json", "promote": 0.1}),
-    ("ratio=1,low=e3m2none_sat", {"ratio": 1.0, "low": "e3m2none_sat"}),
-)  # fmt: skip
+    [
+        ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
+        ("ratio=0.6, order=increasing ", {"ratio": 0.6, "order": "increasing"}),
+        ("uniform,promote=none", {"rule": "uniform", "promote": None}),
+        ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
+        ("file=a.json,promote=0.1", {"rule": "file", "file": "a.json", "promote": 0.1}),
+        ("ratio=1,low=e3m2none_sat", {"ratio": 1.0, "low": "e3m2none_sat"}),
+    ],
+)
 def test_texts_are_read_and_written(text: str, fields: dict[str, Any]) -> None:
     assert Request.parse(text) == Request(**fields)
     assert Request.parse(str(Request(**fields))) == Request(**fields)

@@ -20,7 +20,6 @@ from lpkernels.experiments.training.optimizers import (
 )
 from lpkernels.experiments.training.step import Step, Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome
-from tests.loops import each, rows
 from tests.support.autograd import Reads
 
 
@@ -55,7 +54,7 @@ def batch(count: int = 6) -> Batch:
     return torch.randn(count, 4, generator=generator), torch.arange(float(count))
 
 
-@each("pieces", [1, 2, 3, 6, 50])
+@pytest.mark.parametrize("pieces", [1, 2, 3, 6, 50])
 def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
     whole, step = made()
     whole_tally, tally = Tally(), Tally()
@@ -79,7 +78,7 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
-@each("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> None:
     model, step = made()
     before = model.weight.detach().clone()
@@ -115,12 +114,14 @@ NESTEROV = {"lr": 0.2, "momentum": 0.5, "nesterov": True}
 ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
 
 
-@rows(
+@pytest.mark.parametrize(
     "config, kind, arguments",
-    ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
-    (NESTEROV, torch.optim.SGD, NESTEROV),
-    (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
-    ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
+    [
+        ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
+        (NESTEROV, torch.optim.SGD, NESTEROV),
+        (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
+        ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
+    ],
 )
 def test_optimizers_are_torchs_with_their_own_arguments(config, kind, arguments):
     parameters = [torch.nn.Parameter(torch.zeros(2))]

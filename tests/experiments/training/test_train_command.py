@@ -14,7 +14,6 @@ from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
 from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
@@ -79,7 +78,7 @@ def test_a_damaged_checkpoint_is_told(trained: Path) -> None:
     assert "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt" in said
 
 
-@each("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: Any) -> None:
     test, out = Trainer.evaluate, tmp_path / str(number)
 

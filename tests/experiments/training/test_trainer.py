@@ -20,7 +20,6 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each, rows
 from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
@@ -164,13 +163,15 @@ def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: 
     assert resume(tmp_path).notices == []
 
 
-@rows(
+@pytest.mark.parametrize(
     "name, spoil",
-    ("no file", lambda lines: None),
-    ("no header", lambda lines: lines[1:]),
-    ("an epoch less", lambda lines: [lines[0], lines[2]]),
-    ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
-    ("another header", lambda lines: ["[]", *lines[1:]]),
+    [
+        ("no file", lambda lines: None),
+        ("no header", lambda lines: lines[1:]),
+        ("an epoch less", lambda lines: [lines[0], lines[2]]),
+        ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
+        ("another header", lambda lines: ["[]", *lines[1:]]),
+    ],
 )
 def test_resume_writes_the_records_that_the_checkpoint_holds(uninterrupted, tmp_path, name, spoil):
     path = shutil.copytree(uninterrupted.folder, tmp_path / name) / records.RECORDS
@@ -203,7 +204,7 @@ def test_records_have_a_header_and_epochs_and_weights_a_grid(uninterrupted: Trai
         assert torch.equal(lp.quantize(parameter.detach(), "e6m9"), parameter)
 
 
-@each("sizes", [{"batch": 10}, {"batch": 16, "accumulate": 2}])
+@pytest.mark.parametrize("sizes", [{"batch": 10}, {"batch": 16, "accumulate": 2}])
 def test_batches_that_a_transform_does_not_fill_begin_no_run(
     tmp_path: Path, sizes: dict[str, int]
 ) -> None:

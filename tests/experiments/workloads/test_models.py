@@ -13,7 +13,6 @@ from lpkernels.experiments.workloads.bundled import BUNDLED, workload
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from tests.experiments.tiny import assert_trains
 from tests.experiments.workloads.digest import digest
-from tests.loops import each
 from tests.support.refusals import rejects
 
 IMAGES, IMAGES3 = Task("images", (1, 8, 8), 10), Task("images", (3, 32, 32), 10)
@@ -75,7 +74,7 @@ def test_names_and_first_weights_are_pinned(name, channels, width, names, weight
     assert digest(*state.values()) == weights
 
 
-@each("name, kind, norm", MEMBERS)
+@pytest.mark.parametrize("name, kind, norm", MEMBERS)
 def test_models_take_their_data_and_are_converted(name: str, kind: str, norm: str) -> None:
     task = TASKS[kind]
     torch.manual_seed(0)
@@ -148,7 +147,8 @@ def images(classes: int = 10) -> Task:
     return Task("images", (3, 32, 32), classes)
 
 
-@each("name, width", LEE_PARAMETERS, (100, 50, 25, 10))
+@pytest.mark.parametrize("name", LEE_PARAMETERS)
+@pytest.mark.parametrize("width", (100, 50, 25, 10))
 def test_parameters_are_those_of_the_released_networks(name: str, width: int) -> None:
     for classes, count in zip((10, 100), LEE_PARAMETERS[name][width], strict=True):
         with torch.device("meta"):

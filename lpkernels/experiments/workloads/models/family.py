@@ -62,13 +62,6 @@ def family(
     """Makes a family of networks known, as a decorator of the class or function that builds its
     members: build(task, depth, width, norm).
 
-    Example, after which `--model mean2` is a network of depth 2:
-
-        @family("mean", "images", "signals", width=8, depth=1)
-        class Mean(nn.Module):
-            def __init__(self, task: Task, depth: int, width: int, norm: str) -> None:
-                ...
-
     First layers are called `stem`, last ones `head`.
 
     Args:
@@ -93,8 +86,7 @@ def family(
 def model_builder(
     name: str, task: Task, *, width: int = 0, norm: str = ""
 ) -> Callable[[], nn.Module]:
-    """A function that makes the network called `name` for `task`, with weights from torch's
-    generator.
+    """A function that makes the network `name` for `task`, with weights from torch's generator.
 
     Args:
         name: "resnet8", "cnn3", "lstm1", ...; without a number it has the family's usual depth.
