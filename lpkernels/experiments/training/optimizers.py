@@ -15,8 +15,8 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-# The defaults of a run: SGD's are those of residual networks (He et al. 2016, arXiv 1512.03385,
-# section 4.2), the others are torch's own.
+# The arguments that have an option, and their defaults: SGD's are those of residual networks (He
+# et al. 2016, arXiv 1512.03385, section 4.2), the others are torch's own.
 _ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 1e-4},
@@ -77,8 +77,8 @@ class OptimizerConfig(Settings):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "OptimizerConfig":
-        for name in ("momentum", "nesterov", "beta1", "beta2", "eps"):
-            if getattr(self, name) is not None and name not in _DEFAULTS[self.optimizer]:
+        for name in sorted({**_DEFAULTS["sgd"], **_ADAM}.keys() - _DEFAULTS[self.optimizer].keys()):
+            if getattr(self, name) is not None:
                 owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
                 raise ValueError(
                     f"{name} is an argument of {owners}, got it with {self.optimizer}; leave it out"
@@ -94,11 +94,6 @@ class OptimizerConfig(Settings):
         if "beta1" in arguments:
             arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
         return arguments
-
-    @property
-    def peak(self) -> float:
-        """The highest learning rate."""
-        return float(self.arguments()["lr"])
 
 
 def build_optimizer(
@@ -125,18 +120,19 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     It rises linearly over the steps of the warm-up to the peak at the last one; the schedule takes
     the steps after it.
     """
+    peak = float(config.arguments()["lr"])
     if step < config.warmup:
-        return config.peak * (step + 1) / config.warmup
+        return peak * (step + 1) / config.warmup
     step, total = step - config.warmup, max(1, total - config.warmup)
     if config.lr_schedule == "cosine":
-        return cosine_lr(config.peak, step, total)
+        return cosine_lr(peak, step, total)
     if config.lr_schedule == "cycles":
         # In integers: a cycle begins with the peak, whatever the length of the run.
-        return cosine_lr(config.peak, step * config.lr_cycles % total, total)
+        return cosine_lr(peak, step * config.lr_cycles % total, total)
     if config.lr_schedule == "steps":
         passed = sum(step >= share * total for share in _milestones(config.milestones))
-        return config.peak * config.lr_decay**passed
-    return config.peak
+        return peak * config.lr_decay**passed
+    return peak
 
 
 def cosine_lr(peak: float, step: int, total: int) -> float:

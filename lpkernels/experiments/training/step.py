@@ -1,6 +1,5 @@
 """One step of training: the pieces of its batch, its update, and the sums of an epoch."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import pairwise
@@ -149,8 +148,8 @@ def check_sizes(
     batch: int,
     counts: Sequence[int],
 ) -> None:
-    """Lets a copy of the model compute the loss of every number of examples that the model will get
-    at once, where a recipe transforms operands along the examples.
+    """Lets the model compute the loss of every number of examples that it will get at once, in
+    evaluation, which changes nothing in it, where a recipe transforms operands along the examples.
 
     counts: the shares of a batch, and the pieces of a share.
     Raises: ValueError: a layer refuses such a number.
@@ -161,16 +160,18 @@ def check_sizes(
     sizes = {batch, total % batch or batch}
     for count in counts:
         sizes = {(size + i) // count for size in sizes for i in (0, count - 1)} - {0}
-    copied, examples = copy.deepcopy(model), data.train.plan(0, 0)
+    examples = data.train.plan(0, 0)
+    model.eval()
     with torch.random.fork_rng(devices=[]):
         for size in sorted(sizes):
             try:
-                data.loss(copied, examples.batch(0, size))
+                data.loss(model, examples.batch(0, size))
             except ValueError as error:
                 raise ValueError(
                     f"batch: of {total} examples in batches of {batch} the model gets {size} at "
                     f"once, too; choose another batch or train_size: {error}"
                 ) from error
+    model.train()
 
 
 def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:

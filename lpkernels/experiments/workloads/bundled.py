@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.experiments.workloads.models.family import conv_norm
+from lpkernels.experiments.workloads.models.family import chain, conv_norm
 from lpkernels.experiments.workloads.models.residual import resnet18
 from lpkernels.experiments.workloads.models.transformer import GPT, LanguageLSTM
 from lpkernels.formats.elsewhere import nearest
@@ -63,15 +63,11 @@ class InvertedResidual(nn.Module):
 
 def mobilenetv2() -> nn.Sequential:
     """Sandler et al. 2018, arXiv 1801.04381, table 2, 224 x 224 and 1000 classes."""
-    width = 32
-    layers: list[nn.Module] = [*conv_norm(3, width, 3, 2), nn.ReLU6()]
-    # expansion, channels, blocks, stride of the first
-    rows = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1)]
-    for expand, channels, blocks, stride in [*rows, (6, 160, 3, 2), (6, 320, 1, 1)]:
-        for block in range(blocks):
-            layers.append(InvertedResidual(width, channels, 1 if block else stride, expand))
-            width = channels
-    layers += [*conv_norm(width, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    # channels, blocks, stride of the first, expansion
+    rows = [(16, 1, 1, 1), (24, 2, 2, 6), (32, 3, 2, 6), (64, 4, 2, 6), (96, 3, 1, 6)]
+    layers: list[nn.Module] = [*conv_norm(3, 32, 3, 2), nn.ReLU6()]
+    layers += chain(InvertedResidual, 32, [*rows, (160, 3, 2, 6), (320, 1, 1, 6)])
+    layers += [*conv_norm(320, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Dropout(0.2), nn.Linear(1280, 1000))
 
 

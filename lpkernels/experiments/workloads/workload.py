@@ -37,20 +37,23 @@ Measure = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
 
 class Plan(Protocol):
-    """The examples that one epoch feeds, drawn up front, so that a run may resume at any step."""
+    """The examples that one epoch feeds, drawn up front, so that a run may resume at any step.
 
-    def batch(self, step: int, size: int) -> Batch:
-        """Examples step * size .. of the epoch's order, on the CPU; the last batch may be short."""
+    batch(step, size): examples step * size .. of the epoch's order, on the CPU; the last batch may
+        be short.
+    """
+
+    def batch(self, step: int, size: int) -> Batch: ...
 
 
 class TrainingSet(Protocol):
-    """The examples that an epoch goes through once."""
+    """The examples that an epoch goes through once, as many as its length.
 
-    def __len__(self) -> int:
-        """How many examples there are."""
+    plan(seed, epoch): the same for the same arguments, at any time.
+    """
 
-    def plan(self, seed: int, epoch: int) -> Plan:
-        """The plan of an epoch: the same for the same arguments, at any time."""
+    def __len__(self) -> int: ...
+    def plan(self, seed: int, epoch: int) -> Plan: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,6 @@ class TensorSet:
         return len(self.tensors[0])
 
     def plan(self, seed: int, epoch: int) -> "TensorPlan":
-        """The examples in the order of the epoch."""
         generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
         order = torch.randperm(len(self), generator=generator)
         change = None if self.change is None else self.change(len(self), generator, seed, epoch)
@@ -154,7 +156,6 @@ class TensorPlan:
     change: Change | None = None
 
     def batch(self, step: int, size: int) -> Batch:
-        """Examples step * size .. of the order; the last batch may be short."""
         places = slice(step * size, (step + 1) * size)
         batch = tuple(tensor[self.order[places]] for tensor in self.tensors)
         return batch if self.change is None else self.change(step, places, *batch)

@@ -1,7 +1,7 @@
 """Networks by name: families of networks, and how a family becomes known."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
@@ -151,3 +151,16 @@ def conv_norm(
     """A convolution of images that keeps their size at stride 1, and its batch norm."""
     conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
     return conv, nn.BatchNorm2d(channels)
+
+
+def chain(
+    block: Callable[..., nn.Module], c_in: int, rows: Iterable[Sequence[int]]
+) -> list[nn.Module]:
+    """Blocks one after another, made by `block(c_in, channels, stride, ...)`: for each row
+    (channels, count, stride, ...) so many, of which the first has the stride and the others 1."""
+    blocks = []
+    for channels, count, stride, *rest in rows:
+        for number in range(count):
+            blocks.append(block(c_in, channels, 1 if number else stride, *rest))
+            c_in = channels
+    return blocks

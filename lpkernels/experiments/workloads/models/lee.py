@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Task, conv_norm, family
+from lpkernels.experiments.workloads.models.family import Task, chain, conv_norm, family
 from lpkernels.experiments.workloads.models.residual import BasicBlock
 
 # By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
@@ -25,10 +25,10 @@ _SQUEEZE = {
 _HALVED = (0, 3, 7)
 # By width in percent, the channels of ShuffleNetV2's stages.
 _SHUFFLE = {100: (116, 232, 464), 50: (56, 112, 224), 25: (28, 56, 112), 10: (12, 24, 48)}
-# MobileNetV2's rows: expansion, channels, blocks, stride of the first.
+# MobileNetV2's rows: channels, blocks, stride of the first, expansion.
 _MOBILE = (
-    (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
-    (6, 320, 1, 1),
+    (16, 1, 1, 1), (24, 2, 1, 6), (32, 3, 2, 6), (64, 4, 2, 6), (96, 3, 1, 6), (160, 3, 2, 6),
+    (320, 1, 1, 6),
 )  # fmt: skip
 
 
@@ -36,7 +36,9 @@ class LeeNetwork(nn.Module):
     """A stem, a body, average pooling of all positions, and a head: a linear layer after the pool,
     or a 1x1 convolution before it."""
 
-    def __init__(self, stem: nn.Conv2d, body: Iterable[nn.Module], head: nn.Module) -> None:
+    def __init__(
+        self, stem: nn.Conv2d, body: Iterable[nn.Module], head: nn.Linear | nn.Conv2d
+    ) -> None:
         super().__init__()
         self.stem = stem
         self.body = nn.Sequential(nn.BatchNorm2d(stem.out_channels), nn.ReLU(), *body)
@@ -44,9 +46,17 @@ class LeeNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.body(self.stem(x))
-        if isinstance(self.head, nn.Linear):
-            return self.head(_pooled(y))
-        return _pooled(self.head(y))
+        if isinstance(self.head, nn.Conv2d):
+            y = self.head(y)
+        y = torch.nn.functional.avg_pool2d(y, y.shape[2:]).flatten(1)
+        return self.head(y) if isinstance(self.head, nn.Linear) else y
+
+    def fan_out(self) -> "LeeNetwork":
+        """Draws the weights of all convolutions by the number of their outputs."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return self
 
 
 class Inverted(nn.Module):
@@ -121,10 +131,6 @@ class ShuffleUnit(nn.Module):
         return y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
-def _pooled(y: Tensor) -> Tensor:
-    return torch.nn.functional.avg_pool2d(y, y.shape[2:]).flatten(1)
-
-
 def _stem(task: Task, channels: int, *, bias: bool = False) -> nn.Conv2d:
     return nn.Conv2d(task.shape[0], channels, 3, 1, 1, bias=bias)
 
@@ -146,24 +152,13 @@ def _percent(name: str, width: int) -> int:
     return width
 
 
-def _fan_out(network: nn.Module) -> None:
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-
 @family("lee-resnet18", "images", width=100, norms=("batch",))
 def _resnet18(task: Task, depth: int, width: int, norm: str) -> nn.Module:
     width = _percent("lee-resnet18", width)
     widths = [_divided(64 << stage, width) for stage in range(4)]
-    blocks, c_in = [], widths[0]
-    for stage, channels in enumerate(widths):
-        for stride in (1 if stage == 0 else 2, 1):
-            blocks.append(BasicBlock(c_in, channels, stride))
-            c_in = channels
-    network = LeeNetwork(_stem(task, widths[0]), blocks, nn.Linear(c_in, task.outputs))
-    _fan_out(network)
-    return network
+    rows = [(channels, 2, 2 if stage else 1) for stage, channels in enumerate(widths)]
+    blocks = chain(BasicBlock, widths[0], rows)
+    return LeeNetwork(_stem(task, widths[0]), blocks, nn.Linear(widths[-1], task.outputs)).fan_out()
 
 
 @family("lee-squeezenet", "images", width=100, norms=("batch",))
@@ -184,16 +179,11 @@ def _squeezenet(task: Task, depth: int, width: int, norm: str) -> nn.Module:
 @family("lee-mobilenetv2", "images", width=100, norms=("batch",))
 def _mobilenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
     width = _percent("lee-mobilenetv2", width)
-    c_in = _divided(32, width)
-    stem, blocks = _stem(task, c_in), list[nn.Module]()
-    for expand, usual, count, stride in _MOBILE:
-        for block in range(count):
-            channels = _divided(usual, width)
-            blocks.append(Inverted(c_in, channels, stride if block == 0 else 1, expand))
-            c_in = channels
-    head = nn.Linear(1280, task.outputs)
-    network = LeeNetwork(stem, [*blocks, *conv_norm(c_in, 1280, 1), nn.ReLU()], head)
-    _fan_out(network)
+    stem = _stem(task, _divided(32, width))
+    rows = [(_divided(usual, width), *rest) for usual, *rest in _MOBILE]
+    blocks, head = chain(Inverted, stem.out_channels, rows), nn.Linear(1280, task.outputs)
+    end = conv_norm(rows[-1][0], 1280, 1)
+    network = LeeNetwork(stem, [*blocks, *end, nn.ReLU()], head).fan_out()
     nn.init.normal_(head.weight, std=0.01)
     nn.init.zeros_(head.bias)
     return network
@@ -201,13 +191,10 @@ def _mobilenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
 
 @family("lee-shufflenetv2", "images", width=100, norms=("batch",))
 def _shufflenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    c_in, body = 24, list[nn.Module]()
-    stem = _stem(task, c_in)
-    for channels, units in zip(
-        _SHUFFLE[_percent("lee-shufflenetv2", width)], (4, 8, 4), strict=True
-    ):
-        for unit in range(units):
-            body.append(ShuffleUnit(c_in, channels, 2 if unit == 0 else 1))
-            c_in = channels
-    body += [*conv_norm(c_in, 1024, 1), nn.ReLU()]
+    widths = _SHUFFLE[_percent("lee-shufflenetv2", width)]
+    stem = _stem(task, 24)
+    body = chain(
+        ShuffleUnit, 24, [(c, count, 2) for c, count in zip(widths, (4, 8, 4), strict=True)]
+    )
+    body += [*conv_norm(widths[-1], 1024, 1), nn.ReLU()]
     return LeeNetwork(stem, body, nn.Linear(1024, task.outputs))
