@@ -14,7 +14,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
-from lpkernels.arithmetic import TORCH, Ranks
+from lpkernels.arithmetic import TORCH
 from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import LAYERS, TransposedLinear
@@ -83,13 +83,6 @@ def kind_of(module: torch.nn.Module) -> Kind:
         emulating is not None and emulating._by_class_alone,
         not (issubclass(cls, Emulated | TRACED) or is_transposed) and is_users(forwards),
     )
-
-
-def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
-    """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
-    emulating: Any = module if isinstance(module, Emulated) else kind_of(module).emulating
-    tensor_ranks: tuple[Ranks, ...] = () if emulating is None else emulating._ranks(module)
-    return tensor_ranks
 
 
 def why_not_calls(module: torch.nn.Module) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,8 +12,8 @@ from torch.nn import Module, MultiheadAttention
 
 from lpkernels.arithmetic import Recipe, check_axes
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.nn import _classes
 from lpkernels.nn._product_sizes import SIZES
+from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.policies import NO_ARITHMETIC
 from lpkernels.nn.selecting import (
     FUNCTIONS,
@@ -24,7 +23,7 @@ from lpkernels.nn.selecting import (
     Selection,
     attention_names,
     matches,
-    named,
+    modules_of,
     nothing_matched,
     show,
     show_layers,
@@ -45,37 +44,42 @@ class NotEmulatedWarning(UserWarning):
     has no layer that multiplies."""
 
 
-def chosen_layers(
-    wanted: Selection, model: Module, candidates: list[Layer], functions: bool = True
-) -> list[tuple[Layer, Recipe]]:
-    """The candidates that are selected, each with its recipe, whether it can be emulated or not.
+def chosen_layers(wanted: Selection, model: Module, functions: bool) -> list[tuple[Layer, Recipe]]:
+    """The layers that are selected, each with its recipe, whether it can be emulated or not. They
+    are layers of `lpkernels.nn` alone for set_recipe.
 
     functions: whether products that are called as functions count.
 
     Raises: ValueError: nothing can be emulated, or a part of the selection means nothing.
     """
-    _refuse_unknown_names(wanted, model)
-    _refuse_graphs(wanted, model, functions)
+    converts = wanted.function == "convert"
+    modules = modules_of(model, functions and converts)
+    _refuse_unknown_names(wanted, modules)
+    _refuse_graphs(wanted, modules, functions)
+    candidates = [layer for layer in modules if layer.why_not is not None]
+    if not converts:
+        candidates = [layer for layer in candidates if isinstance(layer.module, Emulated)]
     able = [layer for layer in candidates if not layer.why_not and wanted.means(layer)]
-    if wanted.function == "convert":
-        _refuse_unsupported(wanted, model, candidates, able)
+    if converts:
+        _refuse_unsupported(wanted, modules, able)
     _refuse_dead_rules(wanted, able)
     chosen = [(x, recipe) for x in candidates if (recipe := wanted.recipe_of(x)) is not None]
     if all(layer.why_not for layer, _ in chosen):
         raise ValueError(nothing_matched(wanted, candidates))
     for layer, recipe in chosen:
-        if recipe.axes and not layer.why_not:
+        emulating = layer.kind.emulating
+        if recipe.axes and not layer.why_not and emulating is not None:
             owner = f"{wanted.function}: {layer.names[0]!r}"
-            check_axes(recipe, *_classes.ranks(layer.module), owner=owner)
+            check_axes(recipe, *emulating._ranks(layer.module), owner=owner)
     return chosen
 
 
-def _refuse_unknown_names(chosen: Selection, model: Module) -> None:
+def _refuse_unknown_names(chosen: Selection, modules: list[Layer]) -> None:
     """Refuses a name in include, in exclude or as a key of the mapping that fits no module of the
     model, whether converted or not. Classes and functions may fit none."""
-    names = [name for all_names, _ in named(model) for name in all_names]
-    heads = [all_names for all_names, x in named(model) if isinstance(x, MultiheadAttention)]
-    keys = [*names, *(name for all_names in heads for name in attention_names(all_names))]
+    names = [name for layer in modules for name in layer.names]
+    heads = [layer for layer in modules if isinstance(layer.module, MultiheadAttention)]
+    keys = [*names, *(name for layer in heads for name in attention_names(layer.names))]
     asked = [("include=", pattern, names) for pattern in chosen.include or []]
     asked += [("exclude=", pattern, names) for pattern in chosen.exclude]
     asked += [("the key ", pattern, keys) for pattern, _ in chosen.rules]
@@ -86,7 +90,7 @@ def _refuse_unknown_names(chosen: Selection, model: Module) -> None:
         candidates = [inside] if _fits(inside, names) else names
         near = nearest(pattern, candidates, "model.named_modules() lists all", shown=repr)
         advice = f"expected one of {near}"
-        if any(type(x).__name__ == pattern for _, x in named(model)):
+        if any(type(layer.module).__name__ == pattern for layer in modules):
             advice = f"a class is given without quotes, as torch.nn.{pattern}"
         raise ValueError(
             f"{chosen.function}: {what}{pattern!r} fits the name of no module; {advice}. A glob is "
@@ -98,16 +102,12 @@ def _fits(pattern: str, names: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _refuse_unsupported(
-    chosen: Selection, model: Module, candidates: list[Layer], able: list[Layer]
-) -> None:
+def _refuse_unsupported(chosen: Selection, modules: list[Layer], able: list[Layer]) -> None:
     """Refuses a pattern of include, or a key of the user's mapping, that matches modules but none
     that can be emulated. A function of (name, module) is not asked about such modules. Layers that
     cannot be emulated are no obstacle to a key if they are excluded or are to be torch's own."""
     patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
     patterns += chosen.rules if chosen.is_mapping else []
-    by_module = {layer.module: layer for layer in candidates}
-    modules = [by_module.get(m) or Layer(names, m, "") for names, m in named(model)]
     for pattern, recipe in patterns:
         if not isinstance(pattern, _SAYS_WHICH) or any(matches(pattern, x) for x in able):
             continue
@@ -116,7 +116,7 @@ def _refuse_unsupported(
             blocked = [
                 layer
                 for layer in blocked
-                if layer.module not in by_module or not (recipe.is_torch or chosen.excludes(layer))
+                if layer.why_not is None or not (recipe.is_torch or chosen.excludes(layer))
             ]
         if blocked:
             asked = f"{'include=' if recipe is None else 'the key '}{show([pattern])}"
@@ -151,38 +151,32 @@ def _refuse_dead_rules(chosen: Selection, able: list[Layer]) -> None:
                 )
 
 
-def _refuse_graphs(chosen: Selection, model: Module, functions: bool) -> None:
+def _refuse_graphs(chosen: Selection, modules: list[Layer], functions: bool) -> None:
     """Refuses a selected graph that torch has traced already and whose arithmetic is fixed: for
     convert one that holds products (a graph of torch.fx only if functions count), for set_recipe
     one that was traced from a converted model."""
     function = chosen.function
-    for names, module, kind, products in _graphs(model):
-        if function == "set_recipe":
-            products = {name for name in products if name.startswith(_OURS)}
-        counts = products and (functions or isinstance(module, torch.jit.ScriptModule))
-        if counts and chosen.recipe_of(Layer(names, module, "")) is not None:
-            raise ValueError(
-                f"{function}: {names[0]!r} is {kind} that calls {', '.join(sorted(products))}; no "
-                f"recipe reaches these products, and nothing was changed. {function} the model "
-                f"before it is traced, scripted or exported, or leave out {names[0]!r}"
-            )
-
-
-def _graphs(model: Module) -> Iterator[tuple[list[str], Module, str, set[str]]]:
-    """Names, module, kind and products of every graph; a script is listed once, with all it
-    holds."""
-    if not any(isinstance(module, _classes.TRACED) for module in model.modules()):
-        return
     scripted: set[int] = set()
-    for names, module in named(model):
-        if isinstance(module, torch.jit.ScriptModule):
-            if id(module) not in scripted:
-                yield names, module, "a TorchScript graph", _scripted_products(module)
+    for layer in modules:
+        module, name = layer.module, layer.names[0]
+        if isinstance(module, torch.jit.ScriptModule) and id(module) not in scripted:
+            # The graph of a script has the products of all scripts in it.
             scripted.update(map(id, module.modules()))
-        elif isinstance(module, torch.fx.GraphModule):
+            kind, products = "a TorchScript graph", _scripted_products(module)
+        elif isinstance(module, torch.fx.GraphModule) and functions:
             calls = {_called(node) for node in module.graph.nodes}
-            products = {name for name in calls if name in _PRODUCT_NAMES or name.startswith(_OURS)}
-            yield names, module, "a graph of torch.fx", products
+            kind, products = "a graph of torch.fx", calls & _PRODUCT_NAMES
+            products |= {call for call in calls if call.startswith(_OURS)}
+        else:
+            continue
+        if function == "set_recipe":
+            products = {product for product in products if product.startswith(_OURS)}
+        if products and chosen.recipe_of(layer) is not None:
+            raise ValueError(
+                f"{function}: {name!r} is {kind} that calls {', '.join(sorted(products))}; no "
+                f"recipe reaches these products, and nothing was changed. {function} the model "
+                f"before it is traced, scripted or exported, or leave out {name!r}"
+            )
 
 
 def _called(node: Any) -> str:
@@ -241,4 +235,4 @@ def _multiplies(layer: Layer, recipe: Recipe) -> bool:
     """Whether products of the layer become emulated."""
     if layer.why_not or recipe.is_torch:
         return False
-    return _classes.kind_of(layer.module).multiplies or FUNCTIONS in layer.positions
+    return layer.kind.multiplies or FUNCTIONS in layer.positions

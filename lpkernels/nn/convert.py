@@ -23,7 +23,6 @@ from lpkernels.nn.selecting import (
     Patterns,
     Recipes,
     Selection,
-    candidates,
     check_model,
     named,
     selection,
@@ -111,7 +110,7 @@ def convert(
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
     recipe = method(recipe, model)
     wanted = selection("convert", recipe, include, exclude)
-    chosen = chosen_layers(wanted, model, candidates(model, functions), functions)
+    chosen = chosen_layers(wanted, model, functions)
     able = [(layer, layer_recipe) for layer, layer_recipe in chosen if not layer.why_not]
     of_all = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
     warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
@@ -148,8 +147,7 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", method(recipe, model))
-    converted = [x for x in candidates(model, False) if isinstance(x.module, Emulated)]
-    chosen = chosen_layers(wanted, model, converted)
+    chosen = chosen_layers(wanted, model, functions=True)
     for layer, layer_recipe in chosen:
         cast(Emulated, layer.module).recipe = layer_recipe
     _set_attention(chosen, wanted)

@@ -18,11 +18,19 @@ from torch.nn import Module
 
 from lpkernels import _build, schemas
 from lpkernels.arithmetic import TORCH, Recipe
-from lpkernels.nn import _classes
+from lpkernels.nn._classes import torch_base
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import MultiheadAttention
 from lpkernels.nn.policies import Policy, method
-from lpkernels.nn.selecting import Pattern, Position, Recipes, attention_names, escaped, named, show
+from lpkernels.nn.selecting import (
+    Pattern,
+    Position,
+    Recipes,
+    attention_names,
+    candidates,
+    escaped,
+    show,
+)
 
 KIND = "policy"
 
@@ -134,7 +142,8 @@ def _checked(values: Any, where: str) -> list[Any]:
 
 def _of_model(model: Module) -> dict[Pattern, Recipe]:
     """A key for each converted module, by its first name; modules of one recipe together."""
-    converted = [(names[0], x) for names, x in named(model) if isinstance(x, Emulated)]
+    layers = [layer for layer in candidates(model, False) if isinstance(layer.module, Emulated)]
+    converted: list[tuple[str, Any]] = [(layer.names[0], layer.module) for layer in layers]
     if not converted:
         raise ValueError(
             f"the policy of a {type(model).__name__}: it has no converted module; lp.convert makes "
@@ -149,11 +158,9 @@ def _of_model(model: Module) -> dict[Pattern, Recipe]:
         if isinstance(x, MultiheadAttention) and x.attention_recipe != x.recipe
     }
     # `convert` selects a norm by its name only where some key is its class.
-    norms = (
-        _classes.torch_base(type(x)) for _, x in converted if _classes.kind_of(x).by_class_alone
-    )
+    norms = [torch_base(type(layer.module)) for layer in layers if layer.by_class_alone]
     keys: dict[Pattern, Recipe] = {escaped(name): x.recipe for name, x in converted}
-    return attention | keys | {cls: TORCH for cls in norms if cls is not None}
+    return attention | keys | dict.fromkeys(norms, TORCH)
 
 
 def _layer(pattern: Pattern) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.arithmetic.text import field_names
-from lpkernels.nn import _classes
+from lpkernels.nn._classes import Kind, kind_of, why_not_calls
 from lpkernels.nn._fast_paths import uncalled_layers
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.recipes import as_recipe
@@ -68,16 +68,24 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a kind that lpkernels emulates: all its names, why it cannot be emulated (or ""),
-    and its places in the model. A layer without products is selected only where a pattern is its
-    class. calls: whether it is a module whose calls of functions are emulated."""
+    """A module with all its names, and its places in the model.
+
+    why_not: why it cannot be emulated, "" if it can; None: it is no layer, and calls no functions
+        that count.
+    calls: whether it is a module whose calls of functions are emulated.
+    """
 
     names: list[str]
     module: Module
-    why_not: str
-    positions: frozenset[Position] = frozenset()
-    has_products: bool = True
-    calls: bool = False
+    kind: Kind
+    why_not: str | None
+    calls: bool
+    positions: frozenset[Position]
+
+    @property
+    def by_class_alone(self) -> bool:
+        """Whether it is selected only where a pattern is its class."""
+        return self.kind.by_class_alone and not self.calls
 
 
 @dataclass(frozen=True)
@@ -114,9 +122,8 @@ class Selection:
         return next((recipe for pattern, recipe in self.rules if matches(pattern, layer)), None)
 
     def means(self, layer: Layer) -> bool:
-        """Whether a pattern that matches the layer may select it: one without products only where
-        some pattern is its class."""
-        if layer.has_products:
+        """Whether a pattern that matches the layer may select it."""
+        if not layer.by_class_alone:
             return True
         patterns = [*(self.include or []), *(pattern for pattern, _ in self.rules)]
         classes = [p for p in patterns if isinstance(p, type) and p is not Module]
@@ -161,32 +168,29 @@ def check_model(function: str, model: object) -> None:
 
 
 def candidates(model: Module, functions: bool = True) -> list[Layer]:
-    """Every layer of a kind that can be emulated, in the order of the model, and then, if functions
-    count, every module with a forward of its own. A layer with a forward of its own is such a
-    module."""
-    kinds = {module: _classes.kind_of(module) for module in model.modules()}
-    multiplying = [module for module, kind in kinds.items() if kind.multiplies]
+    """The modules of a kind that can be emulated, in the order of `modules_of`."""
+    return [layer for layer in modules_of(model, functions) if layer.why_not is not None]
+
+
+def modules_of(model: Module, functions: bool = True) -> list[Layer]:
+    """Every module once, in the order of the model, but last, if functions count, the modules with
+    a forward of their own. A layer with a forward of its own is such a module."""
+    rows = [(names, module, kind_of(module)) for names, module in named(model)]
+    multiplying = [module for _, module, kind in rows if kind.multiplies]
     uncalled = uncalled_layers(model)
-    layers: list[Layer] = []
-    callers: list[Layer] = []
-    for names, module in named(model):
-        kind = kinds[module]
+    layers = []
+    for names, module, kind in rows:
         calls = functions and kind.calls_functions
-        why_not = uncalled.get(module, kind.why_not)
-        why_not = _classes.why_not_calls(module) if calls else why_not
-        if why_not is None:
-            continue
+        why_not = why_not_calls(module) if calls else uncalled.get(module, kind.why_not)
         holds = {
             FIRST: module in multiplying[:1],
             LAST: module in multiplying[-1:],
             GATES: any(map(_GATE.fullmatch, names)),
             FUNCTIONS: kind.calls_functions or isinstance(module, EmulatesCalls),
         }
-        positions = frozenset(position for position, is_there in holds.items() if is_there)
-        has_products = calls or not kind.by_class_alone
-        layer = Layer(names, module, why_not, positions, has_products, calls)
-        (callers if calls else layers).append(layer)
-    return layers + callers
+        positions = [x for x, is_there in holds.items() if is_there and why_not is not None]
+        layers.append(Layer(names, module, kind, why_not, calls, frozenset(positions)))
+    return sorted(layers, key=lambda layer: layer.calls)
 
 
 def attention_names(names: Iterable[str]) -> list[str]:
@@ -208,7 +212,7 @@ def escaped(name: str) -> str:
 
 def nothing_matched(chosen: Selection, candidates: list[Layer]) -> str:
     """The error's message: the patterns of the call, and the layers of the model."""
-    able = [layer for layer in candidates if layer.has_products]
+    able = [layer for layer in candidates if not layer.by_class_alone]
     text = f"{chosen.function}: no layer matched ({chosen})"
     if not able:
         return f"{text}, and the model has none of the kind; {_KINDS[chosen.function]}"
