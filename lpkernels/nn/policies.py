@@ -11,7 +11,6 @@ import inspect
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.arithmetic.text import field_names
 from lpkernels.formats import BlockFormat
-from lpkernels.formats.checks import checked_int
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
 from lpkernels.nn.selecting import (
@@ -38,10 +36,7 @@ from lpkernels.nn.selecting import (
     LAST,
     Pattern,
     Recipes,
-    candidates,
-    check_model,
     checked,
-    escaped,
     show,
 )
 from lpkernels.recipes import as_recipe, recipe, recipes
@@ -51,20 +46,15 @@ __all__ = ["Policy", "describe", "policies", "policy"]
 
 #: Layers that reduce: mean and variance, or the sum of exponentials.
 REDUCING: tuple[type[torch.nn.Module], ...] = (
-    torch.nn.BatchNorm1d,
-    torch.nn.BatchNorm2d,
-    torch.nn.BatchNorm3d,
+    *(getattr(torch.nn, f"BatchNorm{n}d") for n in (1, 2, 3)),
     torch.nn.LayerNorm,
     torch.nn.GroupNorm,
     torch.nn.RMSNorm,
     torch.nn.Softmax,
 )
-#: Layers whose weight is (in_channels, out_channels, ...).
-TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
-    torch.nn.ConvTranspose1d,
-    torch.nn.ConvTranspose2d,
-    torch.nn.ConvTranspose3d,
-)
+# Layers whose weight is (in_channels, out_channels, ...).
+_TRANSPOSED = [getattr(torch.nn, f"ConvTranspose{n}d") for n in (1, 2, 3)]
+_CONVOLUTIONS = [*(getattr(torch.nn, f"Conv{n}d") for n in (1, 2, 3)), *_TRANSPOSED]
 # Layers that most policies leave to torch. This is written out, so that it can be edited, and for
 # models that were converted otherwise before.
 _OTHERS: dict[Pattern, Recipe] = dict.fromkeys((torch.nn.Embedding, *REDUCING), TORCH)
@@ -77,7 +67,7 @@ class Policy(UserDict[Pattern, Recipe]):
     recipe`` changes the recipe of a key it has; a new key belongs before "*", and ``{key: recipe} |
     policy`` puts it first. ``del policy[key]`` leaves the layers of that key to the keys behind it.
     ``print`` shows a table: a line for each key, "-" where a tensor stays as it is and "native"
-    where sums are torch's own, in float32. `keep` leaves blocks of a model to torch too.
+    where sums are torch's own, in float32.
 
     In a model a glob must fit the name of some module; a class or a function may match nothing.
     The arguments, ``dict`` and ``kwargs``, are the items, as of a dict.
@@ -93,22 +83,6 @@ class Policy(UserDict[Pattern, Recipe]):
     def __ior__(self, other: Any) -> Policy:  # type: ignore[override, misc]
         self.update(other)
         return self
-
-    def keep(self, model: torch.nn.Module, *, first: int = 0, last: int = 0) -> Policy:
-        """A policy that leaves blocks of a model to torch too, their names written out before all.
-
-        The blocks are the children of the longest ModuleList or Sequential of the model, the first
-        of several. Nothing of the model is changed; the keys can be edited as all others.
-
-        Args:
-            first, last:  how many blocks at the beginning and at the end.
-        Raises:
-            TypeError: model is no Module, a count that is no int.
-            ValueError: no or more blocks than there are, or a model without a ModuleList or
-                Sequential.
-        """
-        kept: dict[Pattern, Recipe] = dict.fromkeys(_block_names(model, first, last), TORCH)
-        return Policy(kept | {key: recipe for key, recipe in self.items() if key not in kept})
 
     def __repr__(self) -> str:
         return str(self._table()) if self else "Policy()"
@@ -292,7 +266,7 @@ def cpt_fu2021() -> Policy:
     """
     body = recipe("cpt_fu2021")
     by_channel = _with(body, weight="affine8_axis1")
-    transposed: dict[Pattern, Recipe] = dict.fromkeys(TRANSPOSED, by_channel)
+    transposed = dict.fromkeys(_TRANSPOSED, by_channel)
     return Policy({LAST: TORCH, **_OTHERS, **transposed, "*": body})
 
 
@@ -323,8 +297,8 @@ SCALED = {
     "nvfp4": "",
     "nvfp4_pretraining": _HEAD
     + " The source keeps about 15% of the linear layers in bf16 besides, most of them at the end, "
-    "and in a model of 12 billion parameters the first two and the last eight blocks: "
-    "`policy.keep(model, first=2, last=8)` writes them out, in float32.",
+    "and in a model of 12 billion parameters the first two and the last eight blocks: put their "
+    'names before, as `{"blocks.0.*": "fp32"} | policy`.',
     "deepseek_v3": _HEAD + " So do the gates that choose experts (lp.nn.GATES).",
     "te_block": _HEAD,
     "te_current": _HEAD,
@@ -340,12 +314,6 @@ _APART = (
 )
 _NO_CONVOLUTIONS = (
     " Convolutions stay torch's own: no blocks run along the sums of overlapping windows."
-)
-_CONVOLUTIONS: tuple[type[torch.nn.Module], ...] = (
-    torch.nn.Conv1d,
-    torch.nn.Conv2d,
-    torch.nn.Conv3d,
-    *TRANSPOSED,
 )
 
 
@@ -363,31 +331,3 @@ def _scaled(name: str) -> Policy:
 def _runs_along_k(name: str) -> bool:
     fmt = getattr(recipe(name).input, "fmt", None)
     return isinstance(fmt, BlockFormat) and fmt.axis == "k"
-
-
-def _block_names(model: torch.nn.Module, first: int, last: int) -> list[str]:
-    """The globs of `Policy.keep`: of each block its name, and all names below it."""
-    check_model("Policy.keep", model)
-    chains = [
-        (name, [f"{name}.{child}".removeprefix(".") for child, _ in module.named_children()])
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
-    ]
-    if not chains:
-        raise ValueError(
-            f"Policy.keep: expected a model whose blocks stand in a ModuleList or Sequential, got "
-            f"{type(model).__name__}; name its layers instead: {{'head.*': 'fp32'}} | policy"
-        )
-    chain, blocks = max(chains, key=lambda pair: len(pair[1]))
-    first = checked_int("Policy.keep", "first", first, 0, len(blocks))
-    last = checked_int("Policy.keep", "last", last, 0, len(blocks))
-    if not 0 < first + last <= len(blocks):
-        raise ValueError(
-            f"Policy.keep: expected first and last, at most {len(blocks)} blocks of {chain!r} "
-            f"together, got first={first}, last={last}"
-        )
-    kept = [escaped(name) for name in blocks[:first] + blocks[len(blocks) - last :]]
-    # A key must match something that can be converted.
-    able = [name for layer in candidates(model) for name in layer.names]
-    globs = [name + below for name in kept for below in ("", ".*")]
-    return [glob for glob in globs if any(fnmatchcase(name, glob) for name in able)]

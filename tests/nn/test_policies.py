@@ -210,36 +210,6 @@ def test_gates_and_functions_are_patterns() -> None:
     assert [name for name, its in found.items() if its == lp.recipe("deepseek_v3")] == ["gate_proj"]
 
 
-def deep(count: int) -> nn.Module:
-    blocks = (nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2)) for _ in range(count))
-    return nn.ModuleDict({"layers": nn.ModuleList(blocks), "head": nn.Linear(2, 2)})
-
-
-def test_keep_writes_out_the_blocks() -> None:
-    policy = lp.policy("nvfp4_pretraining")
-    kept = policy.keep(deep(20), last=3)
-    # A block whose forward is its own may call functions.
-    assert list(kept) == [*(f"layers.{i}.*" for i in (17, 18, 19)), *policy]
-    assert list(policy.keep(ResNet(), last=1))[:2] == ["blocks.1", "blocks.1.*"]
-    assert "'layers.17.*'" in str(kept)
-    kept = policy.keep(deep(62), first=2, last=8)
-    found = converted(lp.convert(deep(62), kept))
-    own = [name for name, its in found.items() if its == policy["*"]]
-    assert own == [f"layers.{i}.0" for i in range(2, 54)]
-    # Blocks that are layers themselves, in the model itself.
-    flat = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
-    assert next(iter(policy.keep(flat, last=1))) == "3"
-
-
-test_keep_refuses = refused(
-    [
-        (lambda: lp.policy("mxfp8").keep(3, last=1), TypeError, "must be a torch.nn.Module"),
-        (lambda: lp.policy("mxfp8").keep(nn.Linear(2, 2), last=1), ValueError, "got Linear; name"),
-        (lambda: lp.policy("mxfp8").keep(deep(3), last=4), ValueError, "last must be in 0..3"),
-    ]
-)
-
-
 LAYERS = [
     lambda: nn.Linear(4, 4), lambda: nn.Conv2d(4, 4, 1), lambda: nn.LSTM(4, 4),
     lambda: Doubled(4, 4), lambda: nn.MultiheadAttention(4, 2), lambda: lp.nn.Linear(4, 4),
