@@ -81,16 +81,6 @@ def _addmv(
     return functional.addmm(addend, mat, column, beta=beta, alpha=alpha, recipe=recipe).squeeze(1)
 
 
-def _vecdot(x: Tensor, y: Tensor, *, dim: int = -1, recipe: Recipe) -> Tensor:
-    rank = max(x.dim(), y.dim())
-    if not -rank <= dim < rank:
-        raise IndexError(f"vecdot: dim={dim}; expected one of the {rank} dimensions")
-    along = dim if dim < 0 else dim - rank
-    x, y = (t.reshape((1,) * (rank - t.dim()) + t.shape).movedim(along, -1) for t in (x, y))
-    product = functional.matmul(x.unsqueeze(-2), y.unsqueeze(-1), recipe=recipe)
-    return product.squeeze(-1).squeeze(-1)
-
-
 def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, *, recipe: Recipe) -> Tensor:
     """As einsum: the sum runs over the dimensions in a's order."""
     if isinstance(dims, Tensor):
@@ -162,34 +152,6 @@ _TRANSPOSED = (
     functional.conv_transpose2d,
     functional.conv_transpose3d,
 )
-
-
-def _convolution(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    *,
-    recipe: Recipe,
-) -> Tensor:
-    """The operator behind all convolutions."""
-    if not 3 <= weight.dim() <= 5:
-        raise ValueError(
-            f"convolution: weight has shape {tuple(weight.shape)}; expected one of 3 to 5 "
-            "dimensions"
-        )
-    which = weight.dim() - 3
-    if transposed:
-        numbers = (stride, padding, output_padding, groups, dilation)
-        return _TRANSPOSED[which](input, weight, bias, *numbers, recipe=recipe)
-    return _CONVOLUTIONS[which](
-        input, weight, bias, stride, padding, dilation, groups, recipe=recipe
-    )
 
 
 def _recurrent(emulated: Callable[..., Any]) -> Handler:
@@ -289,7 +251,6 @@ _EMULATIONS: dict[str, Emulation] = {
     "dot": Emulation("input tensor", _product("dot", 1, 1)),
     "vdot": Emulation("input other", _product("vdot", 1, 1)),
     "inner": Emulation("input other", _inner, takes=_no_scalar),
-    "vecdot": Emulation("", _vecdot),
     "tensordot": Emulation("", _tensordot, 2, _no_scalar),
     "bmm": Emulation("input mat2", functional.bmm),
     "addmm": Emulation("input mat1 mat2", functional.addmm),
@@ -315,14 +276,13 @@ _EMULATIONS: dict[str, Emulation] = {
     },
     **{conv.__name__: Emulation(_CONV, conv) for conv in _CONVOLUTIONS},
     **{conv.__name__: Emulation(_CONV_TRANSPOSE, conv) for conv in _TRANSPOSED},
-    "convolution": Emulation("", _convolution),
 }  # fmt: skip
 # Functions that multiply and are not emulated; none of their arguments is told by name.
 _NOT_EMULATED = (
-    "conv_tbc", "_convolution", "chain_matmul", "multi_dot", "addbmm", "matrix_power", "addmm_",
-    "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm", "_native_multi_head_attention",
-    "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm", "sparse_mm", "smm", "sspaddmm",
-    "hspmm",
+    "conv_tbc", "convolution", "_convolution", "chain_matmul", "multi_dot", "addbmm",
+    "matrix_power", "addmm_", "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm",
+    "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm",
+    "sparse_mm", "smm", "sspaddmm", "hspmm", "vecdot",
 )  # fmt: skip
 PRODUCTS = frozenset({*_EMULATIONS, *_NOT_EMULATED} - {"rmatmul"})
 """The names of all functions that compute products."""

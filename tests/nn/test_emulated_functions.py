@@ -26,8 +26,6 @@ class Products:
         self.mm = partial(lp.matmul, recipe=recipe)
         self.addmm = partial(lpf.addmm, recipe=recipe)
         self.baddbmm = partial(lpf.baddbmm, recipe=recipe)
-        self.conv1d = partial(lpf.conv1d, recipe=recipe)
-        self.conv_transpose2d = partial(lpf.conv_transpose2d, recipe=recipe)
         self.linear = partial(lpf.linear, recipe=recipe)
 
 
@@ -37,14 +35,6 @@ def product(p: Products, a: Tensor, b: Tensor) -> Tensor:
 
 def last_with_last(p: Products, a: Tensor, b: Tensor) -> Tensor:
     return p.mm(a.flatten(0, -2), b.t()).unflatten(0, a.shape[:-1])
-
-
-def dots_of_rows(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return p.mm(a[..., None, :], b[..., None])[..., 0, 0]
-
-
-def dots_of_columns(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return dots_of_rows(p, a.mT, b.mT)
 
 
 def two_dimensions(p: Products, a: Tensor, b: Tensor) -> Tensor:
@@ -110,20 +100,12 @@ TABLE = [
     *(Row(of(f"{home}{name}"), [V, V], product)
       for name in ("dot", "vdot", "inner") for home in ("", "Tensor.")),
     Row(of("inner"), [B, M], last_with_last),
-    Row(of("linalg.vecdot"), [V, V], product),
-    Row(of("linalg.vecdot"), [B, M], dots_of_rows),
-    Row(of("linalg.vecdot", dim=1), [B, M], dots_of_columns),
     Row(of("tensordot", dims=1), [M, N], product),
     Row(of("tensordot", dims=([2], [-1])), [B, M], last_with_last),
     Row(of("tensordot", dims=([2, 0], [0, 1])), [(2, 3, 4), (4, 2, 5)], two_dimensions),
     *(Row(of(name, **HALF), [(3,), M, V], partial(with_column, **HALF))
       for name in ("addmv", "Tensor.addmv")),
     Row(of("addmv"), [(), M, V], with_column),
-    Row(lambda x, w, b: torch.convolution(x, w, b, [2], [1], [1], False, [0], 2),
-        [(2, 4, 6), (6, 2, 3), (6,)], lambda p, *x: p.conv1d(*x, 2, 1, 1, 2)),
-    Row(lambda x, w, b: torch.convolution(x, w, b, [2, 1], [1, 0], [1, 1], True, [1, 0], 2),
-        [(2, 4, 3, 4), (4, 3, 3, 2), (6,)],
-        lambda p, *x: p.conv_transpose2d(*x, (2, 1), (1, 0), (1, 0), 2)),
     *(Row(of(name, offs=ENDS), [(6, 4), (3, 4, 8)], groups_of_rows)
       for name in ("_grouped_mm", "nn.functional.grouped_mm")),
     Row(of("nn.functional.grouped_mm", offs=ENDS), [(8, 4), (3, 4, 8)], groups_of_rows),
@@ -196,8 +178,6 @@ def grouped(*ends: int) -> Tensor:
     "call, message",
     (lambda: torch.mm(ones(2, 3, 4), ones(4, 5)), r"mm: expected operands of 2 and 2 dimensions"),
     (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmv: input has shape \(2, 2\)"),
-    (lambda: torch.convolution(ones(2, 2), ones(2, 2), None, [1], [0], [1], False, [0], 1),
-     "3 to 5 dimensions"),
     (lambda: grouped(4, 2), r"offs=\[4, 2\]"),
     (lambda: F.grouped_mm(ones(6, 4), ones(2, 4, 8)), "offs=None"),
 )  # fmt: skip
