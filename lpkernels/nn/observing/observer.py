@@ -20,20 +20,13 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from lpkernels.functional.torch_calls import watching
-from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.parts import PARTS, in_parts
 from lpkernels.nn.observing.reporting import Reporter, Runs
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.ranges_and_scales import KeptScales
 from lpkernels.nn.selecting import check_model
-from lpkernels.nn.torch_functions import (
-    LAYERS,
-    PRODUCTS,
-    arguments_of,
-    name_of,
-    operation_of,
-)
+from lpkernels.nn.torch_functions import PRODUCTS, arguments_of, name_of, operation_of
 
 Depth = Literal["functions", "parts"]
 
@@ -101,11 +94,6 @@ def observe(
     reporter = Reporter(visitor, Runs() if operators is None else operators.runs)
     modules = list(model.named_modules())
     _check_visible(modules)
-    if operations is None or operations is LAYERS:
-        # In many a model half of the modules are such; each would have two hooks to put on, to call
-        # and to take off.
-        told = () if operations is None else tuple(sum(WITHOUT_PRODUCTS.values(), ()))
-        modules = [x for x in modules if isinstance(x[1], told) or not _is_without_products(x[1])]
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:
         if around:
@@ -117,19 +105,6 @@ def observe(
                 yield
     finally:
         reporter.close()
-
-
-# Files of torch.nn whose classes multiply nothing, but for attention.
-_FILES = "activation batchnorm dropout flatten instancenorm normalization padding pooling"
-_WITHOUT_PRODUCTS = frozenset(f"torch.nn.modules.{name}" for name in _FILES.split())
-
-
-def _is_without_products(module: Module) -> bool:
-    """Whether it is a layer of torch's own that calls no product, nor does a user's code in it."""
-    if type(module).__module__ not in _WITHOUT_PRODUCTS or "forward" in vars(module):
-        return False
-    hooked = module._forward_pre_hooks or module._forward_hooks
-    return not hooked and not isinstance(module, torch.nn.MultiheadAttention)
 
 
 def _check_visible(modules: Sequence[tuple[str, Module]]) -> None:
