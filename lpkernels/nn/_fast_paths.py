@@ -9,7 +9,6 @@ a call of `convert` on the container, so a container looks for such layers each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,27 +78,12 @@ def _is_own(container: Module, kind: type[Module]) -> bool:
     return type(container).forward in (kind.forward, MultiheadAttention.forward)
 
 
-def _before_calls(kind: Any, check: Callable[[Any], None]) -> None:
-    """Makes every call of a container of this kind run the check first."""
-
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        check(self)
-        return Module.__call__(self, *args, **kwargs)
-
-    kind.__call__ = __call__
-
-
-def _switches_off(switch: str) -> Callable[[Any], None]:
-    def check(container: Any) -> None:
-        if getattr(container, switch):
+def _check(container: Any) -> None:
+    for kind, switch in _SWITCHES.items():
+        if isinstance(container, kind) and getattr(container, switch):
             _set_switch(container, switch)
-
-    return check
-
-
-def _refuses(kind: type[Module], attribute: str, advice: str) -> Callable[[Any], None]:
-    def check(container: Any) -> None:
-        layer = container._modules.get(attribute)
+    for kind, (attribute, advice) in _UNCALLED.items():
+        layer = container._modules.get(attribute) if isinstance(container, kind) else None
         if isinstance(layer, Emulated) and _is_own(container, kind):
             raise ValueError(
                 f"{kind.__name__} reads the weight of {attribute} and never calls it, so that the "
@@ -107,10 +91,11 @@ def _refuses(kind: type[Module], attribute: str, advice: str) -> Callable[[Any],
                 f"of torch.nn (lp.revert), and {advice}"
             )
 
-    return check
+
+def _checked_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    _check(self)
+    return Module.__call__(self, *args, **kwargs)
 
 
-for _kind, _switch in _SWITCHES.items():
-    _before_calls(_kind, _switches_off(_switch))
-for _kind, (_attribute, _advice) in _UNCALLED.items():
-    _before_calls(_kind, _refuses(_kind, _attribute, _advice))
+for _container in (*_SWITCHES, *_UNCALLED):
+    _container.__call__ = _checked_call  # type: ignore[method-assign]
