@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -155,19 +154,15 @@ def _cells(row: Row, recipe: str) -> tuple[str, ...]:
     return (row.name or "(model)", row.module, product, row.gemm, *lengths, _count(row), recipe)
 
 
-def summary(
-    model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, backward: bool = False
-) -> Summary:
+def summary(model: Module, *inputs: Any, backward: bool = False) -> Summary:
     """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
 
     Every product is counted where it reaches torch, below autograd and inside fused functions, by
-    whatever it is called: matrix products, sparse and grouped ones, convolutions, bilinear forms,
-    attention, recurrent layers, distances, bags of embeddings. An operator that multiplies matrices
-    in an unknown number of multiply-adds, as a solver does, is named as not counted. A product
-    belongs to the innermost module that runs, in the backward pass to the module whose forward pass
-    made that part of the graph. The sums of norms, of softmax and of the gradients of biases are no
-    products, nor are elementwise products and their sums, as which outer, kron and
-    torch.linalg.vecdot reach torch.
+    whatever it is called. An operator that multiplies matrices in an unknown number of
+    multiply-adds, as a solver does, is named as not counted. A product belongs to the innermost
+    module that runs, in the backward pass to the module whose forward pass made that part of the
+    graph. The sums of norms, of softmax and of the gradients of biases are no products, nor are
+    elementwise products and their sums, as which outer, kron and torch.linalg.vecdot reach torch.
 
     Without `backward` the pass runs without gradients. Parameters, their gradients, buffers and the
     states of torch's random generators are put back. Lazy layers get their sizes. A model on the
@@ -175,19 +170,19 @@ def summary(
 
     Args:
         model: any module, converted or not.
-        inputs, kwargs: the arguments of the model. One input alone may also be a tuple of arguments
-            or a dict of keyword arguments; a model whose only argument is itself a tuple, list or
-            dict takes it in a tuple of one.
+        inputs: the arguments of the model; or one tuple of arguments, or one dict of arguments by
+            name. A model whose only argument is itself a tuple, list or dict takes it in a tuple of
+            one.
         backward: whether the backward pass counts too: the gradients of the sum of all outputs, for
             all parameters and inputs that require one. A forward pass that activation checkpointing
             computes again counts again.
 
     Returns:
         A `Summary`; ``print`` shows it as a table that ends with the share of the multiply-adds
-        that is emulated. ``summary(...).require(0.95)`` raises where the share is less.
+        that is emulated.
 
     Raises:
-        TypeError: model is no Module; no batch, or the shape of one in its place.
+        TypeError: model is no Module; the shape of a batch in its place.
         ValueError: backward, and no output has a gradient.
 
     >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
@@ -203,11 +198,8 @@ def summary(
     from lpkernels.nn.observing.operators import Operators
     from lpkernels.nn.scaling import uncompiled
 
-    _check_batch(model, inputs, kwargs)
-    positional: Sequence[Any] = inputs
-    if len(inputs) == 1 and kwargs is None:
-        positional, kwargs = arguments(inputs[0])
-    named = kwargs or {}
+    _check_no_shape(inputs)
+    positional, named = arguments(inputs[0] if len(inputs) == 1 else inputs)
     operators = Operators()
     with (
         uncompiled(),
@@ -222,8 +214,8 @@ def summary(
     return Summary(tuple(_rows(model, operators)))
 
 
-def _check_batch(model: Module, inputs: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
-    """Raises TypeError where nothing, or the shape of a batch, stands in place of a batch."""
+def _check_no_shape(inputs: Sequence[Any]) -> None:
+    """Raises TypeError where the shape of a batch stands in place of the batch."""
     shape = inputs[0] if len(inputs) == 1 else inputs
     sizes = [type(size) is int for size in shape] if isinstance(shape, Sequence) else []
     if sizes and all(sizes):
@@ -231,14 +223,6 @@ def _check_batch(model: Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
             f"summary: {tuple(shape)} is a shape; pass a batch: summary(model, "
             f"torch.randn{tuple(shape)})"
         )
-    if inputs or kwargs:
-        return
-    # A graph may have no signature.
-    with suppress(ValueError):
-        try:
-            inspect.signature(model.forward).bind()
-        except TypeError as error:
-            raise TypeError(f"summary: {error}; pass a batch: summary(model, batch)") from error
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -259,7 +243,7 @@ def _go_back(output: Any, leaves: list[Tensor]) -> None:
 
 
 def _rows(model: Module, operators: Operators) -> Iterator[Row]:
-    calls: dict[Row, tuple[int, int]] = {}
+    calls, macs_of_calls = Counter[Row](), Counter[Row]()
     # For recurrent layers all their steps, which are the rows of their largest product.
     steps: dict[str, int] = {}
     for operation in operators.counts:
@@ -278,7 +262,7 @@ def _rows(model: Module, operators: Operators) -> Iterator[Row]:
             operation.module, type(layer).__name__, product, recipe, lengths, 0,
             None if macs is None else 0, operation.emulated, operation.gemm,
         )  # fmt: skip
-        before = calls.get(row, (0, 0))
-        calls[row] = (before[0] + count, before[1] + count * (macs or 0))
-    for row, (count, macs) in calls.items():
-        yield replace(row, calls=count, macs=None if row.macs is None else macs)
+        calls[row] += count
+        macs_of_calls[row] += count * (macs or 0)
+    for row, count in calls.items():
+        yield replace(row, calls=count, macs=None if row.macs is None else macs_of_calls[row])

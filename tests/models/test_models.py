@@ -41,7 +41,7 @@ def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
 def test_every_product_is_emulated_forward_and_backward(name: str) -> None:
     model, batch = ARCHITECTURES[name].model(), ARCHITECTURES[name].batch()
     lp.convert(model, RECIPES["fp8"])
-    summary = lp.nn.summary(model, kwargs=batch)
+    summary = lp.nn.summary(model, batch)
     assert len({row.name for row in summary.rows}) == ARCHITECTURES[name].products
     assert summary.share == 1.0, [row for row in summary.rows if not row.emulated]
     assert str(summary).endswith("are emulated: 100.0%")
