@@ -132,15 +132,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = name_of(func)
-        # Every function that the process calls comes here, whoever calls it.
-        if operation_of(name) not in self._operations:
-            return func(*args, **kwargs)
-        if self._by_parts and name in PARTS and name in self._operations:
-            with self._reporter.runs.telling():
-                return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
-        return self.see(func, args, kwargs, func)
+        return self.see(func, args, kwargs or {}, func)
 
     def see(
         self,
@@ -151,11 +143,14 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         name = name_of(function)
         operation = operation_of(name)
+        # Every function that the process calls comes here, whoever calls it.
         if operation not in self._operations:
             return compute(*args, **kwargs)
         arguments = arguments_of(name, args, kwargs)
-        called = partial(compute, *args, **kwargs)
         with self._reporter.runs.telling():
+            if self._by_parts and name in PARTS and compute is function:
+                return in_parts(self._reporter, name, function, arguments)
+            called = partial(compute, *args, **kwargs)
             return self._reporter.report(operation, function, arguments, called)
 
 

@@ -41,8 +41,7 @@ class Runs:
         self.keeps_order = self._told = False
         self._starts: list[int] = []
         self._order: list[tuple[Run, bool]] = []
-        self._mode: AbstractContextManager[Any] | None = None
-        self._entered = False
+        self._mode: AbstractContextManager[Any] = nullcontext()
 
     @contextmanager
     def watched(
@@ -52,7 +51,7 @@ class Runs:
     ) -> Iterator[None]:
         """mode: is entered while one of the modules, which are given with their names, runs, and at
         no other time."""
-        self._mode = mode
+        self._mode = nullcontext() if mode is None else mode
         handles: list[RemovableHandle] = []
         try:
             for name, module in modules:
@@ -62,7 +61,8 @@ class Runs:
         finally:
             # A run is still there if the forward pass ended by something that is no Exception:
             # torch calls no hook then.
-            self._leave()
+            if self.innermost.outer is not None:
+                self._mode.__exit__(None, None, None)
             for handle in handles:
                 handle.remove()
 
@@ -95,26 +95,20 @@ class Runs:
         finally:
             self._go_on(run, told)
 
-    def _enter(self) -> None:
-        if self._mode is not None and not self._entered:
-            self._entered = True
-            self._mode.__enter__()
-
-    def _leave(self) -> None:
-        if self._mode is not None and self._entered:
-            self._entered = False
-            self._mode.__exit__(None, None, None)
-
     def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
         def enter(module: Module, args: Any) -> None:
-            self._go_on(Run(name, module, self.innermost))
-            self._enter()
+            outer = self.innermost
+            self._go_on(Run(name, module, outer))
+            if outer.outer is None:
+                self._mode.__enter__()
 
         def leave(module: Module, args: Any, result: Any) -> None:
-            if self.innermost.outer is not None:
-                self._go_on(self.innermost.outer)
-            if self.innermost.outer is None:
-                self._leave()
+            outer = self.innermost.outer
+            # The module may have been entered before it was watched.
+            if outer is not None:
+                self._go_on(outer)
+                if outer.outer is None:
+                    self._mode.__exit__(None, None, None)
 
         return [
             module.register_forward_pre_hook(enter, prepend=True),
