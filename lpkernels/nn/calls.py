@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -137,10 +137,10 @@ def wrapped_forward(original: Any, recipe_of: Callable[[Any], Recipe]) -> Callab
         if not _has_backward_of_its_own(recipe):
             with Calls(recipe):
                 return original.forward(self, *args, **kwargs)
-        graph_start = _start(args, kwargs)
+        first, before = torch.autograd._get_sequence_nr(), set(_nodes((args, kwargs)))
         with Calls(recipe):
             result = original.forward(self, *args, **kwargs)
-        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, graph_start)
+        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, first, before)
         return result
 
     return forward
@@ -164,30 +164,19 @@ def _has_backward_of_its_own(recipe: Recipe) -> bool:
 _METHODS = [name for name in ("apply", "apply_boxed") if hasattr(BackwardCFunction, name)]
 
 
-class _Start(NamedTuple):
-    """Where the graph of a module's forward begins.
+def _enter_in_backward(
+    mode: Callable[[], Calls], result: Any, first: int, before: set[Any]
+) -> None:
+    """Every user's Function in the graph of a module's result runs its backward inside mode(),
+    unless a module within has said in which.
 
-    Attributes:
-        number: that of the first node which this thread makes in it.
-        nodes: of the arguments, which another thread may have made.
+    first: the number of the first node that this thread made in the module's forward.
+    before: the nodes of the module's arguments, which another thread may have made.
     """
-
-    number: int
-    nodes: set[Any]
-
-
-def _start(*arguments: Any) -> _Start:
-    """The start of a forward with these arguments, which is about to run."""
-    return _Start(torch.autograd._get_sequence_nr(), set(_nodes(arguments)))
-
-
-def _enter_in_backward(mode: Callable[[], Calls], result: Any, graph_start: _Start) -> None:
-    """Every user's Function between graph_start and result runs its backward inside mode(), unless
-    a module within has said in which."""
-    waiting, seen = list(_nodes(result)), set(graph_start.nodes)
+    waiting, seen = list(_nodes(result)), before
     while waiting:
         node = waiting.pop()
-        if node in seen or node._sequence_nr() < graph_start.number:
+        if node in seen or node._sequence_nr() < first:
             continue
         seen.add(node)
         if isinstance(node, BackwardCFunction) and "apply" not in vars(node):
