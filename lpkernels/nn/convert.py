@@ -43,59 +43,54 @@ def convert(
 
     It converts the layers that have a namesake in ``lpkernels.nn``, subclasses that inherit
     ``forward``, and transformers' Conv1D; norms, Softmax and GELU, whose sums are no products, only
-    where a pattern is their class. A layer keeps its object, with its parameters, buffers, hooks,
-    device, mode, parametrizations and whatever refers to it; only its class changes. A layer that
-    is converted already gets the new recipe. The model itself may be such a layer.
+    where a pattern is their class. Only the class of a layer changes: its object stays, with
+    parameters, hooks, parametrizations and whatever refers to it. A layer that is converted already
+    gets the new recipe. The model itself may be such a layer.
 
     With ``functions``, a module with a forward of its own (a class not of torch.nn) computes the
-    products that it calls, as ``@``, einsum, torch.nn.functional.linear, by its recipe: while its
-    forward runs, it enters a TorchFunctionMode. docs/layers.md lists the functions, and those that
-    multiply and are not emulated. A call belongs to the innermost such module, which is selected as
-    a layer is; so do the calls in the backward pass of a torch.autograd.Function that it applies. A
-    module that is not selected, but may run inside one that is, gets a class that keeps its
-    products torch's own. Integer, boolean, complex and sparse operands, and calls with out=, stay
-    torch's own; float64 operands are refused with a RuntimeError. A checkpointed plain function is
-    recomputed outside the mode unless use_reentrant=True, so make it a module.
-    ``lpkernels.nn.summary`` shows which products of a model are emulated.
-
-    A warning (``lpkernels.nn.NotEmulatedWarning``) names layers that stay torch's own though nobody
-    left them out: classes for which a method has no arithmetic, a ``forward`` that was replaced on
-    the object or, without ``functions``, is a class's own; and it says if no product is emulated.
+    products that it calls, as ``@``, einsum, torch.nn.functional.linear, by its recipe, forward and
+    in the backward pass of a torch.autograd.Function: docs/layers.md lists the functions. A call
+    belongs to the innermost such module, which is selected as a layer is. A module that is not
+    selected keeps its products torch's own, also inside one that is. Integer, boolean, complex and
+    sparse operands, and calls with out=, stay torch's own; float64 operands are refused with a
+    RuntimeError. A checkpointed plain function is recomputed outside the mode unless
+    use_reentrant=True, so make it a module. ``lpkernels.nn.summary`` shows which products of a
+    model are emulated.
 
     The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer: its product has
     the recipe of the attention. So have the two products between its projections, unless a key
-    before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation paths of
-    torch.nn.TransformerEncoder and its layers are switched off where a layer inside is converted.
+    before is ``FUNCTIONS`` or fits ``"<name>.attention"``.
 
     Args:
         model: any module.
         recipe: the name of a published method, which treats norms, embeddings, the first and the
             last layer as its source does (``lpkernels.policy(name)``); or a Recipe, for every layer
-            alike (``lpkernels.recipe(name)``); or a mapping {pattern: Recipe or its name}: the
-            first pattern that matches a layer gives its recipe, and a layer that none matches stays
-            as it is. A name without a policy, and any name where the model itself is one layer, is
-            the recipe of every layer.
+            alike; or a mapping {pattern: Recipe or its name}: the first pattern that matches a
+            layer gives its recipe, and a layer that none matches stays as it is. A name without a
+            policy, and any name where the model itself is one layer, is the recipe of every layer.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
         functions: whether products called as functions are emulated too.
 
     A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
-    model's own name is ""), a class, ``lpkernels.nn.FIRST``, ``LAST``, ``GATES`` or ``FUNCTIONS``
-    (``lpkernels.nn.FIRST`` says what they are), or a function of (name, module) that returns a
-    bool. A layer registered under several names matches if one of its names does.
+    model's own name is ""), a class, one of the places that ``lpkernels.nn.FIRST`` tells of, or a
+    function of (name, module) that returns a bool. One of several names of a layer is enough.
 
     Returns:
         The model.
+
+    Warns:
+        lpkernels.nn.NotEmulatedWarning: layers stay torch's own though nobody left them out, or no
+            product is emulated.
 
     Raises:
         TypeError: model is no Module, functions no bool, a recipe or pattern of the wrong type, a
             class that cannot be derived from.
         ValueError: nothing matched; a glob that fits the name of no module; a pattern that matches
             modules but none that can be emulated (in a mapping, unless they are excluded or get
-            torch's own recipe); a key of the mapping behind a wider one; a traced graph (torch.fx,
-            TorchScript) with products; a format along an axis that a layer's tensor lacks; an
-            unknown name of a recipe or policy.
-        Nothing is converted then.
+            torch's own recipe); a key of the mapping behind a wider one; a traced graph with
+            products; a format along an axis that a layer's tensor lacks; an unknown name of a
+            recipe or policy. Nothing is converted then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> lp.convert(model, lp.recipe("fp8_wang2018"), exclude=lp.nn.LAST)
@@ -135,11 +130,8 @@ def set_recipe(model: M, recipe: Recipes) -> M:
         The model.
 
     Raises:
-        TypeError: model is no Module, a recipe or pattern of the wrong type.
-        ValueError: no such layer matched; a key of the mapping is a glob that fits the name of no
-            module, or a name behind a wider key, or FIRST or LAST behind "*"; a graph traced from a
-            converted model, whose recipe is fixed; a format along an axis that a layer's tensor
-            lacks; an unknown name of a recipe or policy. No recipe is changed then.
+        TypeError, ValueError: as in ``convert``, also for a graph traced from a converted model. No
+            recipe is changed then.
 
     >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
     >>> lp.set_recipe(model, "bf16_mixed")
@@ -163,8 +155,7 @@ def set_precision(
 ) -> M:
     """Give the quantizers of the layers of ``lpkernels.nn`` in a model other widths, in place.
 
-    It calls the ``set_precision`` of every layer with a quantizer that is to change. All other
-    layers stay as they are, among them the layers with torch's own recipe.
+    Layers without a quantizer that is to change stay as they are.
 
     Args:
         model: any module.
@@ -174,9 +165,8 @@ def set_precision(
         The model.
 
     Raises:
-        TypeError: model is no Module, bits that are no int, formats that is no mapping.
-        ValueError: no layer rounds what is to be changed; bits that a layer's format does not take
-            or formats lacks, a float or block format without formats. No layer is changed then.
+        TypeError, ValueError: model is no Module; no layer rounds what is to be changed; as there.
+            No layer is changed then.
 
     >>> model = lp.convert(torch.nn.Linear(4, 8), "cpt_fu2021")
     >>> model.precision
@@ -212,9 +202,8 @@ def revert(model: M) -> M:
     """Turn every layer of ``lpkernels.nn`` in a model back into torch.nn's, in place.
 
     A converted module gets its own class back; a module built from ``lpkernels.nn`` gets the class
-    of torch.nn. A module whose class the user derived from a class of ``lpkernels.nn`` cannot
-    become anything else and gets the recipe "fp32", torch's own arithmetic. A model without such
-    layers is returned as it is.
+    of torch.nn. A class that the user derived from one of ``lpkernels.nn`` stays, with the recipe
+    "fp32", torch's own arithmetic.
 
     Args:
         model: any module.

@@ -102,42 +102,34 @@ def policy_values(what: Recipes | Module) -> dict[str, Any]:
         {"layers": [_layer(pattern) for pattern, _ in pairs], "recipe": _fields(recipe)}
         for recipe, pairs in groupby(policy.items(), key=lambda pair: pair[1])
     ]
-    return {
-        "kind": KIND,
-        "schema": schemas.SCHEMA,
-        "version": _build.version(),
-        "rules": rules,
-    }
+    version = _build.version()
+    return {"kind": KIND, "schema": schemas.SCHEMA, "version": version, "rules": rules}
 
 
 def policy_of(values: Any, where: str) -> Policy:
     """The policy of a file's contents; where names the file. Errors as in `load_policy`."""
-    rules = _checked(values, where)
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: {_FORM}, got {type(values).__name__}")
+    if values.get("kind") != KIND:
+        raise ValueError(f"{where}: {_FORM}, got a file of kind {values.get('kind')!r}")
+    rules = schemas.check(values, where).get("rules")
+    if not isinstance(rules, list):
+        raise ValueError(f"{where}: expected a list of rules, got {rules!r}")
     policy = Policy()
     for number, rule in enumerate(rules, start=1):
         try:
             if not isinstance(rule, dict) or rule.keys() != {"layers", "recipe"}:
                 raise ValueError(f"expected layers and recipe, got {rule!r}")
             recipe = Recipe.from_dict(rule["recipe"])
-            for pattern in _patterns(rule["layers"]):
+            if not isinstance(rule["layers"], list):
+                raise ValueError(f"expected a list of layers, got {rule['layers']!r}")
+            for pattern in map(_pattern, rule["layers"]):
                 if pattern in policy:
                     raise ValueError(f"{show([pattern])} stands in a rule before; write it once")
                 policy[pattern] = recipe
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where}: rule {number}: {error}") from error
     return policy
-
-
-def _checked(values: Any, where: str) -> list[Any]:
-    """The rules of a file, in the shape of today."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{where}: {_FORM}, got {type(values).__name__}")
-    if values.get("kind") != KIND:
-        raise ValueError(f"{where}: {_FORM}, got a file of kind {values.get('kind')!r}")
-    values = schemas.check(values, where)
-    if not isinstance(values.get("rules"), list):
-        raise ValueError(f"{where}: expected a list of rules, got {values.get('rules')!r}")
-    return list(values["rules"])
 
 
 def _of_model(model: Module) -> dict[Pattern, Recipe]:
@@ -178,12 +170,6 @@ def _layer(pattern: Pattern) -> dict[str, str]:
             f"save_policy: a key is the class {name!r}, which is not torch.nn's; {_GLOB}"
         )
     return {"class": name}
-
-
-def _patterns(layers: Any) -> list[Pattern]:
-    if not isinstance(layers, list):
-        raise ValueError(f"expected a list of layers, got {layers!r}")
-    return [_pattern(layer) for layer in layers]
 
 
 def _pattern(layer: Any) -> Pattern:

@@ -28,12 +28,10 @@ class Position(Enum):
     name is "gate", ends in "_gate" or has "router" in it; "gate_proj" of a gated linear unit is
     none. A model may have neither.
 
-    FIRST and LAST are the layers at the ends of a model, in the order in which it registers them
-    (``named_modules``'s), converted or not, selected or not. Layers count that multiply by weights
-    of their own: linear ones, convolutions, attention, recurrent ones. An Embedding multiplies
-    nothing, so FIRST of a language model is the layer behind it. Where a model registers its head
-    before its body, name the layer instead. A single layer is both. A model of several networks, as
-    a GAN, has one FIRST and one LAST: convert its networks one by one.
+    FIRST and LAST are the first and the last layer that multiply by weights of their own, in the
+    order of ``named_modules``, converted or not, selected or not; a single layer is both. An
+    Embedding multiplies nothing, so FIRST of a language model is the layer behind it. Where a model
+    registers its head before its body, or is several networks, as a GAN, name the layers instead.
     """
 
     FIRST = "first"
