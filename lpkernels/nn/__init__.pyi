@@ -16,8 +16,8 @@ from lpkernels.nn.convert import revert as revert
 from lpkernels.nn.convert import set_precision as set_precision
 from lpkernels.nn.convert import set_recipe as set_recipe
 from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.layers import OneInput
 from lpkernels.nn.policies import Policy as Policy
-from lpkernels.nn.ranges_and_scales import OneInput
 from lpkernels.nn.scaling import calibrate as calibrate
 from lpkernels.nn.scaling import update_scales as update_scales
 from lpkernels.nn.selecting import FIRST as FIRST

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lpkernels.arithmetic import TORCH, DelayedScaling
 from lpkernels.functional.running import largest, next_scales, note
-from lpkernels.nn.ranges_and_scales import KeptScales, OneInput, kept_scales
+from lpkernels.nn.layers import OneInput
+from lpkernels.nn.ranges_and_scales import KeptScales, kept_scales
 from lpkernels.nn.selecting import check_model
 
 __all__ = ["KeptScales", "calibrate", "is_leaf", "update_scales"]
