@@ -7,6 +7,7 @@ lazy modules do: the object, its parameters, buffers, hooks and every reference 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -110,24 +111,12 @@ def _may_call(module: torch.nn.Module) -> bool:
     return kind.calls_functions or (kind.emulating is not None and not kind.by_class_alone)
 
 
-def emulate(module: torch.nn.Module) -> None:
-    """Give the module the class that emulates its own; one that has it already stays."""
+def change_class(module: torch.nn.Module, maker: Callable[[Any], Any]) -> None:
+    """Give the module the class that `emulated_class`, `calling_class` or `shielded_class` makes of
+    its own; a module that is emulated already stays."""
     cls = plain_class(module)
     if not issubclass(cls, Emulated):
-        _set_class(module, emulated_class(cls))
-
-
-def emulate_calls(module: torch.nn.Module) -> None:
-    """Give the module a class whose forward emulates the products it calls."""
-    show_to_compiler()
-    cls = plain_class(module)
-    if not issubclass(cls, Emulated):
-        _set_class(module, calling_class(cls))
-
-
-def shield(module: torch.nn.Module) -> None:
-    """Give the module a class whose calls are torch's own, whoever calls it."""
-    _set_class(module, shielded_class(plain_class(module)))
+        _set_class(module, maker(cls))
 
 
 def restore(module: torch.nn.Module) -> bool:
@@ -158,6 +147,7 @@ def emulated_class(original: Any) -> Any:
 def calling_class(original: Any) -> Any:
     """original with a forward that emulates, by the module's recipe, the products that it calls. If
     original has a set_precision of its own, that stays."""
+    show_to_compiler()
     forward = wrapped_forward(original, lambda module: module._arithmetic)
     setters = {name: getattr(original, name) for name in _SETTERS if hasattr(original, name)}
     return _derived(

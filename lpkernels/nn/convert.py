@@ -11,7 +11,14 @@ from torch.nn import Module
 from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import FormatLike
-from lpkernels.nn import _classes
+from lpkernels.nn._classes import (
+    calling_class,
+    change_class,
+    emulated_class,
+    restore,
+    shielded_class,
+    to_be_shielded,
+)
 from lpkernels.nn._fast_paths import set_fast_paths
 from lpkernels.nn._refusals import chosen_layers, warn_of_torchs_own
 from lpkernels.nn.calls import EmulatesCalls
@@ -111,7 +118,7 @@ def convert(
     warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
     with _all_or_nothing(model):
         for layer, layer_recipe in able:
-            _reclass(layer.module, _classes.emulate_calls if layer.calls else _classes.emulate)
+            _change_class(layer.module, calling_class if layer.calls else emulated_class)
             cast(Emulated, layer.module).recipe = layer_recipe
         _set_attention(able, wanted)
         _set_shields(model)
@@ -220,7 +227,7 @@ def revert(model: M) -> M:
     """
     check_model("revert", model)
     for module in model.modules():
-        if not _classes.restore(module):
+        if not restore(module):
             cast(Emulated, module).recipe = TORCH
     set_fast_paths(model)
     return model
@@ -255,9 +262,9 @@ def _attributes(module: Module) -> dict[str, Any]:
     return {**vars(module), **dicts}
 
 
-def _reclass(module: Module, change: Callable[[Module], None]) -> None:
+def _change_class(module: Module, maker: Callable[[Any], Any]) -> None:
     try:
-        change(module)
+        change_class(module, maker)
     except TypeError as error:
         raise TypeError(
             f"convert: the class {type(module).__name__} cannot be derived from: {error}. Nothing "
@@ -268,5 +275,5 @@ def _reclass(module: Module, change: Callable[[Module], None]) -> None:
 def _set_shields(model: Module) -> None:
     """Where calls are emulated, the modules that stay as they are keep their own products."""
     if any(isinstance(module, EmulatesCalls) for module in model.modules()):
-        for module in _classes.to_be_shielded(model):
-            _reclass(module, _classes.shield)
+        for module in to_be_shielded(model):
+            _change_class(module, shielded_class)
