@@ -197,37 +197,25 @@ _WITH_LENGTHS: dict[str, Callable[..., Sizes]] = {
     "mv": _mv,
     "addmv addmv_": lambda y, addend, *operands: _mv(y, *operands),
     "dot vdot": lambda y, a, b: Sizes("matmul", a.numel(), (a.numel(), 1, 1)),
-    "linear mkldnn_linear _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu "
-    "_weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit _mixed_dtypes_linear "
-    "_sparse_semi_structured_linear": _linear,
+    "linear mkldnn_linear": _linear,
     "convolution _convolution convolution_overrideable": _convolution,
     "convolution_backward convolution_backward_overrideable": _convolution_backward,
 }
 # The kind of product, and a function of the result and all arguments to the multiply-adds.
 _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
     "sparse_sampled_addmm": ("matmul", lambda y, at, a, *_: _stored(at) * a.shape[-1]),
-    "linear_backward mkldnn_linear_backward": (
-        "matmul", lambda y, x, g, w, mask: sum(mask[:2]) * x.numel() * g.shape[-1],
-    ),
-    "mkldnn_linear_backward_input": ("matmul", lambda y, size, g, w: g.numel() * w.shape[-1]),
-    "mkldnn_linear_backward_weights": ("matmul", lambda y, g, x, *_: g.numel() * x.shape[-1]),
     "matmul_backward": ("matmul", lambda y, g, a, b, mask: sum(mask) * g.numel() * a.shape[-1]),
     "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2": ("matmul", _grouped),
-    "_foreach_mm": (
-        "matmul", lambda y, a, b: sum(x.numel() * w.shape[-1] for x, w in zip(a, b, strict=True)),
-    ),
     "cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu mkldnn_convolution "
-    "miopen_convolution miopen_convolution_relu miopen_convolution_add_relu "
-    "miopen_depthwise_convolution _mps_convolution _nnpack_spatial_convolution _conv_depthwise2d "
-    "conv_depthwise3d _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d "
-    "slow_conv_dilated3d": ("conv", lambda y, x, w, *_: y.numel() // y.shape[1] * w.numel()),
+    "_nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d _slow_conv2d_forward "
+    "slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d": (
+        "conv", lambda y, x, w, *_: y.numel() // y.shape[1] * w.numel(),
+    ),
     "conv_tbc": ("conv", lambda y, x, w, *_: y.shape[:2].numel() * w.numel()),
     "_trilinear": ("bilinear", _trilinear),
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
-    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps": (
-        "attention", _attention(),
-    ),
+    "_scaled_dot_product_fused_attention_overrideable": ("attention", _attention()),
     "_scaled_dot_product_flash_attention_backward "
     "_scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward "
@@ -239,10 +227,10 @@ _WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
     "_flash_attention_backward _efficient_attention_backward": (
         "attention", _attention(backward=True, flash=True),
     ),
-    "_native_multi_head_attention _triton_multi_head_attention": ("attention", _multi_head),
+    "_native_multi_head_attention": ("attention", _multi_head),
     "_transformer_encoder_layer_fwd": ("attention", _encoder_layer),
-    "mkldnn_rnn_layer _cudnn_rnn miopen_rnn": ("recurrent", _recurrent),
-    "mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward": (
+    "mkldnn_rnn_layer _cudnn_rnn": ("recurrent", _recurrent),
+    "mkldnn_rnn_layer_backward _cudnn_rnn_backward": (
         "recurrent", lambda *values: 2 * _recurrent(*values),
     ),
     "_cdist_forward _euclidean_dist": ("distances", lambda y, a, *_: y.numel() * a.shape[-1]),

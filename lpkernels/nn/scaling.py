@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -189,25 +189,18 @@ def _as_torch(
 ) -> Iterator[None]:
     """A context in which the model evaluates, the layers compute by torch, and the hook runs after
     each call of theirs."""
-    modes = {module: module.training for module in model.modules()}
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
-    before, handles = [], []
-    try:
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(setattr, module, "training", module.training)
         for layer, _ in layers:
             plain = layer._build(TORCH, ())
-            before.append({name: vars(layer)[name] for name in plain})
+            stack.callback(vars(layer).update, {name: vars(layer)[name] for name in plain})
             vars(layer).update(plain)
-            handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+            stack.callback(layer.register_forward_hook(hook, with_kwargs=True).remove)
         model.eval()
         with torch.random.fork_rng(devices=list(devices)), torch.no_grad(), uncompiled():
             yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        for (layer, _), attributes in zip(layers, before, strict=False):
-            vars(layer).update(attributes)
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def uncompiled() -> AbstractContextManager[object]:

@@ -20,6 +20,13 @@ NOT_COUNTED = frozenset(
     _cudnn_attention_forward _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet
     _linalg_solve_ex _linalg_svd _lstm_mps _mps_convolution_transpose _slow_conv2d_backward
     _sparse_mm_reduce_impl_backward _sparse_semi_structured_addmm _sparse_semi_structured_mm
+    _dyn_quant_matmul_4bit _foreach_mm _mixed_dtypes_linear _mps_convolution
+    _scaled_dot_product_attention_math_for_mps _sparse_semi_structured_linear
+    _triton_multi_head_attention _weight_int4pack_mm _weight_int4pack_mm_for_cpu
+    _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm linear_backward
+    miopen_convolution miopen_convolution_add_relu miopen_convolution_relu
+    miopen_depthwise_convolution miopen_rnn miopen_rnn_backward mkldnn_linear_backward
+    mkldnn_linear_backward_input mkldnn_linear_backward_weights
     _spsolve _triton_scaled_dot_attention cholesky cholesky_inverse cholesky_solve
     cudnn_convolution_transpose geqrf linalg_cholesky_ex linalg_eig linalg_eigvals
     linalg_householder_product linalg_inv_ex linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq
