@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.nn.policy_models import MODELS, Transformer, converted
 from tests.support.autograd import alike, compiled, gradients
 
@@ -92,7 +91,7 @@ EXACT = (
 OTHERS = (lp.Recipe(input="affine4", weight="tensor_e4m3", grad_output="affine5"), "mxfp8")
 
 
-@each(
+@pytest.mark.parametrize(
     "recipe, form",
     [(recipe, form) for recipe in EXACT for form in (FORMS | OTHER_ORDERS).values()]
     + [(recipe, form) for recipe in OTHERS for form in FORMS.values()],

@@ -6,7 +6,6 @@ import pytest
 from torch import nn
 
 import lpkernels as lp
-from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, inputs
 
 GRADIENTS = {"grad_input": "input", "grad_weight": "weight", "grad_output": "output"}
@@ -38,7 +37,7 @@ def known(name: str) -> dict[str, int]:
     return {tensor: rank for tensor, rank in found.items() if rank}
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_where_a_rank_is_known_the_recipe_is_refused(name: str) -> None:
     layer = converted(name, lp.Recipe())
     for tensor, rank in known(name).items():
@@ -52,7 +51,7 @@ def test_where_a_rank_is_known_the_recipe_is_refused(name: str) -> None:
     assert layer.recipe == lp.Recipe()
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_no_layer_refuses_what_a_call_takes(name: str) -> None:
     tensors = known(name) or {"input": 1}
     for axes in ({t: rank - 1 for t, rank in tensors.items()}, {t: -tensors[t] for t in tensors}):
@@ -60,7 +59,7 @@ def test_no_layer_refuses_what_a_call_takes(name: str) -> None:
         converted(name, recipe)(*inputs(name))
 
 
-@each("name", ["deepseek_v3", "mxfp4_sr", "mxfp8"])
+@pytest.mark.parametrize("name", ["deepseek_v3", "mxfp4_sr", "mxfp8"])
 def test_a_layer_without_products_refuses_blocks_along_a_sum(name: str) -> None:
     match = "has blocks along 'k', the summed dimension of a matrix product, but there is none"
     with pytest.raises(ValueError, match=match):

@@ -9,7 +9,6 @@ from torch import nn
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves
 
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@each("name", [name for name in LAYERS if name != "Embedding"])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "Embedding"])
 @pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC, NATIVE], ids="dsn")
 def test_batched_gradients_are_those_of_one_pass_after_another(
     name: str, recipe: lp.Recipe
@@ -44,7 +43,7 @@ def test_batched_gradients_are_those_of_one_pass_after_another(
             assert_bit_equal(gradients, torch.stack(one_by_one))
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_torchscript_is_refused(name: str) -> None:
     for recipe in (DETERMINISTIC, STOCHASTIC):
         layer = converted(name, recipe).eval()

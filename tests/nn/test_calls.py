@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import rows
 from tests.nn.layer_cases import same, twins
 from tests.nn.policy_models import Doubled, converted
 from tests.support.autograd import Computes
@@ -72,14 +71,16 @@ NAMES = ["", "first", "first.layer", "second", "second.layer", "head"]
 X = torch.randn(2, 4)
 
 
-@rows(
+@pytest.mark.parametrize(
     "arguments, emulated",
-    ({}, NAMES),
-    ({"functions": False}, ["first.layer", "second.layer", "head"]),
-    ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
-    ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
-    ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
-    ({"include": Net}, [""]),
+    [
+        ({}, NAMES),
+        ({"functions": False}, ["first.layer", "second.layer", "head"]),
+        ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
+        ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
+        ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
+        ({"include": Net}, [""]),
+    ],
 )
 def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
     net = Net()
@@ -196,22 +197,27 @@ def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
     return lp.convert(Computes(lambda m: does()), recipe)()
 
 
-@rows(
+@pytest.mark.parametrize(
     "call, emulated",
-    # Calls whose arguments have other names or another order there.
-    *((partial(of, *x, **more), partial(own, *x, **more)) for of, own, x, more in ALIKE),
-    (lambda: B.__rmatmul__(A), partial(lpf.matmul, A, B)),
-    (lambda: torch.matmul(A, other=B), partial(lpf.matmul, A, B)),
-    (lambda: torch.mm(A[0], B[0]), partial(lpf.matmul, A[0], B[0])),
-    (lambda: A[0].mm(mat2=B[0]), partial(lpf.matmul, A[0], B[0])),
-    (lambda: torch.einsum(BATCHED, [A, B]), partial(lpf.einsum, BATCHED, A, B)),
-    (lambda: torch.einsum(A[0], [0, 1], B[0], [1, 2]), partial(lpf.einsum, "ab,bc", A[0], B[0])),
-    (
-        lambda: F.multi_head_attention_forward(A, A, A, *HEADS, key_padding_mask=UNSEEN)[0],
-        lambda **recipe: lpf.multi_head_attention_forward(
-            A, A, A, *HEADS, key_padding_mask=UNSEEN, **recipe
-        )[0],
-    ),
+    [
+        # Calls whose arguments have other names or another order there.
+        *((partial(of, *x, **more), partial(own, *x, **more)) for of, own, x, more in ALIKE),
+        (lambda: B.__rmatmul__(A), partial(lpf.matmul, A, B)),
+        (lambda: torch.matmul(A, other=B), partial(lpf.matmul, A, B)),
+        (lambda: torch.mm(A[0], B[0]), partial(lpf.matmul, A[0], B[0])),
+        (lambda: A[0].mm(mat2=B[0]), partial(lpf.matmul, A[0], B[0])),
+        (lambda: torch.einsum(BATCHED, [A, B]), partial(lpf.einsum, BATCHED, A, B)),
+        (
+            lambda: torch.einsum(A[0], [0, 1], B[0], [1, 2]),
+            partial(lpf.einsum, "ab,bc", A[0], B[0]),
+        ),
+        (
+            lambda: F.multi_head_attention_forward(A, A, A, *HEADS, key_padding_mask=UNSEEN)[0],
+            lambda **recipe: lpf.multi_head_attention_forward(
+                A, A, A, *HEADS, key_padding_mask=UNSEEN, **recipe
+            )[0],
+        ),
+    ],
 )
 def test_calls_are_emulated(call: Callable[[], Any], emulated: Callable[..., Any]) -> None:
     torch.manual_seed(5)

@@ -15,7 +15,6 @@ from torch.nn.utils.parametrizations import weight_norm
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import each, rows
 from tests.nn.layer_cases import twins
 from tests.nn.policy_models import Doubled, Tagged, converted
 
@@ -72,13 +71,12 @@ def test_convert_keeps_shared_modules_and_parameters() -> None:
     assert model["c"].weight is model["a"].weight
 
 
-@rows(
-    "include, exclude, names",
+@pytest.mark.parametrize("include, exclude, names", [
     ("2.*", None, ["2.0"]), (["0", "4"], None, ["0", "4"]),
     (nn.Conv2d, None, ["0", "2.0"]), (None, nn.Conv2d, ["4"]), (None, ["0", nn.Linear], ["2.0"]),
     (lambda name, module: module.bias.numel() == 2, "0", ["2.0"]),
     ((nn.Conv2d, nn.Linear), "2*", ["0", "4"]),
-)  # fmt: skip
+])  # fmt: skip
 def test_convert_selects_layers(include: Any, exclude: Any, names: list[str]) -> None:
     assert list(converted(lp.convert(network(), FP8, include=include, exclude=exclude))) == names
 
@@ -143,8 +141,7 @@ def convolutions(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), *more)
 
 
-@rows(
-    "model, recipe, options, text",
+@pytest.mark.parametrize("model, recipe, options, text", [
     # Classes without arithmetic are named with counts; layers left out on purpose are not.
     (convolutions(), NVFP4, {}, f"{CONVS}; no product of this model is emulated"),
     (nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2)), lp.policy("te_delayed"), {},
@@ -155,7 +152,7 @@ def convolutions(*more: nn.Module) -> nn.Module:
     (nn.Sequential(nn.Embedding(4, 4), nn.LayerNorm(4)), FP8, {}, "no product of this model is"),
     (Experts(), NVFP4, {}, ""),
     (nn.Sequential(replaced(), *convolutions()), NVFP4, {}, f"{CONVS}; no .*; left 1 selected"),
-)  # fmt: skip
+])  # fmt: skip
 def test_convert_warns_once_of_what_nobody_left_out(
     model: Any, recipe: Any, options: Any, text: str
 ) -> None:
@@ -205,8 +202,7 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     assert_bit_equal(lp.revert(layer)(x), plain)
 
 
-@rows(
-    "call, error, match",
+@pytest.mark.parametrize("call, error, match", [
     (lambda m: lp.convert(IMAGES, FP8), TypeError, "convert: model must be a torch.nn.Module"),
     (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
     (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
@@ -219,7 +215,7 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
      "functions must be True or False, got 'no'"),
     (lambda m: lp.set_recipe(m, FP8), ValueError, "which lp.convert.model, recipe. makes"),
     (lambda m: lp.convert(m, FP8, exclude=m[0]), TypeError, "got Conv2d; give the module.s name"),
-)  # fmt: skip
+])  # fmt: skip
 def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(network())
@@ -244,7 +240,7 @@ def test_convert_keeps_parametrizations() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
-@each("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     torch.manual_seed(0)
     layer = norm(nn.Conv2d(2, 3, 2)).eval()

@@ -14,7 +14,6 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.functional.running import next_scales
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.nn.delayed import E4M3, E5M2, PLAIN, ROLES, SHORT, SUMS, quantized, recipe, trained
 from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, twins
 
@@ -37,7 +36,7 @@ def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
             yield case, arrays[f"{family}/amax"], {**found, "encode_used": arrays[key]}
 
 
-@each("case, largest, wanted", vectors())
+@pytest.mark.parametrize("case, largest, wanted", vectors())
 def test_transformer_engines_vectors(
     case: str, largest: np.ndarray, wanted: dict[str, np.ndarray]
 ) -> None:
@@ -75,7 +74,7 @@ def by_the_rule(
     return [0.0, *history[2:], history[0]][: len(history)] if history[1:] else [0.0], scale
 
 
-@rows("algorithm", "max", "most_recent")
+@pytest.mark.parametrize("algorithm", ["max", "most_recent"])
 def test_updates_follow_the_rule(algorithm: str) -> None:
     scaling = lp.DelayedScaling(5, algorithm)
     generator = torch.Generator().manual_seed(0)
@@ -95,7 +94,7 @@ def test_updates_follow_the_rule(algorithm: str) -> None:
         assert_bit_equal(scales, torch.tensor([s for _, s in wanted]))
 
 
-@rows("name", "Linear", "Conv2d", "ConvTranspose1d")
+@pytest.mark.parametrize("name", ["Linear", "Conv2d", "ConvTranspose1d"])
 def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> None:
     layer = trained(converted(name, PLAIN), *inputs(name))
     (x,) = inputs(name)
@@ -118,7 +117,9 @@ def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> No
     assert seen == [t.detach().abs().max() for t in (x, layer.weight, g)]
 
 
-@each("name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale")))
+@pytest.mark.parametrize(
+    "name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale"))
+)
 def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
     """In every kind of product, and for gradients that are rounded stochastically."""
     sums = {"fprop": acc, "dgrad": acc, "wgrad": acc, "grad_output": "tensor_e5m2_te:stochastic"}
@@ -152,7 +153,7 @@ def test_integer_codes_and_values_that_are_not_finite() -> None:
     assert layer(torch.zeros(0, 4)).shape == (0, 4)
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_buffers_come_and_go_with_the_recipe(name: str) -> None:
     if name not in SERVED:
         with pytest.raises(ValueError, match=rf"{name}: delayed:history=4:max is for linear"):
@@ -174,7 +175,7 @@ def test_buffers_come_and_go_with_the_recipe(name: str) -> None:
     assert list(layer.state_dict()) == keys and type(layer) is type(plain(name))
 
 
-@rows("dtype", torch.float16, torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
     layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
     (x,) = inputs("Linear")

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import rows
 from tests.nn.delayed import E4M3, PLAIN, SUMS, quantized, trained
 from tests.nn.layer_cases import converted, inputs, same
 from tests.support.autograd import compiled, fresh_compiler  # noqa: F401
@@ -74,7 +73,9 @@ class Checkpointed(nn.Module):
         return self.model[4](x)
 
 
-@rows("reentrant, early", (True, False), (False, False), (True, True), (False, True))
+@pytest.mark.parametrize(
+    "reentrant, early", [(True, False), (False, False), (True, True), (False, True)]
+)
 def test_checkpointing_equals_none(reentrant: bool, early: bool) -> None:
     """early: scales are updated before the backward pass, which computes forward again."""
     model = network()

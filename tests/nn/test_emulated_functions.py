@@ -12,7 +12,6 @@ from torch.nn import functional as F
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
-from tests.loops import rows
 from tests.nn.layer_cases import same
 from tests.support.autograd import Computes
 
@@ -174,13 +173,12 @@ def grouped(*ends: int) -> Tensor:
     return F.grouped_mm(ones(6, 4), ones(2, 4, 8), offs=torch.tensor(ends, dtype=torch.int32))
 
 
-@rows(
-    "call, message",
+@pytest.mark.parametrize("call, message", [
     (lambda: torch.mm(ones(2, 3, 4), ones(4, 5)), r"mm: expected operands of 2 and 2 dimensions"),
     (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmv: input has shape \(2, 2\)"),
     (lambda: grouped(4, 2), r"offs=\[4, 2\]"),
     (lambda: F.grouped_mm(ones(6, 4), ones(2, 4, 8)), "offs=None"),
-)  # fmt: skip
+])  # fmt: skip
 def test_wrong_operands_are_refused(call: Callable[[], Tensor], message: str) -> None:
     with pytest.raises((ValueError, IndexError), match=message):
         inside(call, DETERMINISTIC)
@@ -189,17 +187,19 @@ def test_wrong_operands_are_refused(call: Callable[[], Tensor], message: str) ->
 VECTOR, MATRIX = torch.randn(4), torch.randn(4, 4)
 
 
-@rows(
+@pytest.mark.parametrize(
     "call",
-    lambda: torch.dot(VECTOR.cfloat(), VECTOR.cfloat()),
-    lambda: torch.linalg.multi_dot([MATRIX] * 3),
-    lambda: torch.linalg.matmul(MATRIX, MATRIX, out=torch.zeros(4, 4)),
-    lambda: torch.inner(torch.tensor(2.0), VECTOR),
-    lambda: torch.outer(VECTOR, VECTOR),
-    lambda: MATRIX.clone().addmm_(MATRIX, MATRIX),
-    lambda: MATRIX.long() @ MATRIX.long(),
-    lambda: torch.mm(MATRIX.to_sparse(), MATRIX),
-    lambda: torch.einsum("ij,jk,kl->il", MATRIX, MATRIX, MATRIX),
+    [
+        lambda: torch.dot(VECTOR.cfloat(), VECTOR.cfloat()),
+        lambda: torch.linalg.multi_dot([MATRIX] * 3),
+        lambda: torch.linalg.matmul(MATRIX, MATRIX, out=torch.zeros(4, 4)),
+        lambda: torch.inner(torch.tensor(2.0), VECTOR),
+        lambda: torch.outer(VECTOR, VECTOR),
+        lambda: MATRIX.clone().addmm_(MATRIX, MATRIX),
+        lambda: MATRIX.long() @ MATRIX.long(),
+        lambda: torch.mm(MATRIX.to_sparse(), MATRIX),
+        lambda: torch.einsum("ij,jk,kl->il", MATRIX, MATRIX, MATRIX),
+    ],
 )
 def test_calls_without_a_meaning_under_a_recipe_stay_torchs(call: Callable[[], Tensor]) -> None:
     assert torch.equal(inside(call, DETERMINISTIC), call())

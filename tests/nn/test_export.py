@@ -7,7 +7,6 @@ from torch import nn
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
 from tests.nn.layer_cases import LAYERS, SLOW_TO_COMPILE, converted, first, inputs
 
 # Strict export names what a layer changes; torch.nn's recurrent layers assign tensors.
@@ -19,12 +18,12 @@ def operators(program: torch.export.ExportedProgram) -> list[str]:
     return [each.split(".")[1] for each in targets if each.startswith("lpkernels.")]
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_exported_layer_has_its_bits(name: str) -> None:
     exported_has_its_bits(name, strict=False)
 
 
-@each("name", [name for name in LAYERS if name not in SLOW_TO_COMPILE])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name not in SLOW_TO_COMPILE])
 def test_strictly_exported_layer_has_its_bits(name: str) -> None:
     exported_has_its_bits(name, strict=True)
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.nn.layer_cases import twins
 from tests.support.autograd import Operators, compiled
 
@@ -50,11 +49,10 @@ def of_both_modes(model: nn.Module, *inputs: Tensor, **options: Any) -> list[Ten
         return [mode(*inputs, **options)[~PADDING] for mode in (model.train(), model.eval())]
 
 
-@each(
-    "child, put",
-    ["linear1", "linear2", "norm1", "norm2", "self_attn", "activation"],
-    [convert_in_place, assign_converted],
+@pytest.mark.parametrize(
+    "child", ["linear1", "linear2", "norm1", "norm2", "self_attn", "activation"]
 )
+@pytest.mark.parametrize("put", [convert_in_place, assign_converted])
 @pytest.mark.parametrize("options", [{}, {"src_key_padding_mask": PADDING}], ids=["", "padded"])
 def test_a_transformer_computes_in_evaluation_what_it_computes_in_training(
     child: str, put: Callable[[nn.Module, str], None], options: dict[str, Tensor]

@@ -12,14 +12,15 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
-every_layer = each("name", LAYERS)
-with_parameters = each("name", [n for n in LAYERS if n not in ("Softmax", "GELU")])
+every_layer = pytest.mark.parametrize("name", LAYERS)
+with_parameters = pytest.mark.parametrize(
+    "name", [n for n in LAYERS if n not in ("Softmax", "GELU")]
+)
 # oneDNN has no LSTM with projections, and vmap calls an operator once for each sample.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:LSTM with projections", "ignore:There is a performance drop"
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @every_layer
-@each("dtype, recipe", [torch.bfloat16, torch.float16], [DETERMINISTIC, NATIVE])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, NATIVE])
 def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Recipe) -> None:
     layer = converted(name, recipe)
     narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
@@ -46,7 +48,7 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
 
 
 @every_layer
-@each("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_defaults_that_depend_on_the_dtype_are_torchs(name: str, dtype: torch.dtype) -> None:
     # Small inputs show an epsilon. torch before 2.7 takes that of the 16-bit dtype.
     wide = name == "RMSNorm" and torch.__version__ < (2, 7)
@@ -60,7 +62,8 @@ def test_defaults_that_depend_on_the_dtype_are_torchs(name: str, dtype: torch.dt
 
 
 @every_layer
-@each("reentrant, packs", [False, True], [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("packs", [False, True])
 def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> None:
     if reentrant and name == "Embedding":
         pytest.skip("no input requires a gradient")

@@ -17,7 +17,6 @@ from torch.testing._internal.common_modules import FunctionInput, ModuleInput, m
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
 from tests.nn.layer_cases import same, twins
 from tests.support.autograd import Operators
 
@@ -185,12 +184,12 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [t for each in value for t in tensors(each)] if isinstance(value, Iterable) else []
 
 
-@each("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_layer_by_the_fp32_recipe_is_torchs(case: Case) -> None:
     same(run(made(case, lp.nn), case), run(made(case, nn), case))
 
 
-@each("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
     with Operators() as operators:
         got = run(made(case, lp.nn, recipe=SUMS), case)
@@ -214,7 +213,7 @@ def products(case: Case) -> set[str]:
     return kinds | of_bias if biased else kinds
 
 
-@each("case, recipe", zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC])))
+@pytest.mark.parametrize("case, recipe", zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC])))
 def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe) -> None:
     got = run(made(case, lp.nn, recipe=recipe), case)
     with pytest.MonkeyPatch.context() as patch:
@@ -222,7 +221,7 @@ def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe)
         same(got, run(made(case, lp.nn, recipe=recipe), case))
 
 
-@each("case", SOME)
+@pytest.mark.parametrize("case", SOME)
 def test_converted_and_copied_layers_are_the_one_built(case: Case) -> None:
     converted = lp.convert(made(case, nn), {getattr(nn, case.name): STOCHASTIC})
     built = made(case, lp.nn, recipe=STOCHASTIC)
@@ -250,7 +249,7 @@ ATTRIBUTES = {
 }
 
 
-@each("case", SOME)
+@pytest.mark.parametrize("case", SOME)
 def test_layer_looks_like_torchs(case: Case) -> None:
     layer, plain = made(case, lp.nn, recipe="fp8_wang2018"), made(case, nn)
     assert isinstance(layer, getattr(nn, case.name))
@@ -277,7 +276,7 @@ def container_cases() -> Iterator[Case]:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@each("case", container_cases())
+@pytest.mark.parametrize("case", container_cases())
 def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
     layer, plain = made(case, nn), made(case, nn)
     lp.convert(layer, SUMS)
@@ -310,7 +309,7 @@ def stub_arguments() -> dict[str, list[str]]:
     return arguments
 
 
-@each("name", CLASSES)
+@pytest.mark.parametrize("name", CLASSES)
 def test_class_has_torchs_signature_and_recipe(name: str) -> None:
     own, torchs = getattr(lp.nn, name), getattr(nn, name)
     want = inspect.signature(torchs)

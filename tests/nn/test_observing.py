@@ -12,7 +12,6 @@ import lpkernels as lp
 from lpkernels.nn.observing import PRODUCTS, Call, observe
 from lpkernels.nn.observing.parts import multi_head_attention
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
 from tests.support.autograd import Computes
 
@@ -30,13 +29,15 @@ def test_a_cnn_calls_its_products_in_order():
     assert [run.name for run in outer] == ["0", ""]
 
 
-@each("convert", [False, True])
-@rows(
+@pytest.mark.parametrize("convert", [False, True])
+@pytest.mark.parametrize(
     "model, inputs",
-    (cnn(), (IMAGES,)),
-    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
-    (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
-    (of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
+    [
+        (cnn(), (IMAGES,)),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
+        (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
+        (of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
+    ],
 )
 def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert: bool):
     if convert:
@@ -53,7 +54,7 @@ def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert:
         assert_bit_equal(p.grad, gradient)
 
 
-@each("function, name, operands", [
+@pytest.mark.parametrize("function, name, operands", [
         (lambda x, w: x @ w, "matmul", ["input", "other"]),
         (lambda x, w: w.__rmatmul__(x), "matmul", ["other", "input"]),
         (lambda x, w: torch.einsum("ij,jk", x, w), "einsum", ["1", "2"]),
@@ -129,7 +130,7 @@ def test_attention_and_recurrent_layers_in_parts():
 SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.compile(nn.ReLU()))
 
 
-@each("model, inputs, options, error, message", [
+@pytest.mark.parametrize("model, inputs, options, error, message", [
         (SCRIPTED, (X,), {}, NotImplementedError, "^module.*TorchScript"),
         (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
         (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
@@ -181,7 +182,7 @@ def parts_of(layer: nn.MultiheadAttention, x: Tensor, **options: Any) -> tuple[A
     return found, layer(x, x, x, **options)
 
 
-@each("average", [False, True])
+@pytest.mark.parametrize("average", [False, True])
 def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
     more = {"add_bias_kv": average, "add_zero_attn": average}
     layer, x = nn.MultiheadAttention(8, 2, dropout=0.5, **more), torch.randn(3, 2, 8)

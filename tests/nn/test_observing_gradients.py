@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.nn.observing import Call, Visitor, observe
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
 from tests.support.autograd import Computes
 
@@ -72,7 +71,7 @@ def test_an_operand_changed_in_place_is_told_as_it_entered():
     assert_bit_equal(seen.gradients[0]["0"], x.grad)
 
 
-@each("recipe", [None, "e4m3"])
+@pytest.mark.parametrize("recipe", [None, "e4m3"])
 def test_what_checkpointing_recomputes_is_told_once(recipe):
     part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     net = Computes(lambda m, x: checkpoint(m.part, x, use_reentrant=False), part=part)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from tests.loops import each, rows
 from tests.nn.policy_models import (
     CALLERS,
     MODELS,
@@ -65,7 +64,8 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
     return wanted
 
 
-@each("kind, name", MODELS, lp.policies())
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("name", lp.policies())
 def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> None:
     make, x = MODELS[kind]
     model = make()
@@ -127,13 +127,15 @@ REFUSED = [
 test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 
-@rows(
+@pytest.mark.parametrize(
     "include, exclude, names",
-    (FIRST, None, ["stem"]),
-    ([LAST, FIRST], None, ["stem", "fc"]),
-    (LAST, "stem", ["fc"]),
-    ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
-    (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
+    [
+        (FIRST, None, ["stem"]),
+        ([LAST, FIRST], None, ["stem", "fc"]),
+        (LAST, "stem", ["fc"]),
+        ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
+        (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
+    ],
 )
 def test_positions_select_layers(include: Any, exclude: Any, names: list[str]) -> None:
     model = lp.convert(ResNet(), "fp16_mixed", include=include, exclude=exclude)
@@ -173,7 +175,7 @@ ENDS = {
 }
 
 
-@each("make, names", ENDS.values())
+@pytest.mark.parametrize("make, names", ENDS.values())
 def test_ends_are_the_first_and_last_layers_that_multiply(make: Any, names: list[str]) -> None:
     bf16 = lp.recipe("bf16_mixed")
     rules = {FIRST: bf16, LAST: bf16, "*": "fp8_wang2018"}
@@ -216,7 +218,7 @@ LAYERS = [
 ]  # fmt: skip
 
 
-@each("make", LAYERS)
+@pytest.mark.parametrize("make", LAYERS)
 def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any) -> None:
     for name in ("fp16_mixed", "hopper_fp8"):
         model = lp.convert(make(), name)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from lpkernels import schemas
-from tests.loops import rows
 from tests.nn.policy_models import converted
 
 FP8 = "fp8_wang2018"
@@ -89,11 +88,13 @@ class Own(nn.Linear):
     pass
 
 
-@rows(
+@pytest.mark.parametrize(
     "key, match",
-    (lambda name, module: True, r"a key is the function '<lambda>'.*write a glob"),
-    (Own, r"a key is the class 'Own', which is not torch\.nn's.*write a glob"),
-    (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
+    [
+        (lambda name, module: True, r"a key is the function '<lambda>'.*write a glob"),
+        (Own, r"a key is the class 'Own', which is not torch\.nn's.*write a glob"),
+        (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
+    ],
 )
 def test_what_is_code_is_not_written(path: Path, key: Any, match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
@@ -106,25 +107,30 @@ def test_a_model_that_is_not_converted_has_no_policy(path: Path) -> None:
         lp.save_policy(made(), path)
 
 
-@rows(
+@pytest.mark.parametrize(
     "content, match",
-    ("{", r"policy\.json: expected a policy that lp\.save_policy wrote, in JSON: "),
-    ("[]", r"expected a policy that lp\.save_policy wrote, got list"),
-    (text([], kind="run"), r"expected a policy that lp\.save_policy wrote, got a file of kind"),
-    (text([], schema=7), r"expected schema 2, got 7, which another version of lpkernels"),
-    (text(None), r"expected a list of rules, got None"),
-    (text([{**rule(name="*"), "call": "os:getcwd"}]), r"rule 1: expected layers and recipe"),
-    (text([rule(function="os:getcwd")]), r"rule 1: expected a layer like"),
-    *(
-        (text([rule(**{"class": name})]), rf"rule 1: expected a class of torch\.nn, got '{name}'")
-        for name in ("os:getcwd", "functional", "Parameter")
-    ),
-    (
-        text([rule(position="MIDDLE")]),
-        r"rule 1: expected FIRST or LAST or GATES or FUNCTIONS, got 'MIDDLE'",
-    ),
-    (text([rule(name="*"), rule(name="*")]), r"rule 2: '\*' stands in a rule before"),
-    (text([{**rule(name="*"), "recipe": {"fprop": "os:getcwd"}}]), r"rule 1: Recipe: fprop"),
+    [
+        ("{", r"policy\.json: expected a policy that lp\.save_policy wrote, in JSON: "),
+        ("[]", r"expected a policy that lp\.save_policy wrote, got list"),
+        (text([], kind="run"), r"expected a policy that lp\.save_policy wrote, got a file of kind"),
+        (text([], schema=7), r"expected schema 2, got 7, which another version of lpkernels"),
+        (text(None), r"expected a list of rules, got None"),
+        (text([{**rule(name="*"), "call": "os:getcwd"}]), r"rule 1: expected layers and recipe"),
+        (text([rule(function="os:getcwd")]), r"rule 1: expected a layer like"),
+        *(
+            (
+                text([rule(**{"class": name})]),
+                rf"rule 1: expected a class of torch\.nn, got '{name}'",
+            )
+            for name in ("os:getcwd", "functional", "Parameter")
+        ),
+        (
+            text([rule(position="MIDDLE")]),
+            r"rule 1: expected FIRST or LAST or GATES or FUNCTIONS, got 'MIDDLE'",
+        ),
+        (text([rule(name="*"), rule(name="*")]), r"rule 2: '\*' stands in a rule before"),
+        (text([{**rule(name="*"), "recipe": {"fprop": "os:getcwd"}}]), r"rule 1: Recipe: fprop"),
+    ],
 )
 def test_what_is_no_policy_is_one_sentence(path: Path, content: str, match: str) -> None:
     path.write_text(content)

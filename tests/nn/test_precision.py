@@ -10,7 +10,6 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.arithmetic import Precision
 from tests.compare import assert_bit_equal
-from tests.loops import each
 from tests.nn.layer_cases import LAYERS, changed, converted, inputs, same, step, twins
 from tests.support.autograd import Computes
 from tests.support.refusals import refused
@@ -39,7 +38,7 @@ def recipes(model: nn.Module) -> list[Any]:
     return [module.recipe for module in model.modules() if hasattr(module, "recipe")]
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_layer_computes_in_the_precision_set(name: str) -> None:
     layer = converted(name, AFFINE)
     grad = {"grad_output": "affine6:stochastic", "grad_input": "affine6"}
@@ -92,7 +91,7 @@ def test_model_whose_forward_multiplies_takes_it_too() -> None:
     assert_bit_equal(model(x), rounded @ rounded.mT)
 
 
-@each("acc", ["e6m9", {"fprop": "e6m9", "wgrad": lp.Accumulator("e5m7")}])
+@pytest.mark.parametrize("acc", ["e6m9", {"fprop": "e6m9", "wgrad": lp.Accumulator("e5m7")}])
 def test_accumulators_are_set(acc: Any) -> None:
     layer = converted("Conv2d", changed(AFFINE, fprop=lp.NATIVE))
     sums = acc if isinstance(acc, dict) else dict.fromkeys(("fprop", "dgrad", "wgrad"), acc)

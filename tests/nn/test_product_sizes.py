@@ -10,7 +10,6 @@ from torch.utils.flop_counter import flop_registry
 
 import lpkernels as lp
 from lpkernels.nn._product_sizes import _LOOKS_LIKE, NO_PRODUCT, SIZES, sizes_of
-from tests.loops import each, rows
 from tests.support.autograd import Computes
 
 # Operators of torch that multiply matrices, and whose multiply-adds nobody has written down.
@@ -74,8 +73,7 @@ BACK = [True, True, True]
 ROWS = meta(5, 6, 8), meta(6, 6, 8), meta(6, 6, 8)
 
 
-@rows(
-    "name, arguments, result",
+@pytest.mark.parametrize("name, arguments, result", [
     ("mm", (meta(3, 4), meta(4, 5)), meta(3, 5)),
     ("addmm", (meta(5), meta(3, 4), meta(4, 5)), meta(3, 5)),
     ("bmm", (meta(2, 3, 4), meta(2, 4, 5)), meta(2, 3, 5)),
@@ -97,7 +95,7 @@ ROWS = meta(5, 6, 8), meta(6, 6, 8), meta(6, 6, 8)
     ("_efficient_attention_backward", (G, Q, K, V, None, G, None, None, 6, 6), (Q, K, V)),
     ("_flash_attention_forward", (*ROWS, *ENDS, 3, 5), (ROWS[0],)),
     ("_flash_attention_backward", (ROWS[0], *ROWS, G, G, *ENDS, 3, 5), ROWS),
-)  # fmt: skip
+])  # fmt: skip
 def test_multiply_adds_are_half_of_torchs_operations(name: str, arguments: Any, result: Any):
     sizes = sizes_of(f"aten::{name}", arguments, result)
     formula = flop_registry[getattr(torch.ops.aten, name)]
@@ -119,8 +117,7 @@ def grouped(*shapes: tuple[int, ...], offsets: Tensor | None = GROUPS) -> Tensor
 
 
 @pytest.mark.filterwarnings("ignore:.*chain_matmul", "ignore:Sparse CSR")
-@rows(
-    "compute, macs",
+@pytest.mark.parametrize("compute, macs", [
     # What calls reach torch below Python, whatever they are called above.
     (lambda: torch.addmm(torch.ones(5), A, B), 60), (lambda: torch.ones(3, 5).addmm_(A, B), 60),
     (lambda: torch.ones(2, 3, 5).baddbmm_(A.expand(2, 3, 4), B.expand(2, 4, 5)), 120),
@@ -137,13 +134,13 @@ def grouped(*shapes: tuple[int, ...], offsets: Tensor | None = GROUPS) -> Tensor
     (lambda: torch.nn.functional.embedding_bag(INDICES, B, OFFSETS), 20),
     (lambda: torch._int_mm(*[torch.ones(32, 32, dtype=torch.int8)] * 2), 32**3),
     (lambda: torch.bilinear(A, B.mT[:3], torch.ones(2, 4, 4), None), 3 * (32 + 8)),
-)  # fmt: skip
+])  # fmt: skip
 def test_multiply_adds_of_calls(compute: Callable[[], Any], macs: int) -> None:
     summary = lp.nn.summary(Computes(lambda m, x: compute()), A)
     assert summary.macs == macs and not summary.not_counted and not summary.emulated_macs
 
 
-@each("name, compute", [
+@pytest.mark.parametrize("name, compute", [
     ("aten::_linalg_svd", lambda: torch.linalg.svd(SQUARE)),
     ("aten::_linalg_solve_ex", lambda: torch.linalg.solve(SQUARE, B)),
     ("matmul", lambda: torch.sparse.mm(SPARSE.to_sparse(), B.to_sparse())),

@@ -11,7 +11,6 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step, twins
 from tests.nn.policy_models import Sealed
 
@@ -41,7 +40,7 @@ def trained(recipe: lp.Recipe, count: int = 3) -> Any:
     return layer
 
 
-@each("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
 def test_only_layers_of_one_input_have_buffers(name: str) -> None:
     layer = converted(name, lp.recipe("cpt_fu2021"))
     keys = list(plain(name).state_dict())
@@ -54,7 +53,7 @@ def test_only_layers_of_one_input_have_buffers(name: str) -> None:
     assert list(layer.state_dict()) == keys
 
 
-@each("name", sorted(ONE_INPUT))
+@pytest.mark.parametrize("name", sorted(ONE_INPUT))
 def test_training_rounds_in_the_range_of_the_batch(name: str) -> None:
     recipe = lp.recipe("cpt_fu2021")
     layer, want = converted(name, recipe), converted(name, replace(recipe, input_range=None))
@@ -62,7 +61,7 @@ def test_training_rounds_in_the_range_of_the_batch(name: str) -> None:
     same(step(layer, layer, *args), step(want, want, *args))
 
 
-@each("debiased", [False, True])
+@pytest.mark.parametrize("debiased", [False, True])
 def test_evaluation_rounds_in_the_average_of_ranges(debiased: bool) -> None:
     layer = trained(DEBIASED if debiased else HALF)
     low = high = weight = 0.0
@@ -83,7 +82,7 @@ def test_evaluation_rounds_in_the_average_of_ranges(debiased: bool) -> None:
         assert_bit_equal(value, state[key])
 
 
-@each("recipe", [HALF, DEBIASED])
+@pytest.mark.parametrize("recipe", [HALF, DEBIASED])
 def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Recipe) -> None:
     x = batch(-1.0, 3.0)
     want = converted("Linear", PLAIN)(x)
@@ -95,13 +94,15 @@ def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Reci
     assert_bit_equal(layer(x), want)
 
 
-@rows(
+@pytest.mark.parametrize(
     "x, ends",
-    (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
-    (torch.full((1, 5), float("inf")), None),
-    (torch.full((2, 5), float("nan")), None),
-    (torch.zeros(0, 5), None),
-    (torch.full((2, 5), -2.0), (-2.0, -2.0)),
+    [
+        (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
+        (torch.full((1, 5), float("inf")), None),
+        (torch.full((2, 5), float("nan")), None),
+        (torch.zeros(0, 5), None),
+        (torch.full((2, 5), -2.0), (-2.0, -2.0)),
+    ],
 )
 def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | None) -> None:
     layer = converted("Linear", replace(HALF, input_range=lp.RunningRange(0.0)))
@@ -155,7 +156,7 @@ def test_a_conversion_that_fails_leaves_no_buffers_and_lazy_layers_start_with_th
     assert type(layer) is lp.nn.Linear and layer.input_range.tolist() == [-0.5, 0.5]
 
 
-@each("recipe", ["cpt_fu2021", "te_delayed"])
+@pytest.mark.parametrize("recipe", ["cpt_fu2021", "te_delayed"])
 def test_a_recipe_that_is_given_in_inference_mode_trains(recipe: str) -> None:
     layer = nn.Linear(4, 3)
     with torch.inference_mode():
@@ -163,7 +164,7 @@ def test_a_recipe_that_is_given_in_inference_mode_trains(recipe: str) -> None:
     layer(torch.ones(2, 4)).sum().backward()
 
 
-@each("training", [True, False])
+@pytest.mark.parametrize("training", [True, False])
 def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
     layer = converted("Linear", lp.Recipe(input="affine2", input_range="running:0.5"))
     layer(torch.rand(6, 5))
@@ -176,7 +177,9 @@ def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
     assert_bit_equal(x.grad, error @ layer.weight)
 
 
-@each("name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])
+@pytest.mark.parametrize(
+    "name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
+)
 def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
     model = nn.Sequential(plain(name), nn.Linear(1, 1))
     layer = lp.convert(model, lp.policy("cpt_fu2021"))[0]

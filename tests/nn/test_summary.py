@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 from tests.support.autograd import Computes, OwnBackward
 
 SUMS = lp.Recipe(fprop="e5m7")
@@ -80,14 +79,13 @@ def test_lengths_are_those_of_a_plan() -> None:
     assert got == planned
 
 
-@rows(
-    "recipe, arguments, emulated",
+@pytest.mark.parametrize("recipe, arguments, emulated", [
     (SUMS, {}, ["conv", "up", "head", "", ""]),
     (NATIVE, {}, ["conv", "up", "head", "", ""]), ("fp32", {}, []),
     (SUMS, {"functions": False}, ["conv", "up", "head"]),
     (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]), (SUMS, {"include": Net}, ["", ""]),
     (lp.recipe("nvfp4"), {"exclude": ["conv", "up"]}, ["head", "", ""]),
-)  # fmt: skip
+])  # fmt: skip
 def test_share_is_that_of_the_emulated_products(recipe: Any, arguments: Any, emulated: list[str]):
     found = lp.nn.summary(lp.convert(Net(), recipe, **arguments), X)
     assert [row.name for row in found.rows if row.emulated] == emulated
@@ -178,14 +176,13 @@ def test_the_backward_pass_counts_by_the_module_whose_graph_it_is() -> None:
 SCALED = lp.Quantizer("block32_k_fp8_e4m3")
 
 
-@rows(
-    "recipe, emulated",
+@pytest.mark.parametrize("recipe, emulated", [
     ("fp32", ""), (SUMS, "fprop"), (lp.Recipe(dgrad="e5m7"), "dgrad"),
     (lp.Recipe(input="e4m3"), "fprop wgrad"), (lp.Recipe(weight="e4m3"), "fprop dgrad"),
     (lp.Recipe(grad_output="e4m3"), "dgrad wgrad"), (lp.Recipe(output="e4m3"), "fprop"),
     (lp.Recipe(grad_weight="e4m3"), "wgrad"), ("mxfp8", "fprop dgrad wgrad"),
     (lp.Recipe(wgrad_input=SCALED), "wgrad"),
-)  # fmt: skip
+])  # fmt: skip
 def test_a_product_is_emulated_where_it_differs_from_torchs(recipe: Any, emulated: str) -> None:
     """And the result of a product that is not is torch's to the bit."""
     layer, x = nn.Linear(64, 32), torch.randn(32, 64, requires_grad=True)
@@ -204,7 +201,7 @@ def test_a_product_is_emulated_where_it_differs_from_torchs(recipe: Any, emulate
         assert_bit_equal(got[gemm], want[gemm])
 
 
-@each("layer, shape", [
+@pytest.mark.parametrize("layer, shape", [
     (nn.Conv2d(2, 3, 3, stride=2), (4, 2, 5, 5)), (nn.ConvTranspose1d(2, 3, 3), (4, 2, 5)),
     (nn.Bilinear(4, 4, 3), (5, 4)), (nn.GRU(4, 3, 2), (5, 2, 4)), (nn.LSTMCell(4, 3), (5, 4)),
     (nn.LSTM(4, 3, proj_size=2, bidirectional=True), (5, 2, 4)),

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lpkernels.nn.observing import Call, Visitor
 from lpkernels.nn.observing.observer import trace
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
 
 X = torch.randn(3, 4)
 
@@ -62,7 +61,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found | gradients
 
 
-@each("loss, error", [None, torch.sum], [None, ValueError])
+@pytest.mark.parametrize("loss", [None, torch.sum])
+@pytest.mark.parametrize("error", [None, ValueError])
 def test_everything_is_put_back(loss: Any, error: Any):
     model = Untidy(error)
     model.layer(X).sum().backward()
@@ -90,10 +90,12 @@ def test_forward_alone_records_nothing_and_gives_lazy_layers_their_sizes():
     assert model[0].weight.shape == (3, 4) and type(model[0]) is nn.Linear
 
 
-@rows(
+@pytest.mark.parametrize(
     "loss, message",
-    (lambda y: y, r"^the loss must be a scalar tensor, got shape \(3, 2\)"),
-    (lambda y: y.sum() * math.inf, "^the loss is -?inf; use inputs on which it is finite"),
+    [
+        (lambda y: y, r"^the loss must be a scalar tensor, got shape \(3, 2\)"),
+        (lambda y: y.sum() * math.inf, "^the loss is -?inf; use inputs on which it is finite"),
+    ],
 )
 def test_a_loss_without_gradients_is_refused(loss, message):
     with pytest.raises(ValueError, match=message):

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each, rows
 from tests.nn.layer_cases import same
 from tests.support.autograd import Computes
 
@@ -124,7 +123,8 @@ RESULTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor]]] = {
 }
 
 
-@each("name, recipe", RESULTS, [DETERMINISTIC, STOCHASTIC])
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_products_in_backward_are_emulated(name: str, recipe: lp.Recipe) -> None:
     function, read = RESULTS[name]
     net = lp.convert(weighted(function, same=nn.Identity()), recipe)
@@ -136,12 +136,14 @@ def test_products_in_backward_are_emulated(name: str, recipe: lp.Recipe) -> None
     same(got, products(recipe))
 
 
-@rows(
+@pytest.mark.parametrize(
     "arguments, want",
-    ({}, products(DETERMINISTIC)),
-    ({"functions": False}, TORCHS),
-    ({"exclude": "net"}, TORCHS),
-    ({"include": "net"}, products(DETERMINISTIC)),
+    [
+        ({}, products(DETERMINISTIC)),
+        ({"functions": False}, TORCHS),
+        ({"exclude": "net"}, TORCHS),
+        ({"include": "net"}, products(DETERMINISTIC)),
+    ],
 )
 def test_a_function_has_the_recipe_of_the_module_that_calls_it(
     arguments: Any, want: list[Tensor]
@@ -184,7 +186,8 @@ def test_an_error_in_backward_leaves_no_mode_behind() -> None:
     assert torch._C._len_torch_function_stack() == 0
 
 
-@each("recipe, reentrant", [DETERMINISTIC, STOCHASTIC], [True, False])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
+@pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpointed_module_has_the_same_gradients(recipe: Any, reentrant: bool) -> None:
     def checkpointed(module: Any, x: Tensor) -> Tensor:
         return checkpoint(module.net, x, use_reentrant=reentrant)

@@ -9,7 +9,6 @@ from torch import nn
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import rows
 from tests.nn.policy_models import Doubled, Sealed
 
 FP8 = lp.recipe("fp8_wang2018")
@@ -66,8 +65,7 @@ def included(pattern: Any, match: str, **options: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-@rows(
-    "make, recipe, options, match",
+@pytest.mark.parametrize("make, recipe, options, match", [
     # A module that no layer stands for.
     *included(nn.LocalResponseNorm, r"'1' \(LocalResponseNorm\)"),
     *included("1", "'1'"), *included("0", "'0'"), *included("0.1", "'0.1'"),
@@ -81,7 +79,7 @@ def included(pattern: Any, match: str, **options: Any) -> list[tuple[Any, ...]]:
     # A key that a wider one before it leaves nothing.
     (network, {"*": FP8, "2": BF16}, {}, r"the key '2' .*'\*'"),
     (network, {nn.Linear: FP8, "?": BF16}, {}, "narrower key first"),
-)  # fmt: skip
+])  # fmt: skip
 def test_a_pattern_without_a_layer_is_refused(
     make: Callable[[], nn.Module], recipe: Any, options: Any, match: str
 ) -> None:
@@ -92,10 +90,12 @@ def test_a_pattern_without_a_layer_is_refused(
         refused(model, f"set_recipe: .*{match}", lambda: lp.set_recipe(model, recipe))
 
 
-@rows(
+@pytest.mark.parametrize(
     "recipe, match",
-    (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
-    ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
+    [
+        (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
+        ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
+    ],
 )
 def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(recipe: Any, match: str):
     model = Named()
@@ -130,13 +130,15 @@ def exported(model: nn.Module) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")
-@rows(
+@pytest.mark.parametrize(
     "freeze, match",
-    (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.* leave out '1'"),
-    (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
-    (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
-    (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
-    (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mul"),
+    [
+        (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.* leave out '1'"),
+        (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
+        (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
+        (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
+        (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mul"),
+    ],
 )
 def test_convert_refuses_a_graph_that_holds_products(freeze: Any, match: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), freeze(Scores()))
@@ -188,10 +190,12 @@ def test_a_pattern_that_raises_leaves_the_model_as_it_is() -> None:
     refused(model, "none", lambda: lp.convert(model, FP8, exclude=pattern), AttributeError)
 
 
-@rows(
+@pytest.mark.parametrize(
     "move, error, match",
-    (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
-    (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
+    [
+        (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
+        (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
+    ],
 )
 def test_a_model_moved_after_conversion_says_what_is_wrong(move, error, match):
     model = move(lp.convert(nn.Sequential(Scores()), FP8))
