@@ -18,23 +18,17 @@ def operators(program: torch.export.ExportedProgram) -> list[str]:
     return [each.split(".")[1] for each in targets if each.startswith("lpkernels.")]
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_exported_layer_has_its_bits(name: str) -> None:
-    exported_has_its_bits(name, strict=False)
+# Strict export traces a layer as torch.compile does.
+LAYERS_AND_STRICTNESS = [
+    pytest.param(name, strict, id=f"{name}-{strict=}", marks=[pytest.mark.slow] * slow)
+    for name in LAYERS
+    for strict in (False, True)
+    for slow in [strict and name in SLOW_TO_COMPILE]
+]
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name not in SLOW_TO_COMPILE])
-def test_strictly_exported_layer_has_its_bits(name: str) -> None:
-    exported_has_its_bits(name, strict=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW_TO_COMPILE)
-def test_other_strictly_exported_layers_have_their_bits(name: str) -> None:
-    exported_has_its_bits(name, strict=True)
-
-
-def exported_has_its_bits(name: str, strict: bool) -> None:
+@pytest.mark.parametrize("name, strict", LAYERS_AND_STRICTNESS)
+def test_exported_layer_has_its_bits(name: str, strict: bool) -> None:
     args = inputs(name)
     # A batch norm that trains computes its sums, and changes its running statistics.
     layer = converted(name, DETERMINISTIC).train(not strict)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import get_overridable_functions
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.nn._product_sizes import SIZES
 from lpkernels.nn.torch_functions import emulation_of
+from tests.support.autograd import Operators
 
 PAGE = Path(__file__).parents[2] / "docs/layers.md"
 NAMESPACES = {"torch": torch, "linalg": torch.linalg, "functional": F, "Tensor": Tensor}
@@ -54,18 +54,6 @@ OWN: dict[str, tuple[Any, ...]] = {
 SLOW = {"lobpcg", "svd_lowrank", "pca_lowrank"}
 
 
-class Operators(TorchDispatchMode):
-    """Notes the names of operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(func._schema.name)
-        return func(*args, **(kwargs or {}))
-
-
 def copied(value: Any) -> Any:
     """A copy, which the function may change."""
     if isinstance(value, list | tuple):
@@ -81,7 +69,7 @@ def multiplies(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -
                 function(*copied(values))
             except Exception:
                 continue
-        if operators.names & OPERATORS:
+        if OPERATORS.intersection(operators.names):
             return True
     return False
 
