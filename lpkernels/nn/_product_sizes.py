@@ -63,10 +63,6 @@ def _matmul(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
     return Sizes("matmul", macs, None if any(sparse) else matmul_lengths(a.shape, b.shape, shape))
 
 
-def _mv(y: Tensor, a: Tensor, x: Tensor, *_: Any) -> Sizes:
-    return Sizes("matmul", _stored(a), (a.shape[1], 1, a.shape[0]))
-
-
 def _linear(y: Tensor, x: Tensor, w: Tensor, *_: Any) -> Sizes:
     lengths = (x.shape[-1], y.shape[-1], x.shape[:-1].numel())
     return Sizes("matmul", x.numel() * y.shape[-1], lengths)
@@ -194,9 +190,9 @@ _WITH_LENGTHS: dict[str, Callable[..., Sizes]] = {
     "addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ _addmm_activation _sparse_addmm sspaddmm": (
         lambda y, addend, *operands: _matmul(y, *operands)
     ),
-    "mv": _mv,
-    "addmv addmv_": lambda y, addend, *operands: _mv(y, *operands),
-    "dot vdot": lambda y, a, b: Sizes("matmul", a.numel(), (a.numel(), 1, 1)),
+    "mv": lambda y, a, x: _matmul(y, a, x.unsqueeze(1)),
+    "addmv addmv_": lambda y, addend, a, x, *_: _matmul(y, a, x.unsqueeze(1)),
+    "dot vdot": lambda y, a, b: _matmul(y, a.unsqueeze(0), b.unsqueeze(1)),
     "linear mkldnn_linear": _linear,
     "convolution _convolution convolution_overrideable": _convolution,
     "convolution_backward convolution_backward_overrideable": _convolution_backward,
