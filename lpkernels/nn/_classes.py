@@ -97,18 +97,15 @@ def to_be_shielded(model: torch.nn.Module) -> list[torch.nn.Module]:
     modules = list(model.modules())
     lists = [m for m in modules if isinstance(m, parametrize.ParametrizationList)]
     inside = {module for modules_of_one in lists for module in modules_of_one}
-    return [m for m in modules if _is_shieldable(m) and (m in inside or _may_call(m))]
+    return [module for module in modules if _may_call(module, module in inside)]
 
 
-def _is_shieldable(module: torch.nn.Module) -> bool:
-    cls = _current_class(module)
-    has_arithmetic = issubclass(cls, Emulated | TRACED) or vars(cls).get("_shields")
-    return not has_arithmetic and not why_not_calls(module)
-
-
-def _may_call(module: torch.nn.Module) -> bool:
-    kind = kind_of(module)
-    return kind.calls_functions or (kind.emulating is not None and not kind.by_class_alone)
+def _may_call(module: torch.nn.Module, parametrizes: bool) -> bool:
+    cls, kind = _current_class(module), kind_of(module)
+    if issubclass(cls, Emulated | TRACED) or vars(cls).get("_shields") or why_not_calls(module):
+        return False
+    is_layer = kind.emulating is not None and not kind.by_class_alone
+    return parametrizes or kind.calls_functions or is_layer
 
 
 def change_class(module: torch.nn.Module, maker: Callable[[Any], Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from lpkernels._table import TextTable
+from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import (
     NAMED_ACCUMULATORS,
     PRODUCTS,
@@ -60,7 +60,7 @@ _CONVOLUTIONS = [*(getattr(torch.nn, f"Conv{n}d") for n in (1, 2, 3)), *_TRANSPO
 _OTHERS: dict[Pattern, Recipe] = dict.fromkeys((torch.nn.Embedding, *REDUCING), TORCH)
 
 
-class Policy(UserDict[Pattern, Recipe]):
+class Policy(UserDict[Pattern, Recipe], Tabular):
     """The recipes of a whole model, {pattern: Recipe} in order: the first key that matches wins.
 
     It is a mapping for ``convert`` and ``set_recipe``, and is edited like a dict. ``policy[key] =
@@ -85,7 +85,7 @@ class Policy(UserDict[Pattern, Recipe]):
         return self
 
     def __repr__(self) -> str:
-        return str(self._table()) if self else "Policy()"
+        return str(self._table())
 
     def _table(self) -> TextTable:
         others = [x for x in field_names(Recipe) if x not in (*QUANTIZERS, *PRODUCTS)]
@@ -98,9 +98,6 @@ class Policy(UserDict[Pattern, Recipe]):
         lines = [("layers", *fields)]
         lines += [(show([key]), *_cells(recipe, fields)) for key, recipe in self.items()]
         return TextTable(lines, range(len(lines[0])), rule=True)
-
-    def _repr_html_(self) -> str:
-        return self._table().html()
 
 
 def _cells(recipe: Recipe, fields: list[str]) -> list[str]:
