@@ -128,52 +128,58 @@ class Master:
         rounded, the states are rounded, and the working copy is rounded from the master.
 
         scale: the number that the gradient is still multiplied by, on its device, or None.
-        Raises: ValueError: a value has no code in the format that it is kept in; nothing is
-            changed.
+        Raises: ValueError: a value has no code in its format; nothing is changed.
         """
-        layout, formats, state = self.layout, self.formats, self.state
         assert self.parameter.grad is not None
         gradient = whole(self.parameter.grad.detach()).float()
         gradient = gradient if scale is None else gradient / scale
-        gradient = rounded(gradient, formats.grad, seed, Purpose.GRAD)
+        gradient = rounded(gradient, self.formats.grad, seed, Purpose.GRAD)
         asked = gradient != 0
         before = self.values()
         after = before.clone()
         states = steps.step(group, after, gradient, self._states())
-        moved = after != before
-        asked |= moved
+        asked |= after != before
         del gradient
-        new: dict[str, Any] = {}
+        master, stayed, new = self._rounded(before, after, seed)
+        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
+        new[COUNTS] = self.state[COUNTS] + count
+        for name, value in states.items():
+            with self._named(name):
+                new[name] = self._encoded(name, value, seed)
+        working = rounded(master, self.formats.weight, seed, Purpose.WEIGHT)
+        here(self.parameter).copy_(self.layout.part(working))
+        for name, value in new.items():
+            old = self.state.get(name)
+            if isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
+                here(old).copy_(here(value))
+            else:
+                self.state[name] = value
+
+    def _rounded(
+        self, before: Tensor, after: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The master in its format, the elements that did not change, and both tensors to keep.
+
+        With a compensation it is Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for
+        updates: the part that earlier updates left is added to the next. Differs: only the two
+        results are rounded to formats, all else is float32.
+        """
+        layout, formats, new = self.layout, self.formats, dict[str, Any]()
         if formats.compensation is None:
             master = rounded(after, formats.master, seed, Purpose.MASTER)
-            stayed = ~moved if master is after else master == before
+            stayed = master == before
         else:
-            # Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: the part
-            # that earlier updates left is added to the next. Differs: only the two results are
-            # rounded to formats, all else is float32.
-            lost = layout.decoded(state[COMPENSATION], formats.compensation.fmt)
+            lost = layout.decoded(self.state[COMPENSATION], formats.compensation.fmt)
             wanted = after - before + lost
             master = rounded(before + wanted, formats.master, seed, Purpose.MASTER)
             left = wanted - (master - before)
             left = rounded(left, formats.compensation, seed, Purpose.COMPENSATION)
             stayed = (master == before) & (left == lost)
             new[COMPENSATION] = layout.encoded(left, formats.compensation.fmt)
-        working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
         if not formats.working_is_master:
             with self._named(MASTER):
                 new[MASTER] = layout.encoded(master, formats.master.fmt)
-        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
-        new[COUNTS] = state[COUNTS] + count
-        for name, value in states.items():
-            with self._named(name):
-                new[name] = self._encoded(name, value, seed)
-        here(self.parameter).copy_(layout.part(working))
-        for name, value in new.items():
-            old = state.get(name)
-            if isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
-                here(old).copy_(here(value))
-            else:
-                state[name] = value
+        return master, stayed, new
 
     def _states(self) -> dict[str, Any]:
         """The optimizer's states as the optimizer knows them, whole, and never the memory that is
@@ -201,12 +207,12 @@ class Master:
         layout = self.layout
         return layout.encoded(values, quantizer.fmt) if value.shape == layout.shape else values
 
-    def saved(self) -> dict[str, Any]:
+    def save(self) -> dict[str, Any]:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
         return {name: self.layout.saved(x, self.format_of(name)) for name, x in self.state.items()}
 
-    def whole_saved(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What `saved` returned, copied, after a file and a loader.
+    def read(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What `save` returned, copied, after a file and a loader.
 
         Raises: ValueError: it lacks the counts, or a tensor has another shape.
         """
@@ -231,7 +237,7 @@ class Master:
         return values
 
     def load(self, values: Mapping[str, Any], on_device: bool) -> None:
-        """Keeps this process's part of the values of `whole_saved`, where it is kept.
+        """Keeps this process's part of the values of `read`, where it is kept.
 
         on_device: whether counts of steps are where the parameter is, else on the host, where torch
             keeps them unless asked otherwise.

@@ -239,7 +239,7 @@ class MasterWeights(Optimizer):
         it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
         self._settle()
-        state = {master.number: master.saved() for master in self._masters.values()}
+        state = {master.number: master.save() for master in self._masters.values()}
         own = {"seed": int(self._seed), "step": int(self._step)}
         return {**super().state_dict(), "state": state, _SAVED: own}
 
@@ -257,7 +257,7 @@ class MasterWeights(Optimizer):
             state_dict = state_dict if changed is None else changed
         self._check_groups(state_dict)
         states, masters = state_dict["state"], self._masters.values()
-        saved = {master: master.whole_saved(states.get(master.number, {})) for master in masters}
+        saved = {master: master.read(states.get(master.number, {})) for master in masters}
         for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
             on_device = bool(group.get("capturable") or group.get("fused"))
