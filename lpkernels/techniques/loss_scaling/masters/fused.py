@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -85,25 +84,19 @@ def _parameter_reasons(parameter: Tensor) -> Iterator[str]:
         yield "it takes contiguous parameters: use p.data = p.data.contiguous()"
 
 
-@dataclass
-class _Batch:
+class _Batch(NamedTuple):
     """Parameters that one call steps; they share a group, a device and dtypes.
 
     names: of the states that the step has.  begins: whether the states begin in this step.
-    tensors: for each kind of `UpdateTensors`, this process's part of each parameter's tensor.
-    positions: the parameters' numbers in the draws' keys.
-    origins: where this process's part begins in each whole parameter.
+    rows: for each parameter this process's part of the `UpdateTensors`, None where it has no such
+        tensor, its number in the draws' keys, and where the part begins in the whole parameter.
     """
 
     step: arithmetic.Step
     formats: WeightFormats
     names: tuple[str, ...]
     begins: bool
-    tensors: tuple[list[Tensor], ...] = field(
-        default_factory=lambda: tuple([] for _ in UpdateTensors._fields)
-    )
-    positions: list[int] = field(default_factory=list)
-    origins: list[int] = field(default_factory=list)
+    rows: list[tuple[Any, ...]]
 
 
 class Batches:
@@ -158,23 +151,25 @@ class Batches:
         batch = self._batches.get(key)
         if batch is None:
             step = _step_of(self._kind, group)
-            batch = self._batches[key] = _Batch(step, formats, names, bool(begun))
+            batch = self._batches[key] = _Batch(step, formats, names, bool(begun), [])
         counts = state[COUNTS]
         if layout is not None and layout.group is not None:
             counts = torch.zeros_like(counts)
             self._counts.setdefault(layout.group, []).append((state[COUNTS], counts))
-        gradients, weights, masters, *moments, steps, all_counts = batch.tensors
-        gradients.append(local(gradient).contiguous())
-        weights.append(local(parameter))
-        if not formats.working_is_master:
-            masters.append(local(state[MASTER]))
-        for states, name in zip(moments, names, strict=False):
-            states.append(local(state[name]))
-        if self._kind is not SGD:
-            steps.append(state[_STEP])
-        all_counts.append(counts)
-        batch.positions.append(master.number)
-        batch.origins.append(0 if layout is None else layout.origin)
+        first, second = [*(local(state[name]) for name in names), None, None][:2]
+        batch.rows.append(
+            (
+                local(gradient).contiguous(),
+                local(parameter),
+                None if formats.working_is_master else local(state[MASTER]),
+                first,
+                second,
+                None if self._kind is SGD else state[_STEP],
+                counts,
+                master.number,
+                0 if layout is None else layout.origin,
+            )
+        )
         return begun
 
     def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:
@@ -184,18 +179,18 @@ class Batches:
         must change. scale: the number that gradients are still multiplied by.
         """
         for batch in self._batches.values():
-            device = batch.tensors[1][0].device
-            draws = batch.formats.draws
+            *tensors, positions, origins = zip(*batch.rows, strict=True)
+            device = batch.rows[0][0].device
             if scale is not None:
                 scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(())
             update(
-                UpdateTensors(*batch.tensors),
+                UpdateTensors(*([x for x in kind if x is not None] for kind in tensors)),
                 batch.step,
                 _rounding_of(batch.formats, batch.names),
-                batch.positions,
-                batch.origins,
+                list(positions),
+                list(origins),
                 begins=batch.begins,
-                seed=derived_seed(seed, number + 1).to(device) if draws else None,
+                seed=derived_seed(seed, number + 1).to(device) if batch.formats.draws else None,
                 skips=None if found is None else found.to(device),
                 scale=scale,
             )
