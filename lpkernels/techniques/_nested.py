@@ -1,4 +1,4 @@
-"""The tensors inside nested tuples, lists and mappings: found by name, and replaced."""
+"""The tensors inside nested tuples, lists and mappings, replaced in the order of `all_tensors`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
-
-from lpkernels.nn.observing.visiting import tensors
-
-
-def all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """As `tensors`, inside mappings too (a model's output may be one)."""
-    by_name: dict[str, Tensor] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            by_name |= all_tensors({f"{name}.{key}": field for key, field in value.items()})
-        elif isinstance(value, list | tuple):
-            by_name |= all_tensors({f"{name}.{i}": item for i, item in enumerate(value)})
-        else:
-            by_name |= tensors({name: value})
-    return by_name
 
 
 def changed(value: Any, change: Callable[[int, Tensor], Tensor]) -> Any:

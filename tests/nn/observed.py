@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.nn.observing import Call, Visitor, observe
-from lpkernels.nn.observing.visiting import tensors
+from lpkernels.nn.observing.visiting import all_tensors
 from tests.support.autograd import Computes
 
 
@@ -23,7 +23,7 @@ class Calls(Visitor):
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         assert call.number == len(self.calls)
         self.calls.append(call)
-        copies = {name: x.detach().clone() for name, x in tensors(arguments).items()}
+        copies = {name: x.detach().clone() for name, x in all_tensors(arguments).items()}
         self.arguments.append({**arguments, **copies})
         self.gradients.append({})
         self.results.append(None)

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels import functional
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
-from lpkernels.techniques._nested import all_tensors
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.techniques.accumulation import plan
 from lpkernels.techniques.accumulation.planning import PlanRow
 from lpkernels.techniques.assignment import Assigned, running

@@ -25,7 +25,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.hooks import RoundingHook, rounding_hooks
 from lpkernels.functional.recording import is_in_backward
 from lpkernels.functional.torch_calls import no_product
-from lpkernels.nn.observing.visiting import Call, Run, Visitor, tensors
+from lpkernels.nn.observing.visiting import Call, Run, Visitor, all_tensors
 from lpkernels.rng import Role
 
 
@@ -158,14 +158,14 @@ class GradientHooks:
         Hooks on the arguments come first: an argument that is changed in place has another gradient
         afterwards.
         """
-        entered = tensors(arguments) if torch.is_grad_enabled() else {}
+        entered = all_tensors(arguments) if torch.is_grad_enabled() else {}
         wanted = {n: x for n, x in entered.items() if x.requires_grad and self._wants(call, n)}
         inner = {name: x for name, x in wanted.items() if not x.is_leaf}
         handles = [x.register_hook(partial(self._send, call, name)) for name, x in inner.items()]
         outputs: dict[str, Tensor] = {}
         try:
             result = compute()
-            values = tensors({"result": result})
+            values = all_tensors({"result": result})
             outputs = {name: y for name, y in values.items() if y.grad_fn is not None}
         finally:
             # A call with such a result is part of the graph.

@@ -69,8 +69,7 @@ class Visitor:
         """The operation is about to be computed.
 
         arguments: all arguments, by torch's names ("input", "weight", "stride"; "0", "1" where
-            there is no name): the very tensors, as they entered. `tensors` finds the tensors among
-            them.
+            there is no name): the very tensors, as they entered; `all_tensors` finds them.
         """
 
     def after(self, call: Call, result: Any) -> None:
@@ -86,7 +85,7 @@ class Visitor:
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
         """A gradient came back, detached.
 
-        of: "result" ("result.0", ... of several), or the argument's name as `tensors` writes it.
+        of: "result" ("result.0", ... of several), or the argument's name as `all_tensors` has it.
             An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd
             gives it, and comes together with the result's gradient, before or after it. If an
             operation changes its argument in place, the gradient is for the value that entered.
@@ -109,8 +108,9 @@ class Visitor:
 _NO_TENSORS = frozenset({int, float, bool, str, type(None)})
 
 
-def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors among `values`, by name; elements of a list or tuple are "name.0", "name.1"."""
+def all_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors among `values`, by name; elements of a list, tuple or mapping are "name.0" or
+    "name.key"."""
     by_name: dict[str, Tensor] = {}
     for name, value in values.items():
         # Asking whether an int or None is a Tensor takes longer than all else here.
@@ -119,5 +119,7 @@ def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
         if isinstance(value, Tensor):
             by_name[name] = value
         elif isinstance(value, list | tuple) and not _NO_TENSORS.issuperset(map(type, value)):
-            by_name |= tensors({f"{name}.{i}": x for i, x in enumerate(value)})
+            by_name |= all_tensors({f"{name}.{i}": x for i, x in enumerate(value)})
+        elif isinstance(value, Mapping):
+            by_name |= all_tensors({f"{name}.{key}": x for key, x in value.items()})
     return by_name

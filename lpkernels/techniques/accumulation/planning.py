@@ -20,10 +20,10 @@ from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing.observer import arguments, trace
 from lpkernels.nn.observing.operators import Operators
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
-from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation.products import GEMMS, Products, Statistics
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits

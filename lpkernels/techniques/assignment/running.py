@@ -16,10 +16,11 @@ from torch.overrides import TorchFunctionMode
 from lpkernels.formats.checks import checked_bool
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.observer import arguments
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.nn.torch_functions import name_of, operation_of
 from lpkernels.techniques import checks
-from lpkernels.techniques._nested import all_tensors, changed
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.composite import in_parts
 from lpkernels.techniques.assignment.graph import Assignment, group, key_of
 from lpkernels.techniques.assignment.keeping import Keeper, Memory, Meter

@@ -20,9 +20,9 @@ from torch.nn import Module
 
 from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Run, Visitor, observe
 from lpkernels.nn.observing.observer import arguments, left_as_found
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.composite import PARTS, Part
 from lpkernels.techniques.assignment.graph import Op, key_of
 from lpkernels.techniques.assignment.operations import (

@@ -29,7 +29,7 @@ from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing import LAYERS, Call, Run, Visitor, observe
 from lpkernels.nn.observing.operators import Operators
-from lpkernels.nn.observing.visiting import tensors
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.loss_scaling.report import Report, float_format
@@ -267,7 +267,7 @@ class _Counting(Visitor):
         if classes is not None and not isinstance(module, classes):
             return
         layer = self._layers[call] = _Layer(self._name(call), _recipe_of(call.run))
-        floating = {name: x for name, x in tensors(arguments).items() if x.is_floating_point()}
+        floating = {name: x for name, x in all_tensors(arguments).items() if x.is_floating_point()}
         dimensions = tuple([(name, x.dim()) for name, x in floating.items()])
         for name, kind, shown in _operands(call.operation, dimensions):
             self._enter(layer, name, kind, shown, floating[name])
@@ -278,7 +278,7 @@ class _Counting(Visitor):
             return
         # Other results, such as the last state of a recurrent layer, are parts of the first, or
         # weights.
-        name, x = next(iter(tensors({"result": result}).items()), ("", None))
+        name, x = next(iter(all_tensors({"result": result}).items()), ("", None))
         if x is not None and x.is_floating_point():
             self._enter(layer, name, "output", "", x)
 

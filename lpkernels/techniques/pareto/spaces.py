@@ -20,9 +20,9 @@ from lpkernels.formats import FloatFormat, Format, as_format
 from lpkernels.formats.checks import set_fields
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor
 from lpkernels.nn.observing.observer import trace
+from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
-from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.checks import Floats
 
