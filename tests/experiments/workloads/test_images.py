@@ -112,6 +112,7 @@ RECORD[0, 0] = 10
         ("test_batch.bin", RECORD.tobytes() + b"x", "of 3073-byte records, got 3074 bytes"),
         ("test_batch.bin", b"", "of 3073-byte records, got 0 bytes"),
     ],
+    ids="cut short pieces shape labels label record long empty".split(),
 )
 def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     write_fashion(tmp_path)

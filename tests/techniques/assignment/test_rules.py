@@ -271,7 +271,7 @@ def test_the_papers_trace():
     (Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y"))), {"relu1.Y": 1.0}, ()),
     (Promoter(demote(GROUPS, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
     (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
-])  # fmt: skip
+], ids=["above", "never", "zero", "one format", "pinned", "gradients", "operators"])  # fmt: skip
 def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     assert promoter.update(told) == promoted
 
