@@ -81,39 +81,33 @@ class _Share:
 
 
 class Codes:
-    """The codes of one memory, made when the first operation keeps it."""
+    """The codes of all of a memory.
 
-    def __init__(self, quantizer: Quantizer, meter: Meter) -> None:
-        self._fmt = quantizer.fmt.to_ints()
-        self._meter = meter
-        self._codes: Tensor | None = None
-        self._share: _Share | None = None
-        self._numel = 0
+    Raises: ValueError: a value of x's memory has no code.
+    """
 
-    def make(self, x: Tensor) -> bool:
-        """Makes the codes of all of x's memory, unless they are there; False where a value has no
-        code."""
-        if self._codes is not None:
-            return True
-        numel = x.untyped_storage().nbytes() // x.element_size()
-        flat = x.detach().as_strided((numel,), (1,), 0)
-        try:
-            self._codes = pack(flat, self._fmt)
-        except ValueError:
-            return False
-        self._numel = numel
-        self._share = _Share(self._meter, "packed", self._codes.nbytes)
-        return True
+    def __init__(self, x: Tensor, quantizer: Quantizer, meter: Meter) -> None:
+        self._fmt, self._meter = quantizer.fmt.to_ints(), meter
+        self._numel = x.untyped_storage().nbytes() // x.element_size()
+        self._codes = pack(x.detach().as_strided((self._numel,), (1,), 0), self._fmt)
+        self._share = _Share(meter, "packed", self._codes.nbytes)
 
     def values(self, dtype: torch.dtype) -> Tensor:
         """The values of the whole memory."""
-        unpacked_last = self._meter.unpacked
-        if unpacked_last is None or unpacked_last[0] is not self:
-            assert self._codes is not None
-            # The operation before may have asked for the same: backward goes back the same way.
-            values = unpack(self._codes, self._fmt, (self._numel,))
-            unpacked_last = self._meter.unpacked = (self, values)
-        return unpacked_last[1].to(dtype)
+        # The operation before may have asked for the same: backward goes back the same way.
+        if self._meter.unpacked is None or self._meter.unpacked[0] is not self:
+            self._meter.unpacked = self, unpack(self._codes, self._fmt, (self._numel,))
+        return self._meter.unpacked[1].to(dtype)
+
+
+@dataclass
+class Stored:
+    """A tensor of the assignment, as its version in its memory. Its codes are made when the first
+    operation keeps it."""
+
+    version: int
+    quantizer: Quantizer
+    codes: Codes | None = None
 
 
 class SavedTensor:
@@ -158,8 +152,8 @@ class Keeper:
     resident: set[StorageWeakRef]
     flag: Tensor
     packs: bool
-    # By memory: a tensor of the assignment, as its version there, and its codes.
-    _stored: dict[StorageWeakRef, tuple[int, Codes]] = field(default_factory=dict)
+    # By memory.
+    _stored: dict[StorageWeakRef, Stored] = field(default_factory=dict)
     # The saved tensors that may be the result of the call that runs.
     _pending: list[weakref.ref[SavedTensor]] = field(default_factory=list)
 
@@ -182,8 +176,7 @@ class Keeper:
     def stores(self, y: Tensor, quantizer: Quantizer) -> None:
         """y is a tensor of the assignment, rounded."""
         if self.packs and _packs(y, quantizer):
-            where = StorageWeakRef(y.untyped_storage())
-            self._stored[where] = y._version, Codes(quantizer, self.meter)
+            self._stored[StorageWeakRef(y.untyped_storage())] = Stored(y._version, quantizer)
 
     def copies(self, y: Tensor, quantizer: Quantizer) -> None:
         """y holds the values of a tensor of the assignment, as a view or in memory of its own."""
@@ -213,11 +206,13 @@ class Keeper:
         return saved
 
     def _saved(self, x: Tensor) -> SavedTensor:
-        version, codes = self._stored.get(StorageWeakRef(x.untyped_storage()), (-1, None))
-        if codes is not None and version == x._version:
-            if codes.make(x):
-                return SavedTensor(x, codes)
-            self.flag.fill_(True)
+        stored = self._stored.get(StorageWeakRef(x.untyped_storage()))
+        if stored is not None and stored.version == x._version:
+            try:
+                stored.codes = stored.codes or Codes(x, stored.quantizer, self.meter)
+                return SavedTensor(x, stored.codes)
+            except ValueError:
+                self.flag.fill_(True)
         return SavedTensor(x, share=self.meter.share_of(x))
 
 
