@@ -94,17 +94,9 @@ class PFQ(PrecisionSetter):
         self._move(Precision(*self.stages[self.stage]))
 
     @property
-    def at_highest(self) -> bool:
-        """Whether there is nothing left to rise to."""
-        return self.stage == len(self.stages) - 1
-
-    @property
     def threshold(self) -> float:
         """How far a loss of the window may lie from the last one, relative to the scale."""
-        threshold = self.eps
-        for _ in range(min(self.stage, _SHRINKS)):
-            threshold *= self.decay
-        return threshold
+        return math.prod([self.decay] * min(self.stage, _SHRINKS), start=self.eps)
 
     def step(self, loss: float | Tensor) -> None:
         """Takes the loss of a training step, a number or a tensor of one element, and at the end of
@@ -138,7 +130,7 @@ class PFQ(PrecisionSetter):
     def look(self, loss: float) -> None:
         """Takes the mean loss of a whole period; the next period begins."""
         self.sum, self.period_steps = 0.0, 0
-        if self.at_highest or not math.isfinite(loss):
+        if self.stage == len(self.stages) - 1 or not math.isfinite(loss):
             return
         if len(self.first_losses) < _FIRST:
             self.first_losses.append(loss)
@@ -166,29 +158,28 @@ class PFQ(PrecisionSetter):
         return scale > 0 and all(abs(value - now) / scale <= self.threshold for value in older)
 
     def _resume(self) -> None:
-        label = "load_state_dict"
-        checks.whole(f"{label}: stage", self.stage, 0, len(self.stages) - 1)
-        checks.whole(f"{label}: period_steps", self.period_steps, 0, self.period)
-        checks.whole(f"{label}: steps", self.steps, 0)
-        checks.finite(f"{label}: window", self.window)
-        checks.finite(f"{label}: first_losses", self.first_losses)
+        limits = {"stage": len(self.stages) - 1, "period_steps": self.period, "steps": None}
+        for name, most in limits.items():
+            checks.whole(f"load_state_dict: {name}", getattr(self, name), 0, most)
+        for name in ("window", "first_losses"):
+            checks.finite(f"load_state_dict: {name}", getattr(self, name))
         self._set_stage()
 
 
 def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
     """Stages as pairs of bits.  Raises TypeError, ValueError: they are none."""
-    if not isinstance(stages, list | tuple) or not all(
-        isinstance(pair, list | tuple) and len(pair) == 2 for pair in stages
-    ):
+    try:
+        pairs = [(forward, backward) for forward, backward in stages]
+    except (TypeError, ValueError):
         raise TypeError(
             "stages: expected pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)], got "
             f"{stages!r}"
-        )
-    checked = tuple((width("stages", pair[0]), width("stages", pair[1])) for pair in stages)
+        ) from None
+    checked = tuple((width("stages", b), width("stages", g)) for b, g in pairs)
     if len(checked) < 2:
         raise ValueError(
             f"stages: expected two or more, got {list(checked)}; a constant precision needs no loop"
         )
-    if any(levels != tuple(sorted(levels)) for levels in zip(*checked, strict=True)):
+    if any(list(levels) != sorted(levels) for levels in zip(*checked, strict=True)):
         raise ValueError(f"stages: expected bits that do not fall, got {list(checked)}; order them")
     return checked

@@ -189,64 +189,43 @@ def precision_range_test(
 def _restored(things: Sequence[Any]) -> Iterator[None]:
     """At its end, after an error too, modules, optimizers, generators and other things with a
     state_dict are as they were at its start, and so are the global generators of torch, numpy and
-    Python.
+    Python. Tensors of modules keep their places in memory.
 
     Raises: TypeError: a thing without state_dict and load_state_dict.
     """
-    # The global generator is what a user's data loading may draw from.
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    try:
-        with torch.random.fork_rng(devices), ExitStack() as stack:
-            # The first thing is put back first.
-            for thing in reversed(things):
-                is_module = isinstance(thing, nn.Module)
-                stack.enter_context((_restored_module if is_module else _restored_state)(thing))
-            yield
-    finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
-
-
-@contextmanager
-def _restored_module(module: nn.Module) -> Iterator[None]:
-    """Tensors keep their places in memory."""
-    extra = [
-        (m, copy.deepcopy(m.get_extra_state()))
-        for m in module.modules()
-        if type(m).get_extra_state is not nn.Module.get_extra_state
-    ]
-    with left_as_found(module, []):
-        try:
-            with attributes_kept(list(module.modules())):
-                yield
-        finally:
-            for owner, state in extra:
-                owner.set_extra_state(state)
-
-
-@contextmanager
-def _restored_state(thing: Any) -> Iterator[None]:
-    """A generator, an optimizer, or anything else with a state_dict."""
-    if isinstance(thing, torch.Generator):
-        take, put = thing.get_state, thing.set_state
-    elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
-        take, put = thing.state_dict, thing.load_state_dict
-    else:
-        raise TypeError(
-            "restore: expected models, optimizers and other things with state_dict and "
-            f"load_state_dict, got {type(thing).__name__}"
-        )
-    state = copy.deepcopy(take())
-    settings = [set(group) for group in getattr(thing, "param_groups", ())]
-    try:
+    with torch.random.fork_rng(devices), ExitStack() as stack:
+        # The global generator of numpy is what a user's data loading may draw from.
+        stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
+        stack.callback(random.setstate, random.getstate())
+        # The first thing is put back first.
+        for thing in reversed(things):
+            if isinstance(thing, nn.Module):
+                stack.enter_context(left_as_found(thing, []))
+                for module in thing.modules():
+                    if type(module).get_extra_state is not nn.Module.get_extra_state:
+                        extra = copy.deepcopy(module.get_extra_state())
+                        stack.callback(module.set_extra_state, extra)
+                stack.enter_context(attributes_kept(list(thing.modules())))
+            elif isinstance(thing, torch.Generator):
+                stack.callback(thing.set_state, thing.get_state())
+            elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
+                keys = [set(group) for group in getattr(thing, "param_groups", ())]
+                stack.callback(_put_back, thing, copy.deepcopy(thing.state_dict()), keys)
+            else:
+                raise TypeError(
+                    "restore: expected models, optimizers and other things with state_dict and "
+                    f"load_state_dict, got {type(thing).__name__}"
+                )
         yield
-    finally:
-        put(state)
-        # An optimizer may keep settings that training has added to its groups.
-        for group, before in zip(getattr(thing, "param_groups", ()), settings, strict=True):
-            for name in group.keys() - before:
-                del group[name]
+
+
+def _put_back(thing: Any, state: Any, keys: Sequence[set[str]]) -> None:
+    """Loads the state. keys: of an optimizer's groups, which may have got others in training."""
+    thing.load_state_dict(state)
+    for group, before in zip(getattr(thing, "param_groups", ()), keys, strict=True):
+        for name in group.keys() - before:
+            del group[name]
 
 
 def _candidates(candidates: Iterable[int]) -> list[int]:
@@ -315,17 +294,18 @@ def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
         max(chance, _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise)
         for level, value in zip(result.trace[:-1], shares, strict=False)
     ]
-    ends = [(s - d, s + d) for s, d in zip(shares, [*spreads, 0.0], strict=True)]
+    spreads.append(0.0)
     trace = tuple(
         replace(level, passed=s >= share, share=s, spread=d)
-        for level, s, d in zip(result.trace, shares, [*spreads, 0.0], strict=True)
+        for level, s, d in zip(result.trace, shares, spreads, strict=True)
     )
 
     def sure(least_share: float) -> int:
         """The first candidate from which on all surely have this share, as the last one does."""
-        return 1 + max((i for i, (low, _) in enumerate(ends) if low < least_share), default=-1)
+        below = (i for i in range(len(shares)) if shares[i] - spreads[i] < least_share)
+        return 1 + max(below, default=-1)
 
-    least = next(i for i, (_, high) in enumerate(ends) if high >= share)
+    least = next(i for i in range(len(shares)) if shares[i] + spreads[i] >= share)
     lowest = next(i for i, level in enumerate(trace) if level.passed)
     if sure(share) - least > 1:
         reason = (

@@ -117,29 +117,30 @@ def _bits(kind: str, head: str) -> dict[str, Any]:
 
 def _pair(label: str, kind: str, text: str) -> tuple[int, int]:
     """ "3-8" as (3, 8), "8" as (8, 8); a schedule that falls is written from the highest down."""
-    numbers = _numbers(label, text)
-    if len(numbers) > 2:
+    first, *others = _numbers(label, text)
+    last = others[-1] if others else first
+    if len(others) > 1:
         raise ValueError(f"{label}: expected 3-8 or 8, got {text!r}")
-    if kind == "static" and numbers[0] != numbers[-1]:
+    if kind == "static" and first != last:
         raise ValueError(f"static: expected one number of {label}, got {text}")
-    if kind == "fall" and len(numbers) == 2:
-        if numbers[0] < numbers[1]:
+    if kind == "fall":
+        if first < last:
             raise ValueError(f"{label}: expected bits that fall, such as 8-3, got {text!r}")
-        numbers.reverse()
-    return widths(label, (numbers[0], numbers[-1]))
+        first, last = last, first
+    return widths(label, (first, last))
 
 
 def _stages(head: str) -> tuple[tuple[int, int], ...]:
     """ "3-4-6-8/6-6-8-8" as pairs; one number of grad bits is that of all stages."""
-    forward, slash, backward = head.partition("/")
-    levels = [_numbers("bits", forward), _numbers("grad bits", backward) if slash else [8]]
-    if len(levels[1]) == 1:
-        levels[1] *= len(levels[0])
-    if len(levels[0]) != len(levels[1]):
+    bits, slash, grad_bits = head.partition("/")
+    forward, backward = _numbers("bits", bits), _numbers("grad bits", grad_bits if slash else "8")
+    if len(backward) == 1:
+        backward *= len(forward)
+    if len(forward) != len(backward):
         raise ValueError(
-            f"grad bits: expected one number, or {len(levels[0])}, one a stage, got {backward!r}"
+            f"grad bits: expected one number, or {len(forward)}, one a stage, got {grad_bits!r}"
         )
-    return tuple(zip(*levels, strict=True))
+    return tuple(zip(forward, backward, strict=True))
 
 
 def _numbers(label: str, text: str) -> list[int]:

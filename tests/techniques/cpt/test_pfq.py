@@ -92,7 +92,7 @@ def test_an_equal_distance_turns_and_the_threshold_shrinks_twice() -> None:
         scheduler.first_losses = [1.0] * 10
         scheduler.step(1.0 + distance)
     assert thresholds == [0.5, 0.25, 0.125, 0.125]
-    assert scheduler.at_highest and scheduler.get_last_bits() == (7, 8)
+    assert scheduler.get_last_bits() == (7, 8)
     state = scheduler.state_dict()
     bits_of(scheduler, [1.0] * 9)
     assert {**scheduler.state_dict(), "steps": 0, "bitops": 0} == {**state, "steps": 0, "bitops": 0}
