@@ -21,7 +21,7 @@ from tests.support.commands import call
 
 def row(layer: str, kind: str, exponents: list[int], fmt: str = "fp16") -> TensorRow:
     of = Histogram.from_pairs([[e, 1] for e in exponents], 1, 0)
-    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of)
+    return TensorRow(layer, kind, "", parse_format(fmt), None, 1, of, of)
 
 
 REPORT = Report(

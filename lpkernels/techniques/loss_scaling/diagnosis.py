@@ -37,7 +37,6 @@ from lpkernels.techniques.loss_scaling.rows import (
     EVENTS,
     GRADIENTS,
     WIDTH,
-    Counts,
     Histogram,
     TensorRow,
     merged,
@@ -47,6 +46,8 @@ from lpkernels.techniques.loss_scaling.scaler import LossScaler, local_values, s
 # The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
 _ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
 _RECIPE = "recipe"
+#: The layer, kind and tensor of a row, its format, and the format in which the layer rounds.
+_Key = tuple[str, str, str, Format, Format | None]
 
 
 def formats_by_kind(
@@ -182,30 +183,14 @@ class Diagnosis(Report):
         self._rows = merged([*self._rows, *map(TensorRow.from_dict, state["rows"])])
 
 
-@dataclass(eq=False)
-class _Row:
-    """A row that grows: the fields of a `TensorRow`, and its counts by device, (2, 260) int64, as
-    seen and without the loss scale."""
+class _Sums:
+    """The counts of a row so far, by device: (2, 260) int64, as seen and without the loss scale."""
 
-    layer: str
-    kind: str
-    tensor: str
-    format: Format
-    rounded: Format | None
-    calls: int = 0
-    counts: dict[torch.device, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.fmt = self.format if isinstance(self.format, FloatFormat) else FP32
+    def __init__(self, fmt: Format, is_scaled: bool) -> None:
+        self.calls, self.is_scaled = 0, is_scaled
+        self.by_device: dict[torch.device, Tensor] = {}
+        self.fmt = fmt if isinstance(fmt, FloatFormat) else FP32
         self.count = counting_to_nearest(self.fmt)
-
-    def finished(self, counts: Counts) -> TensorRow:
-        if not isinstance(self.format, FloatFormat):
-            # A format without a range of its own is not asked which elements over- and underflow.
-            counts[:, :2] = 0
-        seen, unscaled = map(Histogram, counts)
-        names = self.layer, self.kind, self.tensor, self.format
-        return TensorRow(*names, self.calls, seen, unscaled, self.rounded)
 
 
 @dataclass(eq=False)
@@ -214,7 +199,7 @@ class _Layer:
 
     name: str
     recipe: Recipe = TORCH
-    gradients: dict[str, _Row] = field(default_factory=dict)
+    gradients: dict[str, _Sums] = field(default_factory=dict)
 
 
 class _Counting(Visitor):
@@ -229,7 +214,7 @@ class _Counting(Visitor):
         self, formats: Mapping[str, Format] | None, scaled: Callable[[Tensor], Tensor] | None
     ) -> None:
         self.formats, self._scaled = formats, scaled
-        self._rows: dict[tuple[Any, ...], _Row] = {}
+        self._sums: dict[_Key, _Sums] = {}
         # The layers in the order of their first calls; backward meets them in another.
         self._order: dict[str, int] = {}
         self._products: WeakKeyDictionary[Run, Counter[str]] = WeakKeyDictionary()
@@ -242,17 +227,22 @@ class _Counting(Visitor):
 
     def rows(self) -> list[TensorRow]:
         """The rows so far, by layer; it waits for every device once."""
-        totals: dict[_Row, Any] = {row: 0 for row in self._rows.values() if row.calls}
-        for device in {device for row in totals for device in row.counts}:
-            counted = [row for row in totals if device in row.counts]
-            counts = torch.stack([row.counts[device] for row in counted]).cpu().numpy()
-            for row, count in zip(counted, counts, strict=True):
-                totals[row] = totals[row] + count
-        for row, counts in totals.items():
-            if self._scaled is None or row.kind not in GRADIENTS:
-                counts[1] = counts[0]
-        order = sorted(totals, key=lambda row: self._order[row.layer])
-        return [row.finished(totals[row]) for row in order]
+        totals: dict[_Key, Any] = {k: 0 for k, sums in self._sums.items() if sums.calls}
+        for device in {device for key in totals for device in self._sums[key].by_device}:
+            keys = [key for key in totals if device in self._sums[key].by_device]
+            counts = torch.stack([self._sums[key].by_device[device] for key in keys])
+            for key, count in zip(keys, counts.cpu().numpy(), strict=True):
+                totals[key] = totals[key] + count
+        rows = []
+        for key in sorted(totals, key=lambda key: self._order[key[0]]):
+            seen, unscaled = totals[key]
+            if not isinstance(key[3], FloatFormat):
+                # A format without a range of its own is not asked what over- and underflows.
+                seen[:2] = unscaled[:2] = 0
+            unscaled = unscaled if self._sums[key].is_scaled else seen
+            histograms = Histogram(seen), Histogram(unscaled)
+            rows.append(TensorRow(*key, self._sums[key].calls, *histograms))
+        return rows
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         module = call.run.module
@@ -300,7 +290,7 @@ class _Counting(Visitor):
     ) -> None:
         if self.formats is None:
             shown, fmt = str(product) if product > 1 else "", quantizer.fmt
-            self._count(self._row(self._layers[call].name, kind, shown, fmt, fmt), x)
+            self._count(self._sums_of((self._layers[call].name, kind, shown, fmt, fmt)), x)
 
     def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
         """Counts an argument or a result, and has its gradient counted."""
@@ -311,35 +301,36 @@ class _Counting(Visitor):
             quantizer = getattr(layer.recipe, tensor)
             rounded = None if quantizer is None else quantizer.fmt
             # Rows keep the order of the arguments; their gradients come in another order.
-            row = self._row(layer.name, tensor, shown, self.formats[tensor], rounded)
+            sums = self._sums_of((layer.name, tensor, shown, self.formats[tensor], rounded))
             if tensor == kind:
-                self._count(row, x)
+                self._count(sums, x)
             else:
-                layer.gradients[name] = row
+                layer.gradients[name] = sums
 
-    def _row(self, *fields: Any) -> _Row:
-        row = self._rows.get(fields)
-        if row is None:
-            row = self._rows[fields] = _Row(*fields)
-        return row
+    def _sums_of(self, key: _Key) -> _Sums:
+        sums = self._sums.get(key)
+        if sums is None:
+            is_scaled = self._scaled is not None and key[1] in GRADIENTS
+            sums = self._sums[key] = _Sums(key[3], is_scaled)
+        return sums
 
-    def _count(self, row: _Row, x: Tensor) -> None:
+    def _count(self, sums: _Sums, x: Tensor) -> None:
         """Adds the counts of x to a row."""
         local = local_values(x)
         if local.layout != torch.strided or local.is_meta:
             return
-        row.calls += 1
+        sums.calls += 1
         by_format = self._counts_of(x)
-        counts = by_format.get(row.fmt)
+        counts = by_format.get(sums.fmt)
         if counts is None:
-            counts = by_format[row.fmt] = _zeros(local.device)[0]
-            row.count(local, counts)
-        if local.device not in row.counts:
-            row.counts[local.device] = _zeros(local.device)
-        seen, unscaled = row.counts[local.device]
+            counts = by_format[sums.fmt] = _zeros(local.device)[0]
+            sums.count(local, counts)
+        if local.device not in sums.by_device:
+            sums.by_device[local.device] = _zeros(local.device)
+        seen, unscaled = sums.by_device[local.device]
         seen.add_(counts)
-        if self._scaled is not None and row.kind in GRADIENTS:
-            unscaled.index_add_(0, self._without_scale(self._scaled, local.device), counts)
+        if sums.is_scaled:
+            unscaled.index_add_(0, self._without_scale(local.device), counts)
 
     def _counts_of(self, x: Tensor) -> dict[FloatFormat, Tensor]:
         """The counts of x so far, by format. A weight has none: a write to its .data does not
@@ -352,13 +343,14 @@ class _Counting(Visitor):
             counted = self._counted[x] = version, {}
         return counted[1]
 
-    def _without_scale(self, scaled: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
+    def _without_scale(self, device: torch.device) -> Tensor:
         """Where each of the 260 counts goes without the loss scale, whose value is taken when a
         backward pass asks first. A number that leaves float32's normal numbers goes to the first or
         the last of their bins."""
         this = torch._C._current_graph_task_id()
         if device not in self._passes or self._passes[device][0] != this:
-            scale = scaled(torch.ones((), dtype=torch.float32, device=device))
+            assert self._scaled is not None
+            scale = self._scaled(torch.ones((), dtype=torch.float32, device=device))
             exponent = 1 - torch.frexp(scale).exponent.long()
             index = torch.arange(WIDTH, dtype=torch.int64, device=device)
             bins = index - EVENTS

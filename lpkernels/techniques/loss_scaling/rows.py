@@ -79,10 +79,6 @@ class Histogram:
     def elements(self) -> int:
         return self.numbers + self.zeros + self.nonfinite
 
-    def part_below(self, exponent: int) -> float:
-        """The part of the numbers whose magnitude is below 2 ** exponent."""
-        return int(self.bins[EXPONENTS < exponent].sum()) / max(1, self.numbers)
-
     @property
     def exponents(self) -> tuple[int, int] | None:
         """The exponents of the smallest and of the largest number; None without a number."""
@@ -105,22 +101,22 @@ class TensorRow:
         name of the argument where there are several of a kind ("query"), or the number of the
         product, from the second on, where a recipe rounds the tensor ("2"); else "".
     format: the one that the recipe, or the caller, gives the tensor.
+    rounded: the format in which the layer's recipe rounds this tensor; None: it does not.
     calls: how many tensors were counted.
     histogram: of the elements as the quantizer gets them, before they are rounded, or, in a format
         of the caller's, as the layer takes and gives them: gradients times the loss scale, if there
         is one.
     unscaled: the histogram of the gradients without the loss scale; the same where there is none.
-    rounded: the format in which the layer's recipe rounds this tensor; None: it does not.
     """
 
     layer: str
     kind: str
     tensor: str
     format: Format
+    rounded: Format | None
     calls: int
     histogram: Histogram
     unscaled: Histogram
-    rounded: Format | None = None
 
     @property
     def is_gradient(self) -> bool:
@@ -151,14 +147,18 @@ class TensorRow:
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
         where its range is not its own."""
-        fmt = self.float_format
-        return None if fmt is None else self.histogram.part_below(fmt.emin)
+        return self._part_below(lambda fmt: fmt.emin)
 
     @property
     def below_subnormal(self) -> float | None:
         """The part of the numbers below the format's smallest value: these underflow."""
-        fmt = self.float_format
-        return None if fmt is None else self.histogram.part_below(smallest_exponent(fmt))
+        return self._part_below(smallest_exponent)
+
+    def _part_below(self, limit: Callable[[FloatFormat], int]) -> float | None:
+        if self.float_format is None:
+            return None
+        bins = self.histogram.bins[EXPONENTS < limit(self.float_format)]
+        return int(bins.sum()) / max(1, self.histogram.numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""

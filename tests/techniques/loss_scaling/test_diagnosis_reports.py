@@ -27,7 +27,7 @@ def scale_advice(*rows: TensorRow, **options: Any) -> ScaleAdvice:
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
     """A row with one number for each exponent."""
     of = Histogram.from_pairs([[e, 1] for e in exponents])
-    return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of)
+    return TensorRow(layer, kind, "", lp.parse_format(fmt), None, 1, of, of)
 
 
 def test_a_scale_that_fits() -> None:
@@ -55,7 +55,7 @@ def test_layers_that_no_one_scale_fits_are_named() -> None:
 def test_a_layer_whose_gradients_lie_too_far_apart_is_named() -> None:
     """One large number keeps many small numbers from being scaled."""
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]])
-    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of)
+    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), None, 1, of, of)
     advice = scale_advice(row("b", "grad_output", 0), wide)
     assert "at this one c underflow" in str(advice)
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(advice)
@@ -95,7 +95,7 @@ def test_the_narrowest_format_is_named_by_kind(rows: list[TensorRow], lines: lis
 def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
     """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
     of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), lp.parse_format("e4m3")
-    return TensorRow(layer, "grad_output", "", fmt, 1, of, of, fmt)
+    return TensorRow(layer, "grad_output", "", fmt, fmt, 1, of, of)
 
 
 ZEROS, OVERFLOW = "hold no number", "hold infinities or NaN"
