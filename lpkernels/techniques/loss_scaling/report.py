@@ -260,6 +260,7 @@ class InFormats:
     def __init__(self, tensors: Sequence[tuple[Histogram, FloatFormat]]) -> None:
         self.formats = [fmt for _, fmt in tensors]
         self._bins = np.stack([histogram.bins for histogram, _ in tensors])
+        self._magnitudes = self._bins * _MIDDLES
         self._low = np.array([[smallest_exponent(fmt)] for fmt in self.formats])
         self._high = np.array([[fmt.emax + 1] for fmt in self.formats])
 
@@ -271,10 +272,9 @@ class InFormats:
 
     def worst(self, scale: int = 0, *, overflow: bool = True) -> float:
         """The part of its magnitude that the tensor loses that loses most, times 2 ** scale."""
-        magnitudes = self._bins * _MIDDLES
         under, over = self._beyond(scale)
-        gone = np.where(under | (over & overflow), magnitudes, 0.0).sum(axis=1)
-        whole = magnitudes.sum(axis=1)
+        gone = np.where(under | (over & overflow), self._magnitudes, 0.0).sum(axis=1)
+        whole = self._magnitudes.sum(axis=1)
         return float((gone / np.where(whole, whole, 1.0)).max())
 
     def _beyond(self, scale: int) -> tuple[Any, Any]:
