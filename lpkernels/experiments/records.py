@@ -58,11 +58,11 @@ class Run:
         """Whether the last epoch's loss is not finite, or it skipped every update there was."""
         if not self.epochs:
             return False
-        last = self.epochs[-1]
-        if any(last[name] is None for name in ("train_loss", "test_loss") if name in last):
+        epoch = self.epochs[-1]
+        if any(epoch.get(name, 0.0) is None for name in ("train_loss", "test_loss")):
             return True
-        updates = last.get("updates")
-        return bool(updates) and last["skipped_steps"] >= updates
+        updates = epoch.get("updates")
+        return bool(updates) and epoch["skipped_steps"] >= updates
 
     @property
     def seconds(self) -> float:
@@ -203,15 +203,15 @@ def runs_by_path(folder: str | Path) -> dict[Path, Run]:
     folder = Path(folder)
     if folder.is_file():
         return {folder: read_run(folder)}
-    found = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_begun(path)}
+    runs = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_begun(path)}
 
     def order(path: Path) -> tuple[str, str, int]:
-        place, config = path.parent.parent, found[path].header["config"]
+        place, config = path.parent.parent, runs[path].header["config"]
         if place.name != "cells":
             return str(path.parent), "", 0
         return str(place), str(config["name"]), int(config["seed"])
 
-    return {path: found[path] for path in sorted(found, key=order)}
+    return {path: runs[path] for path in sorted(runs, key=order)}
 
 
 def _is_begun(path: Path) -> bool:

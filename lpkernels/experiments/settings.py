@@ -65,7 +65,7 @@ class Option:
 
 def option_of(name: str, field: FieldInfo) -> str:
     """The option of the field called `name`, as --weight-decay; "" where it has none."""
-    names = [each.name for each in field.metadata if isinstance(each, Option)]
+    names = [option.name for option in field.metadata if isinstance(option, Option)]
     return names[0] if names else f"--{name.replace('_', '-')}"
 
 

@@ -88,27 +88,27 @@ def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:
     Raises: ValueError: `edge` for a model without a `stem` or a `head`.
     """
     rules = _rules(config)
-    torch_layers = filter(None, map(str.strip, config.torch_layers.split(",")))
-    kept = dict.fromkeys(torch_layers, TORCH)
+    globs = filter(None, map(str.strip, config.torch_layers.split(",")))
+    torch_layers = dict.fromkeys(globs, TORCH)
     ends = _ends(model) if config.edge else {}
     accs: dict[str, dict[str, Any]] = {
         layer: dict(zip(PRODUCTS, map(as_accumulator, sums), strict=True))
         for layer, *sums in config.layer_accs
     }
-    chosen = selection("recipe", rules)
+    choice = selection("recipe", rules)
     places = {name: layer for layer in candidates(model) for name in layer.names}
-    own = {}
+    layers = {}
     for name in dict.fromkeys([*accs, *ends]):
-        if any(fnmatchcase(name, glob) for glob in kept):
+        if any(fnmatchcase(name, glob) for glob in torch_layers):
             continue
-        rule = chosen.first_rule(places[name]) if name in places else None
+        rule = choice.first_rule(places[name]) if name in places else None
         recipe = rule or rules["*"]
         operands = {field: getattr(recipe, field) for field in ends.get(name, ())}
         changes = {
             field: Quantizer(config.edge, old.rounding) for field, old in operands.items() if old
         }
-        own[name] = dataclasses.replace(_replaced(recipe, **changes), **accs.get(name, {}))
-    return {**kept, **own, **rules}
+        layers[name] = dataclasses.replace(_replaced(recipe, **changes), **accs.get(name, {}))
+    return {**torch_layers, **layers, **rules}
 
 
 def body_recipe(config: ArithmeticConfig) -> Recipe:

@@ -99,8 +99,8 @@ class Step:
         run.model.train()
         run.optimizer.zero_grad()
         for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            with nullcontext() if last else without_exchange(self._network):
+            ends = number == len(pieces) - 1
+            with nullcontext() if ends else without_exchange(self._network):
                 with draws(number):
                     outcome = self._loss(self._network, piece)
                 # A piece's share of the mean over the batch: the layers send the same gradients

@@ -283,23 +283,23 @@ class Trainer(Context):
 
     def _epoch(self, stop: InterruptRequest, reports: list[OnProgress]) -> None:
         """Runs the rest of the current epoch: training steps, test, record, checkpoint."""
-        at, start = self.position, time.perf_counter() - self.position.seconds
-        plan = self.workload.train.plan(self.seed, at.epoch)
-        while at.step < self.steps:
+        position, start = self.position, time.perf_counter() - self.position.seconds
+        plan = self.workload.train.plan(self.seed, position.epoch)
+        while position.step < self.steps:
             self._check(stop)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.config.optimizer, self.done, self.total_steps)
-            batch = plan.batch(at.step, self.batch)
+            batch = plan.batch(position.step, self.batch)
             self.step(self.done, batch, self._draws, self.tally)
             share_buffers(self.model, self.processes)
-            at.seen += len(batch[0])
-            at.step += 1
-            at.seconds = time.perf_counter() - start
+            position.seen += len(batch[0])
+            position.step += 1
+            position.seconds = time.perf_counter() - start
             for report in reports:
                 report(self.done, self.total_steps)
         self._check(stop)
         tested = self.evaluate()
-        at.seconds = time.perf_counter() - start
+        position.seconds = time.perf_counter() - start
         self._finish_epoch(tested)
 
     def _draws(self, piece: int) -> AbstractContextManager[None]:

@@ -108,11 +108,11 @@ def _losses(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
     quantizer: Quantizer | None = getattr(recipe, role)
     if quantizer is None:
         return {}
-    kept = next((m for m in layer.children() if isinstance(m, KeptScales)), None)
+    scales = next((m for m in layer.children() if isinstance(m, KeptScales)), None)
     amax = None
-    if kept is not None and recipe.scaling is not None:
+    if scales is not None and recipe.scaling is not None:
         # The largest magnitude that the scale of earlier steps leaves room for.
-        amax = recipe.scaling.most(quantizer.fmt) / kept.of(role)[1]
+        amax = recipe.scaling.most(quantizer.fmt) / scales.of(role)[1]
     fmt, counts = quantizer.fmt, torch.zeros(4, dtype=torch.int64, device=x.device)
     if isinstance(fmt, BlockFormat) and fmt.axis == "k":
         fmt = replace(fmt, axis=-1)
