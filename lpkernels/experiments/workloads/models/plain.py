@@ -15,22 +15,22 @@ NORMS = ("batch", "layer", "none")
 
 
 class PlainNetwork(nn.Module):
-    """Layers with a norm and a ReLU after each, and from the second on one of `before` each; the
-    first is `stem`. The linear layer `head` takes the mean over the positions of images, and all
-    positions of signals.
+    """Layers with a norm and a ReLU after each; the first one is `stem`. The linear layer `head`
+    takes the mean over the positions of images, and all positions of signals.
 
     dims: of the positions: 0 for vectors, to which other examples are flattened.
+    halves: whether images are halved before each layer but the first.
     """
 
     def __init__(
         self, layers: Sequence[nn.Linear | nn.Conv1d | nn.Conv2d], head: nn.Linear, norm: str,
-        dims: int, *, before: Sequence[nn.Module] = (),
+        dims: int, *, halves: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         body: list[nn.Module] = []
         for layer in layers:
-            body += [*before, layer] if body else [layer]
-            body += [*norm_layers(norm, len(layer.weight), dims), nn.ReLU()]
+            body += [nn.MaxPool2d(2)] if halves and body else []
+            body += [layer, *norm_layers(norm, len(layer.weight), dims), nn.ReLU()]
         self.stem, self.body, self.head = body[0], nn.Sequential(*body[1:]), head
         self._dims = dims
 
@@ -51,14 +51,14 @@ def _perceptron(task: Task, depth: int, width: int, norm: str) -> nn.Module:
 
 @family("cnn", "images", "signals", depth=3, width=16, norms=("", *NORMS))
 def _cnn(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    """Of images 3x3 convolutions; before each but the first the image is halved and the width
-    doubled; batch norm is usual. Of signals 5 taps, stride 2 and one width; no norm is usual."""
+    """Of images 3x3 convolutions: before each but the first the image is halved, and the width
+    doubles; batch norm is usual. Of signals 5 taps, stride 2 and one width; no norm is usual."""
     if task.kind == "images":
         norm = norm or "batch"
         sizes = pairwise([task.shape[0], *(width << level for level in range(depth))])
         layers = [nn.Conv2d(*size, 3, 1, 1, bias=norm == "none") for size in sizes]
         head = nn.Linear(width << depth - 1, task.outputs)
-        return PlainNetwork(layers, head, norm, 2, before=[nn.MaxPool2d(2)])
+        return PlainNetwork(layers, head, norm, 2, halves=True)
     norm = norm or "none"
     channels, length = task.shape
     sizes = pairwise([channels, *[width] * depth])
