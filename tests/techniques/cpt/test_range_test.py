@@ -3,6 +3,7 @@
 import copy
 import math
 import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,10 +24,11 @@ ENDS = {2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.801, 7: 0.801, 8: 0.801}
 
 
 class Synthetic:
-    """Accuracies that rise from 0.1 to their end over 100 steps."""
+    """Accuracies that rise from 0.1 to their end over 100 steps; with noise, first the same at all
+    candidates, then each candidate's own."""
 
-    def __init__(self, ends: dict[int, float]) -> None:
-        self.ends, self.bits, self.step = ends, 0, 0
+    def __init__(self, ends: dict[int, float], noise: tuple[float, float] = (0.0, 0.0)) -> None:
+        self.ends, self.noise, self.bits, self.step = ends, noise, 0, 0
         self.asked: list[int] = []
 
     def set_bits(self, bits: int) -> None:
@@ -35,11 +37,14 @@ class Synthetic:
 
     def __call__(self) -> float:
         self.step += 1
-        return 0.1 + (self.ends[self.bits] - 0.1) * min(1.0, self.step / 100)
+        accuracy = 0.1 + (self.ends[self.bits] - 0.1) * min(1.0, self.step / 100)
+        for seed, scale in zip((self.step, [self.step // 10, self.bits]), self.noise, strict=True):
+            accuracy += scale * np.random.default_rng(seed).standard_normal()
+        return min(1.0, max(0.0, accuracy))
 
 
-def of_synthetic(ends: dict[int, float], **options: Any) -> PrecisionRange:
-    training = Synthetic(ends)
+def of_synthetic(ends: dict[int, float], *noise: Any, **options: Any) -> PrecisionRange:
+    training = Synthetic(ends, *noise)
     options = {"restore": [], "candidates": sorted(ends)} | options
     return precision_range_test(training, training.set_bits, **options)
 
@@ -76,6 +81,8 @@ FU = {"rule": "fu2021"}
     ({2: 0.1, 3: 0.5}, FU, (3, 3)),
     (dict.fromkeys((2, 3, 4), 0.9), FU, (2, 3)), (ENDS, {**FU, "threshold": 0.5}, (4, 5)),
     ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, {**FU, "threshold": 0.0}, (3, 4)),
+    # A narrower candidate that improves a little more makes no width below the last surely enough.
+    ({2: 0.2, 3: 0.45, 4: 0.59, 5: 0.62, 6: 0.6, 7: 0.6}, {}, (4, 7)),
 ])  # fmt: skip
 def test_other_bounds(
     ends: dict[int, float], options: dict[str, Any], bits: tuple[int, int]
@@ -83,55 +90,32 @@ def test_other_bounds(
     assert of_synthetic(ends, **options).bits == bits
 
 
-def test_no_bits_where_no_candidate_rises() -> None:
-    flat = dict.fromkeys(range(2, 5), 0.1)
-    result = of_synthetic(flat, rule="fu2021")
-    assert result.bits is None and [level.bits for level in result.trace] == [2, 3, 4]
-    assert result.reason.startswith("at no candidate the accuracy rose by more than 0.01; give")
-    result = of_synthetic(flat)
-    assert result.bits is None and "too short to tell" in result.reason
+def flat(end: float, *bits: int) -> dict[int, float]:
+    return dict.fromkeys(bits, end)
+
+
+@pytest.mark.parametrize("ends, noise, options, reason", [
+    (flat(0.1, 2, 3, 4), (0.0, 0.0), FU, "at no candidate the accuracy rose by more than 0.01; "),
+    (flat(0.1, 2, 3, 4), (0.05, 0.0), {}, "at 4 bits the accuracy rises by .* its noise of"),
     # A network that gets worse at the highest bits improves at none.
-    assert of_synthetic({2: 0.5, 3: 0.05}).bits is None
-
-
-class Uncertain(Synthetic):
-    """Accuracies with noise: the same at each candidate, and of its own for each."""
-
-    def __init__(self, ends: dict[int, float], shared: float, own: float) -> None:
-        super().__init__(ends)
-        self.shared, self.own = shared, own
-
-    def __call__(self) -> float:
-        rng = np.random.default_rng(self.step)
-        others = np.random.default_rng([self.step // 10, self.bits])
-        noise = self.shared * rng.standard_normal() + self.own * others.standard_normal()
-        return min(1.0, max(0.0, super().__call__() + noise))
-
-
-def test_noise_that_hides_the_improvement_or_the_bounds_gives_no_bits() -> None:
-    # Noise of the batches is the same at all candidates.
-    ends = {2: 0.2, 3: 0.45, 4: 0.57, 5: 0.6, 6: 0.6}
-    for shared, own in ((0.0, 0.0), (0.05, 0.0), (0.05, 0.01)):
-        result = of_noisy(ends, shared, own)
-        assert result.bits and result.bits[0] == 4
-    result = of_noisy(dict.fromkeys((2, 3, 4), 0.1), 0.05, 0.0)
-    assert result.bits is None
-    assert "at 4 bits the accuracy rises by" in result.reason and "its noise" in result.reason
+    ({2: 0.5, 3: 0.05}, (0.0, 0.0), {}, "at 3 bits the accuracy rises by -"),
     # Noise of each candidate's own hides which of them reach the share.
-    result = of_noisy(dict.fromkeys(range(2, 7), 0.5), 0.0, 0.3)
-    assert result.bits is None and "the lowest bound may be any of 2 to 6 bits" in result.reason
-    assert str(result).splitlines()[-1] == f"no bits: {result.reason}"
+    (flat(0.5, 2, 3, 4, 5, 6), (0.0, 0.3), {}, "the lowest bound may be any of 2 to 6 bits"),
     # Training that goes worse at more bits is as uncertain as that difference.
-    result = of_synthetic({2: 0.6, 3: 0.63, 4: 0.45, 5: 0.45, 6: 0.65, 7: 0.65})
-    assert result.bits is None and "the lowest bound may be any of 2 to 7 bits" in result.reason
-    # A little of this leaves the lowest bound, and no width below the last is surely enough.
-    result = of_synthetic({2: 0.2, 3: 0.45, 4: 0.59, 5: 0.62, 6: 0.6, 7: 0.6})
-    assert result.bits == (4, 7)
+    ({2: 0.6, 3: 0.63, 4: 0.45, 5: 0.45, 6: 0.65, 7: 0.65}, (0.0, 0.0), {},
+     "the lowest bound may be any of 2 to 7 bits"),
+])  # fmt: skip
+def test_no_bits_where_the_trace_cannot_tell(ends, noise, options, reason):
+    result = of_synthetic(ends, noise, **options)
+    assert result.bits is None and re.search(reason, result.reason)
+    assert [level.bits for level in result.trace] == list(ends)
+    assert str(result).splitlines()[-1] == f"no bits: {result.reason}"
 
 
-def of_noisy(ends: dict[int, float], shared: float, own: float) -> PrecisionRange:
-    training = Uncertain(ends, shared, own)
-    return precision_range_test(training, training.set_bits, restore=[], candidates=sorted(ends))
+@pytest.mark.parametrize("noise", [(0.0, 0.0), (0.05, 0.0), (0.05, 0.01)])
+def test_a_little_noise_leaves_the_lowest_bound(noise: tuple[float, float]) -> None:
+    result = of_synthetic({2: 0.2, 3: 0.45, 4: 0.57, 5: 0.6, 6: 0.6}, noise)
+    assert result.bits and result.bits[0] == 4
 
 
 class Counter:
