@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -20,7 +21,6 @@ from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.nn.torch_functions import name_of, operation_of
 from lpkernels.techniques import checks
-from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.composite import in_parts
 from lpkernels.techniques.assignment.graph import Assignment, group, key_of
 from lpkernels.techniques.assignment.keeping import Keeper, Memory, Meter
@@ -498,6 +498,31 @@ class Assigned(Stateful):
                 f"assign: in this mode the model has tensors that the assignment lacks, such as "
                 f"{min(unknown)!r}; it was made of a trace of other operations"
             )
+
+
+def changed(value: Any, change: Callable[[int, Tensor], Tensor]) -> Any:
+    """value with change(number, tensor) for each tensor inside nested tuples, lists and mappings,
+    in the order of `all_tensors`; containers without changes stay."""
+    numbers = itertools.count()
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return change(next(numbers), value)
+        if isinstance(value, Mapping):
+            fields = {key: walk(field) for key, field in value.items()}
+            if all(fields[key] is field for key, field in value.items()):
+                return value
+            if type(value) is dict or not all(isinstance(key, str) for key in fields):
+                return fields
+            return type(value)(**fields)
+        if isinstance(value, list | tuple):
+            items = [walk(item) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return value
+
+    return walk(value)
 
 
 def _kind_of(value: Any) -> Any:
