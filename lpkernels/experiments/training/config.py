@@ -223,9 +223,9 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: ValueError: an unknown field or section, or a field given twice.
     """
-    tables, flat = sections(), dict[str, Any]()
+    tables, all_fields, flat = sections(), [*flat_settings()], dict[str, Any]()
     for key, value in values.items():
-        where, fields, table = "RunConfig", [*flat_settings()], {key: value}
+        where, fields, table = "RunConfig", all_fields, {key: value}
         if isinstance(value, Mapping):
             if key not in tables:
                 names = nearest(key, filter(None, tables), "`lpkernels train --help` lists all")

@@ -71,20 +71,19 @@ class Trainer(Context):
     """Trains the network of `config`, keeping everything in `folder`.
 
     Equal configurations start from the same weights, see the same batches and end, on one machine
-    type, with the same bits. A run that was stopped and resumed ends with the bits of one that was
-    not: the batches of an epoch depend on (seed, epoch) alone, evaluation draws from a stream of
-    its own, and the checkpoint holds weights, optimizer, callbacks, the sums of the epoch and the
-    state of torch's CPU generator, which seeds stochastic rounding. On CUDA torch's own layers may
-    choose another algorithm, and then float32 bits may differ.
+    type, with the same bits, also where a run was stopped and resumed: the batches of an epoch
+    depend on (seed, epoch) alone, a test draws from a stream of its own, and the checkpoint holds
+    weights, optimizer, callbacks, the sums of the epoch and the state of torch's CPU generator,
+    which seeds stochastic rounding. On CUDA torch's own layers may choose another algorithm, and
+    then float32 bits may differ.
 
     An update whose gradients are not all finite changes no weight and is counted in skipped_steps.
 
     Several processes share each batch: rank r takes the r-th part of its examples, the gradients of
     the parts are added in float32, and every rank makes the same update, to the bit. The layers of
-    each rank draw from a stream of its own, (seed, rank, epoch, step); weight updates and tests
-    draw alike on all. Batch norm normalises the examples of a rank, and keeps the mean of the
-    ranks' running statistics. The first rank writes records and checkpoints, which do not depend on
-    the number of processes: a run may be resumed with another number.
+    a rank draw from a stream of its own; weight updates and tests draw alike on all. Batch norm
+    normalises the examples of a rank, and keeps the mean of the ranks' running statistics. The
+    first rank writes records and checkpoints, from which any number of processes goes on.
 
     Args:
         config: what to train.

@@ -20,7 +20,6 @@ MASTERS: dict[str, Any] = {
     "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block128_linear4_sfp32",
 }  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
-    "weights rounded": {**WANG, "weight_update": "e6m9:stochastic", "edge": "e6m9"},
     "accumulated": {"accumulate": 2, "augment": True, "acc": "e6m5:stochastic"},
     "delayed scales": {"recipe": "te_delayed", "accumulate": 2},
     "dynamic scale": {

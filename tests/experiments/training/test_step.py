@@ -39,7 +39,7 @@ def step_of(optimizer: torch.optim.Optimizer, model: nn.Module, *scales: Any, **
     return Step(run, model, **how)
 
 
-def made(*scales: Any, **how: Any) -> tuple[nn.Module, Step]:
+def model_and_step(*scales: Any, **how: Any) -> tuple[nn.Module, Step]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     return model, step_of(torch.optim.SGD(model.parameters(), lr=0.1), model, *scales, **how)
@@ -56,10 +56,10 @@ def batch(count: int = 6) -> Batch:
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 6, 50])
 def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
-    whole, step = made()
+    whole, step = model_and_step()
     whole_tally, tally = Tally(), Tally()
     step(0, batch(), alike, whole_tally)
-    model, step = made(pieces=pieces)
+    model, step = model_and_step(pieces=pieces)
     step(0, batch(), alike, tally)
     torch.testing.assert_close(model.weight, whole.weight)
     totals, expected = tally.totals(ALONE), whole_tally.totals(ALONE)
@@ -68,19 +68,21 @@ def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
 
 
 def test_clip_bounds_the_norm_after_unscaling() -> None:
-    free, step = made()
+    free, step = model_and_step()
     before = free.weight.detach().clone()
     step(0, batch(), alike, Tally())
     assert (free.weight - before).norm() > 0.1
-    model, step = made({"loss_scale": 64.0}, clip=0.01)
+    model, step = model_and_step({"loss_scale": 64.0}, clip=0.01)
     step(0, batch(), alike, Tally())
-    moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
+    moved = torch.cat(
+        [(model.weight - before).flatten(), model.bias - model_and_step()[0].bias]
+    ).detach()
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> None:
-    model, step = made()
+    model, step = model_and_step()
     before = model.weight.detach().clone()
     x, y = batch()
     tally = Tally()
@@ -90,7 +92,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> 
 
 
 def test_a_step_reads_once_and_not_at_all_where_a_callback_steps() -> None:
-    model, step = made()
+    model, step = model_and_step()
     with Reads() as reads:
         step(0, batch(), alike, Tally())
     assert reads.count == 1

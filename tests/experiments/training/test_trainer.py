@@ -31,7 +31,7 @@ CONFIG = RunConfig.of(
 STEPS = 4
 
 
-def made(folder: Path, config: RunConfig = CONFIG) -> Trainer:
+def trainer_in(folder: Path, config: RunConfig = CONFIG) -> Trainer:
     return Trainer(config, folder, workload=tiny_workload(config.workload))
 
 
@@ -41,13 +41,13 @@ def resume(folder: Path) -> Trainer:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    trainer = made(tmp_path_factory.mktemp("run"))
+    trainer = trainer_in(tmp_path_factory.mktemp("run"))
     trainer.fit()
     return trainer
 
 
 def test_a_rank_draws_from_a_stream_of_its_own(tmp_path: Path) -> None:
-    trainer, x = made(tmp_path), torch.randn(64)
+    trainer, x = trainer_in(tmp_path), torch.randn(64)
 
     def drawn(around: AbstractContextManager[None]) -> torch.Tensor:
         torch.manual_seed(5)
@@ -79,7 +79,7 @@ def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(uninterrupte
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
     console = Console(record=True, width=100, force_terminal=True)
-    trainer = made(tmp_path / "again")
+    trainer = trainer_in(tmp_path / "again")
     trainer.fit(console=console)
     assert "tiny" in console.export_text()
     assert torch.equal(torch.get_rng_state(), before[0])
@@ -99,7 +99,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     uninterrupted: Trainer, tmp_path: Path, monkeypatch: Any, step: int | None, place: str
 ) -> None:
     """Ctrl-C comes after so many steps, or, where that is None, in the test of the first epoch."""
-    stopped = made(tmp_path)
+    stopped = trainer_in(tmp_path)
     if step is None:
         interrupt_in_test(stopped, monkeypatch, 1)
     handler = signal.getsignal(signal.SIGINT)
@@ -113,7 +113,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
 
 
 def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(tmp_path, monkeypatch):
-    trainer = made(tmp_path)
+    trainer = trainer_in(tmp_path)
     interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
         trainer.fit()
@@ -130,13 +130,13 @@ def test_a_finished_run_stays_as_it_is_unasked(uninterrupted: Trainer, tmp_path:
     assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
     message = r"holds a run already; resume it \(option --resume\)"
     with pytest.raises(FileExistsError, match=message):
-        made(uninterrupted.folder)
+        trainer_in(uninterrupted.folder)
     with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
         Trainer.resume(tmp_path)
 
 
 def test_resume_drops_epochs_the_checkpoint_does_not_hold(tmp_path: Path) -> None:
-    stop_after(made(tmp_path), STEPS + 1)
+    stop_after(trainer_in(tmp_path), STEPS + 1)
     # The records look as if the process had been killed between the record of epoch 2 and its
     # checkpoint, and while it wrote another record.
     extra = dict(records.read_run(tmp_path).epochs[0], epoch=2)
@@ -210,5 +210,5 @@ def test_batches_that_a_transform_does_not_fill_begin_no_run(
 ) -> None:
     config = CONFIG.replace(model="mlp2", recipe="nvfp4_pretraining", edge="", **sizes)
     with pytest.raises(ValueError, match=r"^batch: of \d+ examples .* choose another batch or "):
-        made(tmp_path / "refused", config)
+        trainer_in(tmp_path / "refused", config)
     assert not (tmp_path / "refused").exists()

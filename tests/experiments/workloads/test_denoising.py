@@ -16,13 +16,13 @@ from lpkernels.experiments.workloads.workload import Workload
 from tests.support.image_files import write_fashion
 
 
-def made(folder: Path, **settings: object) -> Workload:
+def denoising(folder: Path, **settings: object) -> Workload:
     write_fashion(folder)
     return find(WorkloadConfig(data="fashion-denoise", data_dir=str(folder), **settings))
 
 
 def test_noise_depends_on_seed_epoch_and_step(tmp_path: Path) -> None:
-    work = made(tmp_path)
+    work = denoising(tmp_path)
     clean = load_fashion(tmp_path)[0][0].float() / 255
     (noisy, target), again = (work.train.plan(3, 1).batch(0, 8) for _ in range(2))
     assert torch.equal(noisy, again[0]) and noisy.dtype == torch.float32
@@ -32,14 +32,14 @@ def test_noise_depends_on_seed_epoch_and_step(tmp_path: Path) -> None:
         other = work.train.plan(*place[:2]).batch(place[2], 8)
         assert not torch.equal(other[0] - other[1], noisy - target)
     # The test's noise is the same for all runs.
-    some = made(tmp_path, train_size=10)
+    some = denoising(tmp_path, train_size=10)
     assert len(some.train) == 10 and torch.equal(some.test[0][0], work.test[0][0])
     with pytest.raises(ValueError, match="classes: means nothing for fashion-denoise"):
-        made(tmp_path, classes=3)
+        denoising(tmp_path, classes=3)
 
 
 def test_the_network_begins_as_the_identity_and_its_figure_is_the_psnr(tmp_path: Path) -> None:
-    work = made(tmp_path)
+    work = denoising(tmp_path)
     model = work.model()
     noisy, clean = work.test[0]
     with torch.no_grad():
