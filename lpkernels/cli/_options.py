@@ -54,6 +54,11 @@ console = PlainConsole()
 _UNBOUNDED = 100_000
 
 
+def say(text: object) -> None:
+    """Prints a text as it is, whatever the width of the terminal."""
+    console.print(str(text), soft_wrap=True, highlight=False)
+
+
 def show_table(table: Table) -> None:
     """Prints a table as wide as the console, or at its own width where the console would have to
     break words: such rows go on in the next line of a terminal, and stay whole in a file."""
@@ -191,7 +196,7 @@ def show_picture(
     with named_options():
         figure = draw()
     with named_options(option=option), system_errors("no picture was written"):
-        console.print(f"picture in {save_figure(figure, path, title)}", soft_wrap=True)
+        say(f"picture in {save_figure(figure, path, title)}")
 
 
 def check_one_process(command: str) -> None:
@@ -223,13 +228,13 @@ def system_errors(again: str) -> Iterator[None]:
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
-        console.print(f"{what}{advice}; {again}", soft_wrap=True, highlight=False, markup=False)
+        say(f"{what}{advice}; {again}")
         raise typer.Exit(1) from error
 
 
 def stopped(stop: Interrupted, command: str = "") -> NoReturn:
     """Says how a stopped run goes on, and ends the command; "": by this very command."""
     command = command or " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
-    console.print(f"{stop}\nresume with: {command}", soft_wrap=True, highlight=False)
+    say(f"{stop}\nresume with: {command}")
     # 128 + SIGINT, as shells report it
     raise typer.Exit(130) from stop

@@ -10,6 +10,7 @@ from lpkernels.cli._options import (
     check_one_process,
     console,
     named_options,
+    say,
     show_table,
     with_settings,
 )
@@ -49,7 +50,7 @@ def accumulate(
 
         title = "Simulated sums, 64 x 64 each; NMSE: error^2 / variance"
         show_table(simulation_table(_simulated(config, plan, out), title=title))
-    console.print(f"records in {out}")
+    say(f"records in {out}")
 
 
 def _simulated(
@@ -69,4 +70,4 @@ def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan) -> None:
 
     show_table(plan_table(plan.blocks, title=f"{config.model}, {config.operand} operands"))
     for note in plan_text(plan.blocks, plan.uncovered).notes:
-        console.print(note, highlight=False, markup=False)
+        say(note)

@@ -1,7 +1,7 @@
 """`lpkernels frontier`: which precision is worth its memory, from a few measurements of a task."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from lpkernels.cli._options import (
     console,
     imported,
     named_options,
+    say,
     show_picture,
     show_table,
     valid,
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from lpkernels.experiments.sweeps.frontiers import Frontier, Measured
     from lpkernels.techniques.pareto import ErrorMatrix
 
-# Text that is printed as it is, whatever the width of the terminal.
-_PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}
 _NAMES = ("cap", "engine", "jobs", "known", "measure", "rank", "task")
 _LOAD_MATRIX = "techniques.pareto:ErrorMatrix.load"
 
@@ -118,7 +117,7 @@ def run(
             console=console,
         )
     _show_lost(study)
-    console.print(f"results in {out}; next: lpkernels frontier predict {out}", soft_wrap=True)
+    say(f"results in {out}; next: lpkernels frontier predict {out}")
 
 
 @app.command()
@@ -138,7 +137,7 @@ def table(
     show_table(matrix_table(study.matrix, title=study.spec.name))
     _show_lost(study)
     if export is not None:
-        console.print(f"errors in {study.matrix.save(export)}")
+        say(f"errors in {study.matrix.save(export)}")
 
 
 @app.command()
@@ -179,15 +178,12 @@ def _show_choice(study: "Measured", task: str, frontier: "Frontier", cap: float)
     with named_options(_NAMES):
         index = frontier.best(cap)
     size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
-    console.print(
-        f"choice for {task}, at most {bytes_text(cap)}: {space.name(index)}, {size}, "
-        f"error {error:.4f}",
-        **_PLAIN,
-    )
-    console.print(f"recipe: {TrainingRecipe(*space[index])}", **_PLAIN)
+    configuration = f"{space.name(index)}, {size}, error {error:.4f}"
+    say(f"choice for {task}, at most {bytes_text(cap)}: {configuration}")
+    say(f"recipe: {TrainingRecipe(*space[index])}")
     cells = study.spec.replace(chosen={task: [space.name(index)]}).cells()
     (config, *_) = (cell.config for cell in cells if cell.arm == task)
-    console.print(command_of(config.replace(name="run")), **_PLAIN)
+    say(command_of(config.replace(name="run")))
 
 
 @app.command()
@@ -235,6 +231,6 @@ def _frontiers(
 
 def _show_lost(study: "Measured") -> None:
     if study.lost:
-        console.print(f"{len(study.lost)} runs gave no error and count as missing:")
+        say(f"{len(study.lost)} runs gave no error and count as missing:")
     for text in study.lost:
-        console.print(f"  {text}", **_PLAIN)
+        say(f"  {text}")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from lpkernels.cli._options import (
-    console,
     named_options,
+    say,
     show_picture,
     show_table,
     system_errors,
@@ -40,19 +40,16 @@ def report(
     reference: Annotated[
         str, typer.Option(help="With --html, of a sweep: the arm to compare with.")
     ] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="With --html: replace a file that exists.")
-    ] = False,
 ) -> None:
     """Show the table and the curves of finished or stopped runs.
 
     Example: `lpkernels report results/demo --html report.html`
     """
     if html is not None:
-        _report_html(paths, html, metric, reference, force)
+        _report_html(paths, html, metric, reference)
         if plot is None:
             return
-    for option, value in (("--metric", metric), ("--reference", reference), ("--force", force)):
+    for option, value in (("--metric", metric), ("--reference", reference)):
         if value and html is None:
             raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
@@ -69,15 +66,11 @@ def report(
         show_picture(lambda: plot_curves(by_name(runs)), plot, option="--plot")
 
 
-def _report_html(paths: list[Path], out: Path, metric: str, reference: str, force: bool) -> None:
+def _report_html(paths: list[Path], out: Path, metric: str, reference: str) -> None:
     from lpkernels.report.html import write_page
 
-    if out.exists() and not force:
-        raise typer.BadParameter(
-            f"{out} exists; take another name, or replace it with --force", param_hint="--html"
-        )
     command = " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
     with system_errors("no report was written"):
         with named_options(("metric", "reference")):
             path = write_page(paths, out, metric=metric, reference=reference, command=command)
-    console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
+    say(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB")

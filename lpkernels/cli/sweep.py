@@ -11,6 +11,8 @@ from lpkernels.cli._options import (
     check_one_process,
     console,
     named_options,
+    one_of,
+    say,
     show_picture,
     show_table,
     stopped,
@@ -37,10 +39,7 @@ def sweep() -> None:
 
 Sweep = Annotated[
     Path,
-    typer.Argument(
-        callback=valid("experiments.sweeps.results:check_is_there"),
-        help="The folder of a sweep, or a file of its results.",
-    ),
+    typer.Argument(exists=True, help="The folder of a sweep, or a file of its results."),
 ]
 Reference = Annotated[
     str, typer.Option(help="The arm to compare with; default: what the specification says.")
@@ -103,9 +102,8 @@ def run(
     options: dict[str, Any] = {"jobs": jobs, "engine": engine, "retry_failed": retry_failed}
     with running(options):
         results = run_sweep(read_spec(spec), out, console=console, **options)
-    failed = _show_failed(results)
-    _show_others(results)
-    console.print(f"results in {out}; next: lpkernels sweep table {out}", soft_wrap=True)
+    failed = _show_losses(results)
+    say(f"results in {out}; next: lpkernels sweep table {out}")
     if failed:
         raise typer.Exit(1)
 
@@ -119,7 +117,7 @@ def running(names: Iterable[str]) -> Iterator[None]:
     except Interrupted as stop:
         stopped(stop)
     except OSError as error:
-        console.print(error.strerror or str(error), soft_wrap=True, highlight=False, markup=False)
+        say(error.strerror or str(error))
         raise typer.Exit(1) from error
 
 
@@ -138,11 +136,10 @@ def status(
     statuses = [result.status for result in results.results]
     counts = [f"{statuses.count(name)} {name}" for name in ("finished", "diverged", "failed")]
     counts += [f"{len(begun)} begun", f"{results.missing - len(begun)} waiting"]
-    console.print(f"{results.header['cells']} cells: {', '.join(counts)}", highlight=False)
+    say(f"{results.header['cells']} cells: {', '.join(counts)}")
     for cell, share in begun:
-        console.print(f"begun: {cell.label()}: {share:.0%}")
-    _show_failed(results)
-    _show_others(results)
+        say(f"begun: {cell.label()}: {share:.0%}")
+    _show_losses(results)
 
 
 @app.command()
@@ -167,16 +164,15 @@ def table(
 
     results, _, summary, chosen = _summary(sweep, reference, metric, without)
     show_table(sweep_table(summary, chosen, title=results.spec.name))
-    _show_failed(results)
-    _show_others(results)
+    _show_losses(results)
     if results.missing:
-        console.print(f"{results.missing} cells have no result yet")
+        say(f"{results.missing} cells have no result yet")
     if not (reference or results.compare):
-        console.print(f"nothing is compared: {results.spec.compare!r} has no result yet")
+        say(f"nothing is compared: {results.spec.compare!r} has no result yet")
     if csv is not None:
-        console.print(f"table in {write_csv(summary, csv)}")
+        say(f"table in {write_csv(summary, csv)}")
     if export is not None:
-        console.print(f"results in {write_results(results, export)}")
+        say(f"results in {write_results(results, export)}")
 
 
 @app.command()
@@ -222,34 +218,24 @@ def _summary(
                 f"--without {compare}: the other arms are compared with it; name another by "
                 "--reference"
             )
-        cells = results.without(without or ()).table
+        cells = results.table
+        for arm in without or ():
+            one_of(*cells["arm"].unique())(arm)
+        cells = cells[~cells["arm"].isin(without or ())]
         return results, cells, summarise(cells, metric.field, reference=compare), metric
 
 
-def _show_failed(results: "Results") -> int:
-    """Says which cells failed or cannot be read, and why; returns how many."""
+def _show_losses(results: "Results") -> int:
+    """Says which cells failed or cannot be read, and which cells other versions of lpkernels or
+    other commits have trained; returns how many failed or cannot be read."""
     failed = [result for result in results.results if result.status == "failed"]
     for result in failed:
-        where = ", ".join([result.arm, *(f"{k} {v}" for k, v in result.axes.items())])
-        console.print(
-            f"failed: {where}, seed {result.seed}: {result.error} (failed/{result.cell})",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        say(f"failed: {result.label()}: {result.error} (failed/{result.cell})")
     for text in results.broken:
-        console.print(f"broken: {text}", soft_wrap=True, highlight=False)
-    return len(failed) + len(results.broken)
-
-
-def _show_others(results: "Results") -> None:
-    """Says which cells other versions of lpkernels, or other commits, have trained."""
-    messages = [
-        f"{number} cells of lpkernels {version}: not counted"
-        for version, number in results.others.items()
-    ]
+        say(f"broken: {text}")
+    for version, number in results.others.items():
+        say(f"{number} cells of lpkernels {version}: not counted")
     if len(results.codes) > 1:
         listed = ", ".join(f"{code} ({number} cells)" for code, number in results.codes.items())
-        messages.append(f"cells were trained by different code: {listed}")
-    for text in messages:
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(f"cells were trained by different code: {listed}")
+    return len(failed) + len(results.broken)

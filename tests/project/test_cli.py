@@ -163,9 +163,9 @@ def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "curves.png").is_file()
     before = sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl"))
     assert len(before) == 3
-    done("demo", "--out", tmp_path, "--epochs", 1, "--resume")
-    other = ("demo", "--out", tmp_path, "--epochs", 2, "--resume")
-    assert_refused(other, "--resume", "holds runs of other options, epochs 1")
+    done("demo", "--out", tmp_path, "--epochs", 1)
+    other = ("demo", "--out", tmp_path, "--epochs", 2)
+    assert_refused(other, "--out", "holds another sweep; choose another folder")
     assert sorted(p.read_bytes() for p in tmp_path.rglob("records.jsonl")) == before
 
 

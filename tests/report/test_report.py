@@ -21,7 +21,6 @@ from lpkernels.report.runs import by_name, plot_curves, summary
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.schemas import header
 from lpkernels.techniques.accumulation.planning import PlanRow
-from tests.loops import each
 from tests.report.shown import same_each_time, text
 
 
@@ -100,7 +99,7 @@ def test_named_formats_list_every_name_and_details_the_values_of_small_formats()
     assert "fp4_e2m1" in shown
 
 
-@each("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
+@pytest.mark.parametrize("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
 def test_format_details_work_for_every_kind_of_format(name: str) -> None:
     assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
 

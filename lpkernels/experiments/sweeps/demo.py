@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.cells import Folder, cell_name
 from lpkernels.experiments.sweeps.specification import SweepSpec
@@ -14,8 +13,6 @@ from lpkernels.experiments.workloads.registry import find
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-NAME = "demo"
 
 # Wang et al. 2018 (arXiv 1812.08011): e5m2 operands, e6m9 sums in chunks of 64, 16-bit operands in
 # the last layer and for the images, weight updates rounded stochastically to e6m9, one static loss
@@ -36,48 +33,26 @@ def demo_spec(*, epochs: int = 8, seed: int = 0) -> SweepSpec:
     base = {"model": "resnet14", "width": 16, "data": "digits", "batch": 128, "augment": True}
     arms = {"fp32": {}, "fp8": _FP8, "fp8, 8-bit sums": {**_FP8, "acc": "e5m2"}}
     base |= {"epochs": epochs, "threads": 2}
-    return SweepSpec(base=base, arms=arms, seeds=[seed], name=NAME)
+    return SweepSpec(base=base, arms=arms, seeds=[seed], name="demo")
 
 
 def demo(
-    folder: str | Path,
-    *,
-    epochs: int = 8,
-    seed: int = 0,
-    resume: bool = False,
-    console: "Console | None" = None,
+    folder: str | Path, *, epochs: int = 8, seed: int = 0, console: "Console | None" = None
 ) -> list[Run]:
     """Trains the demo's runs one after the other, each a cell of the sweep in `folder`, and each
-    with a progress bar.
-
-    With `resume`, runs that are finished are read and one that was stopped goes on; else all start
-    again.
+    with a progress bar. Runs that are finished are read, and one that was stopped goes on.
 
     Raises:
-        Interrupted: ctrl-C; what was done so far is saved.
-        ValueError: with resume, the runs in `folder` were started with other options; or the folder
-            holds a sweep that is not the demo.
-        BlockingIOError: another command owns the folder.
         RuntimeError: a run failed, twice.
+        Interrupted, ValueError, BlockingIOError, OSError: as `run_sweep`.
     """
-    spec, store = demo_spec(epochs=epochs, seed=seed), Folder(folder)
+    spec = demo_spec(epochs=epochs, seed=seed)
     # A fault in the data is an error of the call, and not of a cell.
     find(spec.cells()[0].config.workload)
-    store.root.mkdir(parents=True, exist_ok=True)
-    with owned(store.root):
-        former = store.read_spec()
-        if former is not None and former.name != NAME:
-            raise ValueError(f"{folder} holds a sweep, {former.name!r}; choose another folder")
-        if not resume:
-            store.clear()
-        elif former not in (None, spec):
-            raise ValueError(
-                f"{folder} holds runs of other options, epochs {former.base['epochs']} and seeds "
-                f"{former.seeds}; resume with these, or start again without --resume"
-            )
-        train = partial(train_cell, console=console)
-        results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
-        for result in results.results:
-            if result.status == "failed":
-                raise RuntimeError(f"{result.arm}: {result.error}")
-        return [read_run(store.cells / cell_name(cell.config)) for cell in spec.cells()]
+    train = partial(train_cell, console=console)
+    results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
+    for result in results.results:
+        if result.status == "failed":
+            raise RuntimeError(f"{result.arm}: {result.error}")
+    cells = Folder(folder).cells
+    return [read_run(cells / cell_name(cell.config)) for cell in spec.cells()]

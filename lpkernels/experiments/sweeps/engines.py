@@ -100,16 +100,18 @@ def run_cells(
     cells: Mapping[str, Cell],
     train: Train,
     limit: float | None,
+    look: Callable[[], None],
 ) -> None:
     """Trains the cells; one that fails, or that its worker dies of, is tried once more.
 
     Args:
         engine: one of ENGINES, or "" for this very process.
         jobs: how many cells at a time; None: one for each processor or worker of the cluster.
-        there: the folder of the sweep.
+        store: the folder of the sweep.
         cells: by their names.
         train: a function that trains a cell.
         limit: the longest that a try may take, in seconds.
+        look: called now and then, to show how far the cells are.
     Raises:
         KeyboardInterrupt: ctrl-C; workers have saved their state.
         OSError: there is no room left.
@@ -125,6 +127,7 @@ def run_cells(
                     folder = store.begin(name)
                     task = Task(cells[name], folder, store.cells, train, this_process(), limit)
                     running[opened.submit(task)] = task
+                look()
                 for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
                     task = running.pop(future)
                     if not ends.is_last(task, future):
@@ -140,7 +143,7 @@ class _Ends:
     """Judges how tries at cells end."""
 
     def __init__(self, store: Folder) -> None:
-        self.there = store
+        self.store = store
         self.bad: dict[str, list[str]] = {}
         self.vain = 0
 
@@ -185,7 +188,7 @@ class _Ends:
             return False
         text = "; ".join(dict.fromkeys(errors))
         record = cell_record(task.name, task.cell, FAILED, error=text)
-        self.there.give_up(task.name, record)
+        self.store.give_up(task.name, record)
         return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from lpkernels.experiments.records import RECORDS, Record, read_records, write_r
 from lpkernels.experiments.sweeps.cells import SPEC, Folder, cell_name, read_cell
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, label_of
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
-from lpkernels.formats.elsewhere import nearest
 
 if TYPE_CHECKING:
     import pandas
@@ -126,18 +125,6 @@ class Results:
         """How many cells have no result yet."""
         return int(self.header["cells"]) - len(self.results) - len(self.broken)
 
-    def without(self, arms: Sequence[str]) -> Results:
-        """The results of the other arms.
-
-        Raises: ValueError: there is no such arm.
-        """
-        present = list(dict.fromkeys(result.arm for result in self.results))
-        for arm in arms:
-            if arm not in present:
-                names = nearest(arm, present, "`lpkernels sweep table` lists all", shown=repr)
-                raise ValueError(f"without: expected one of the arms {names}, got {arm!r}")
-        return replace(self, results=[r for r in self.results if r.arm not in arms])
-
 
 def read_results(path: str | Path) -> Results:
     """The results of a sweep's folder, or of a file that `write_results` made.
@@ -203,13 +190,6 @@ def _spec_of(store: Folder) -> SweepSpec:
             "one"
         )
     return spec
-
-
-def check_is_there(path: str | Path) -> None:
-    """Raises FileNotFoundError where `read_results` would find neither a folder nor a file."""
-    store = _folder(Path(path))
-    if store is not None:
-        _spec_of(store)
 
 
 def share_done(folder: Path, cell: Cell) -> float:

@@ -1,10 +1,9 @@
 """Runs the cells of a specification that a folder lacks."""
 
 import errno
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_sweep"]
 
-# The progress bar is renewed so often. The time left is judged by what was done in so many seconds:
-# cells take minutes.
-_LOOK_EVERY, _SPEED_SECONDS = 0.5, 3600.0
+# The time left is judged by what was done in so many seconds: cells take minutes.
+_SPEED_SECONDS = 3600.0
 
 
 def run_sweep(
@@ -92,8 +90,9 @@ def run_sweep(
             _warn_of_other_code(store, cells)
             left = _left(store, cells, retry_failed)
             if left:
-                with _shown(console, store, cells):
-                    run_cells(engine, jobs, store, left, train or train_cell, spec.cell_seconds)
+                with _shown(console, store, cells) as look:
+                    limit = spec.cell_seconds
+                    run_cells(engine, jobs, store, left, train or train_cell, limit, look)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_so_far(store, cells)}") from stop
     except OSError as error:
@@ -142,20 +141,18 @@ def _jobs(cells: Sequence[Cell], engine: str, jobs: int | None) -> int | None:
     return jobs or max(1, processors() // threads)
 
 
-def _counts(store: Folder, cells: dict[str, Cell]) -> tuple[str, float]:
-    """How many cells are finished, running and failed, in words; and how many are done, with the
-    parts of running ones."""
-    begun = {name: path for name, path in store.begun().items() if name in cells}
-    finished, failed = (len(names & set(cells)) for names in (store.finished(), store.given_up()))
-    words = f"{finished} finished, {len(begun)} under way" + (f", {failed} failed" * (failed > 0))
-    return words, finished + failed + sum(share_done(begun[name], cells[name]) for name in begun)
+def _counts(store: Folder, cells: dict[str, Cell]) -> tuple[int, int]:
+    """How many cells are finished, and how many failed."""
+    return len(store.finished() & cells.keys()), len(store.given_up() & cells.keys())
 
 
 @contextmanager
-def _shown(console: "Console | None", store: Folder, cells: dict[str, Cell]) -> Iterator[None]:
-    """A bar on `console` while the context lasts; none if that is None."""
+def _shown(
+    console: "Console | None", store: Folder, cells: dict[str, Cell]
+) -> Iterator[Callable[[], None]]:
+    """A function that renews a bar on `console`, which is there while the context lasts."""
     if console is None:
-        yield
+        yield lambda: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -165,31 +162,26 @@ def _shown(console: "Console | None", store: Folder, cells: dict[str, Cell]) -> 
         TextColumn("{task.description}", markup=False),
         TimeRemainingColumn(),
     )
-    over = threading.Event()
     with Progress(*columns, console=console, speed_estimate_period=_SPEED_SECONDS) as bar:
         task = bar.add_task("", total=len(cells))
 
-        def update() -> None:
-            words, done = _counts(store, cells)
-            bar.update(task, description=words, completed=done)
-
         def look() -> None:
-            while not over.wait(_LOOK_EVERY):
-                update()
+            (finished, failed), begun = _counts(store, cells), store.begun()
+            shares = [share_done(begun[name], cells[name]) for name in begun.keys() & cells.keys()]
+            words = f"{finished} finished, {len(shares)} under way" + f", {failed} failed" * (
+                failed > 0
+            )
+            bar.update(task, description=words, completed=finished + failed + sum(shares))
 
-        # It is set before, so that cells done before do not count for the speed.
-        update()
-        watcher = threading.Thread(target=look, daemon=True, name="progress")
-        watcher.start()
+        # Cells that were done before do not count for the speed.
+        look()
         try:
-            yield
+            yield look
         finally:
-            over.set()
-            watcher.join()
-            update()
+            look()
 
 
 def _so_far(store: Folder, cells: dict[str, Cell]) -> str:
-    finished, failed = (len(names & set(cells)) for names in (store.finished(), store.given_up()))
+    finished, failed = _counts(store, cells)
     words = f" and {failed} failed" if failed else ""
     return f"{finished} of {len(cells)} cells are finished{words}, in {store.root}"

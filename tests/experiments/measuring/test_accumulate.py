@@ -15,7 +15,6 @@ from lpkernels.experiments.measuring.accumulate import AccumulateConfig, Point
 from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
 from lpkernels.experiments.measuring.speed import Speed, shape_from
 from lpkernels.techniques.accumulation import accumulator_of, nmse
-from tests.loops import each
 from tests.support.commands import assert_refused, done
 from tests.support.refusals import rejects
 
@@ -121,7 +120,7 @@ def test_an_error_a_ratio_a_shape_and_the_machine_and_a_wrong_option() -> None:
     assert_refused(("bench", "--shape", "4x4"), "--shape")
 
 
-@each(
+@pytest.mark.parametrize(
     "value, name, bits",
     [
         (-0.0, "e4m3fn", "1 0000 000"), (math.inf, "e5m2", "0 11111 00"),

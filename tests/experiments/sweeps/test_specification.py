@@ -9,7 +9,6 @@ from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, settings_of
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import FormatSpace
-from tests.loops import each
 from tests.support.refusals import rejects
 
 ROOT = Path(__file__).parents[3]
@@ -58,11 +57,11 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     assert spec.compare == "affine4"
 
 
-@each("path", sorted((ROOT / "bench/sweeps").glob("*.toml")))
-def test_a_committed_specification_has_the_arms_of_its_record(path: Path) -> None:
-    record = ROOT / f"bench/results/sweep-{path.stem}.jsonl"
-    if not record.exists():
-        return
+@pytest.mark.parametrize(
+    "record", sorted((ROOT / "bench/results").glob("sweep-*.jsonl")), ids=lambda path: path.stem
+)
+def test_a_committed_record_has_the_arms_of_its_specification(record: Path) -> None:
+    path = ROOT / f"bench/sweeps/{record.stem.removeprefix('sweep-')}.toml"
     here, there = read_spec(path), read_results(record).spec
     assert here.base == there.base
     shared = here.arms.keys() & there.arms.keys()

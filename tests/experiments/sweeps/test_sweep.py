@@ -24,7 +24,6 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.sweeps import toy
-from tests.loops import each, rows
 
 
 @pytest.fixture
@@ -64,17 +63,19 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
     assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
 
 
-@rows(
+@pytest.mark.parametrize(
     "spec, options, message",
-    (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
-    (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
-    (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
-    (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
-    (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
-    (SweepSpec(base={"data": "mnist"}), {"train": None}, "got 'mnist'"),
-    (SweepSpec(base={"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
-    (SweepSpec(base={"device": "cuda:99"}), {}, "torch finds no CUDA device"),
-    (SweepSpec(base={"data": "no_module:f"}), {"train": None}, "no_module"),
+    [
+        (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
+        (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
+        (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
+        (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
+        (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
+        (SweepSpec(base={"data": "mnist"}), {"train": None}, "got 'mnist'"),
+        (SweepSpec(base={"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
+        (SweepSpec(base={"device": "cuda:99"}), {}, "torch finds no CUDA device"),
+        (SweepSpec(base={"data": "no_module:f"}), {"train": None}, "no_module"),
+    ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options, message):
     toy.run(toy.spec("a", seeds=1), tmp_path)
@@ -86,7 +87,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options,
     assert (tmp_path / "sweep.json").read_bytes() == log
 
 
-@each("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
+@pytest.mark.parametrize("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
 def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch, engine, extra):
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
