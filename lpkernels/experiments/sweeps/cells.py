@@ -100,6 +100,16 @@ class Folder:
             )
         return SweepSpec(**schemas.check(record, self.spec)["spec"])
 
+    def specification(self) -> SweepSpec:
+        """As `read_spec`. Raises: FileNotFoundError: there is no sweep."""
+        spec = self.read_spec()
+        if spec is None:
+            raise FileNotFoundError(
+                f"expected the folder of a sweep at {str(self.root)!r}; `lpkernels sweep run` or "
+                "`lpkernels frontier run` makes one"
+            )
+        return spec
+
     def joined(self, spec: SweepSpec) -> SweepSpec:
         """The specification of the folder once `spec` runs there, beside what was run before.
 

@@ -40,7 +40,7 @@ _NEEDS = {"processes": ("joblib", "lab"), "ray": ("ray", "ray"), "dask": ("distr
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
 # If so many workers end, one after the other, before any of them takes a cell, workers cannot work.
-_VAIN_STARTS = 4
+_MOST_LOST_STARTS = 4
 # How long workers may take to save their state when the command is stopped.
 _STOP_SECONDS = 60.0
 _LOOK_EVERY = 1.0
@@ -88,9 +88,13 @@ def gpu_of(worker: int, visible: str | None, count: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": str(names[worker % count])}
 
 
-def wants_gpus(devices: Sequence[str]) -> bool:
-    """Whether each worker gets a GPU of its own: cells run on "cuda", and no cell names a GPU."""
-    return "cuda" in devices and not any(device.startswith("cuda:") for device in devices)
+def gpus_for(devices: Sequence[str]) -> int:
+    """The number of GPUs that workers share out; 0 unless cells run on "cuda", and where a cell
+    names a GPU."""
+    import torch
+
+    named = any(device.startswith("cuda:") for device in devices)
+    return torch.cuda.device_count() if "cuda" in devices and not named else 0
 
 
 def run_cells(
@@ -119,14 +123,14 @@ def run_cells(
     """
     devices = [cell.config.device for cell in cells.values()]
     queue, running, ends = deque(cells), dict[Future[End], Task](), _Ends(store)
-    with _OPEN[engine](jobs, _gpus() if engine and wants_gpus(devices) else 0) as opened:
+    with _OPEN[engine](jobs, gpus_for(devices) if engine else 0) as workers:
         try:
             while queue or running:
-                while queue and len(running) < opened.jobs:
+                while queue and len(running) < workers.jobs:
                     name = queue.popleft()
                     folder = store.begin(name)
                     task = Task(cells[name], folder, store.cells, train, this_process(), limit)
-                    running[opened.submit(task)] = task
+                    running[workers.submit(task)] = task
                 look()
                 for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
                     task = running.pop(future)
@@ -144,8 +148,8 @@ class _Ends:
 
     def __init__(self, store: Folder) -> None:
         self.store = store
-        self.bad: dict[str, list[str]] = {}
-        self.vain = 0
+        self.errors: dict[str, list[str]] = {}
+        self.lost_starts = 0
 
     def is_last(self, task: Task, future: "Future[End]") -> bool:
         """Whether a cell is finished or given up; errors as in `run_cells`."""
@@ -153,7 +157,7 @@ class _Ends:
             end = future.result()
         except Exception as error:
             return self._died(task, error)
-        self.vain = 0
+        self.lost_starts = 0
         if end.kind == DONE:
             return True
         if end.kind == FAILED:
@@ -167,20 +171,20 @@ class _Ends:
         try:
             worker = (task.folder / WORKER).read_text(encoding="utf-8")
         except OSError:
-            self.vain += 1
-            if self.vain >= _VAIN_STARTS:
+            self.lost_starts += 1
+            if self.lost_starts >= _MOST_LOST_STARTS:
                 raise RuntimeError(
-                    f"the workers end before they take a cell, {self.vain} times now: {error}"
+                    f"the workers end before they take a cell, {self.lost_starts} times now: {error}"
                 ) from error
             return (task.final / task.name).is_dir()
-        self.vain, limit = 0, overran(task.folder)
+        self.lost_starts, limit = 0, overran(task.folder)
         if not limit:
             (task.folder / ERROR).unlink(missing_ok=True)
         return self._is_given_up(task, limit or f"its worker died ({worker})", again=bool(limit))
 
     def _is_given_up(self, task: Task, error: str, *, again: bool) -> bool:
         """Whether a bad end is one too many; if not, the cell goes on, or starts `again`."""
-        errors = self.bad.setdefault(task.name, [])
+        errors = self.errors.setdefault(task.name, [])
         errors.append(error)
         if len(errors) < _BAD_TRIES:
             if again:
@@ -190,12 +194,6 @@ class _Ends:
         record = cell_record(task.name, task.cell, FAILED, error=text)
         self.store.give_up(task.name, record)
         return True
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()
 
 
 @contextmanager

@@ -74,11 +74,7 @@ def read_study(folder: str | Path) -> SweepSpec:
         FileNotFoundError: there is none.
         ValueError: it is a sweep without formats, or of another version.
     """
-    spec = Folder(folder).read_spec()
-    if spec is None:
-        raise FileNotFoundError(
-            f"expected the folder of a study at {str(folder)!r}; `lpkernels frontier run` makes one"
-        )
+    spec = Folder(folder).specification()
     if not spec.low:
         raise ValueError(
             f"{folder}: expected a study of frontiers, got a sweep; `lpkernels sweep` shows it"

@@ -139,7 +139,7 @@ def read_results(path: str | Path) -> Results:
     store = _folder(Path(path))
     if store is None:
         return _read_file(Path(path))
-    spec = _spec_of(store)
+    spec = store.specification()
     records: dict[str, Record] = {}
     damages: dict[str, str] = {}
     for name in store.finished() | store.given_up():
@@ -180,16 +180,6 @@ def _folder(path: Path) -> Folder | None:
     if not path.is_file():
         return Folder(path)
     return Folder(path.parent) if path.name == SPEC else None
-
-
-def _spec_of(store: Folder) -> SweepSpec:
-    spec = store.read_spec()
-    if spec is None:
-        raise FileNotFoundError(
-            f"expected the folder of a sweep at {str(store.root)!r}; `lpkernels sweep run` makes "
-            "one"
-        )
-    return spec
 
 
 def share_done(folder: Path, cell: Cell) -> float:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lpkernels.experiments.sweeps import engines, sweep
-from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
+from lpkernels.experiments.sweeps.engines import gpu_of, gpus_for
 from lpkernels.experiments.sweeps.results import Results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
@@ -53,9 +54,8 @@ def test_jobs_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, "GPU-abc", 1, "GPU-abc"),
     ):
         assert gpu_of(worker, visible, count) == {"CUDA_VISIBLE_DEVICES": expected}
-    assert wants_gpus(["cuda", "cpu"])
-    assert not wants_gpus(["cpu"])
-    assert not wants_gpus(["cuda", "cuda:1"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert [gpus_for(d) for d in (["cuda", "cpu"], ["cpu"], ["cuda", "cuda:1"])] == [3, 0, 0]
     monkeypatch.setattr(sweep, "processors", lambda: 8)
     for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
         cells = SweepSpec(base={"threads": threads}).cells()
@@ -69,9 +69,11 @@ def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
     assert lost.error.count("its worker died (process") == 2
 
 
-def test_vain_workers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_end_before_they_take_a_cell_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engines, "_begin", os._exit)
-    monkeypatch.setattr(engines, "_VAIN_STARTS", 1)
+    monkeypatch.setattr(engines, "_MOST_LOST_STARTS", 1)
     with pytest.raises(RuntimeError, match="the workers end before they take a cell"):
         run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.train)
 

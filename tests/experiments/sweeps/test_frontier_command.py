@@ -120,7 +120,7 @@ def test_wrong_options_are_named_after_missing_files(
     tmp_path: Path, spec: Path, known: Path, study: Path
 ) -> None:
     none = tmp_path / "none"
-    fails("'folder'", "expected the folder of a study at", "predict", none)
+    fails("'folder'", "expected the folder of a sweep at", "predict", none)
     fails("'spec'", "expected a specification (a TOML file) at", "run", none)
     fails("--known", "No such file", "plot", study, "--known", none)
     run = ("run", spec, "--out", tmp_path / "out")

@@ -56,7 +56,7 @@ def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_study_or_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected the folder of a study at"):
+    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
         read_measured(tmp_path)
     toy.run(toy.spec(), tmp_path / "sweep")
     with pytest.raises(ValueError, match="expected a study of frontiers, got a sweep"):
