@@ -1,6 +1,5 @@
 """`lpkernels accumulate`: a plan for a network, and simulated sums of the planned lengths."""
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -192,9 +191,8 @@ class Point:
 
 
 def points(network_plan: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
-    """The sums to simulate: every planned accumulator at its own length, and with one bit fewer;
-    and for the picture some widths at all lengths. The exponent has 8 bits, as in the theory.
-    """
+    """The sums to simulate: every planned accumulator at its own length, and with one bit fewer.
+    The exponent has 8 bits, as in the theory."""
 
     def name(bits: int, chunk: int | None) -> str:
         return str(accumulator_of(FloatFormat(8, bits), config.rounding, chunk=chunk))
@@ -207,11 +205,6 @@ def points(network_plan: AccumulatorPlan, config: AccumulateConfig) -> list[Poin
         length = min(max(2, round(length / scale) * scale), config.longest)
         for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
             sums.append(Point(length, name(bits, row.accumulator.chunk_length), config.operand))
-    widths = sorted({row.format.man_bits for row in network_plan.rows if row.format.man_bits > 2})
-    shown = sorted({widths[i * (len(widths) - 1) // 3] for i in range(4)}) if widths else []
-    for bits in shown:
-        for log_n in range(6, int(math.log2(config.longest)) + 1):
-            sums.append(Point(2**log_n, name(bits, None), config.operand))
     return list(dict.fromkeys(sums))
 
 
@@ -226,10 +219,10 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
         for size in ((side, point.length), (point.length, side))
     )
     acc = accumulator(point.accumulator)
-    got = measure(a, b, acc, counted=0, generator=generator).to_dict()
-    record = {"type": "simulation", **asdict(point), **got}
+    figures = measure(a, b, acc, counted=0, generator=generator).to_dict()
+    record = {"type": "simulation", **asdict(point), **figures}
     if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
-        record["theory"] = vrr(acc.fmt.man_bits, got["product_bits"], point.length)[0]
+        record["theory"] = vrr(acc.fmt.man_bits, figures["product_bits"], point.length)[0]
     rounding = "aligned_truncation" if acc.block == 1 else acc.rounding
     if rounding in NMSE_CONSTANTS and isinstance(acc.fmt, FloatFormat):
         bits, chunk = acc.fmt.man_bits, acc.chunk

@@ -174,7 +174,7 @@ class _Ends:
             self.lost_starts += 1
             if self.lost_starts >= _MOST_LOST_STARTS:
                 raise RuntimeError(
-                    f"the workers end before they take a cell, {self.lost_starts} times now: {error}"
+                    f"the workers end before they take a cell, {self.lost_starts} times: {error}"
                 ) from error
             return (task.final / task.name).is_dir()
         self.lost_starts, limit = 0, overran(task.folder)
