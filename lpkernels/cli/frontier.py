@@ -20,7 +20,7 @@ from lpkernels.experiments.training.interrupts import sigterm_as_ctrl_c
 from lpkernels.report.sizes import bytes_from, bytes_text
 
 if TYPE_CHECKING:
-    from lpkernels.experiments.sweeps.frontiers import Frontier, Measured
+    from lpkernels.experiments.sweeps.frontiers import Frontier, Study
     from lpkernels.techniques.pareto import ErrorMatrix
 
 _NAMES = ("cap", "engine", "jobs", "known", "measure", "rank", "task")
@@ -40,7 +40,7 @@ def frontier() -> None:
 Folder = Annotated[
     Path,
     typer.Argument(
-        callback=valid("experiments.sweeps.frontiers:read_study"), help="The folder of a study."
+        callback=valid("experiments.sweeps.frontiers:study_spec"), help="The folder of a study."
     ),
 ]
 KnownFile = Annotated[
@@ -170,7 +170,7 @@ def predict(
     _show_lost(study)
 
 
-def _show_choice(study: "Measured", task: str, frontier: "Frontier", cap: float) -> None:
+def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) -> None:
     from lpkernels.experiments.training.config import command_of
     from lpkernels.techniques.pareto import TrainingRecipe
 
@@ -208,11 +208,11 @@ def plot(
     show_picture(lambda: plot_frontiers(frontiers, names, cap=size), out, title=study.spec.name)
 
 
-def _measured(folder: Path) -> "Measured":
-    from lpkernels.experiments.sweeps.frontiers import read_measured
+def _measured(folder: Path) -> "Study":
+    from lpkernels.experiments.sweeps.frontiers import read_study
 
     with named_options(_NAMES):
-        return read_measured(folder)
+        return read_study(folder)
 
 
 def _matrix(path: Path | None) -> "ErrorMatrix | None":
@@ -221,7 +221,7 @@ def _matrix(path: Path | None) -> "ErrorMatrix | None":
 
 def _frontiers(
     folder: Path, known: Path | None, task: str, rank: int
-) -> "tuple[Measured, dict[str, Frontier]]":
+) -> "tuple[Study, dict[str, Frontier]]":
     from lpkernels.experiments.sweeps.frontiers import frontiers
 
     study, others = _measured(folder), _matrix(known)
@@ -229,7 +229,7 @@ def _frontiers(
         return study, frontiers(study, task=task, known=others, rank=rank)
 
 
-def _show_lost(study: "Measured") -> None:
+def _show_lost(study: "Study") -> None:
     if study.lost:
         say(f"{len(study.lost)} runs gave no error and count as missing:")
     for text in study.lost:

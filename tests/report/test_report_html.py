@@ -73,18 +73,6 @@ def test_the_folder_of_a_sweep_has_its_arms_and_its_runs(tmp_path: Path) -> None
     assert words(page).count(" native") == 8 and words(page).count(" 0/2 ") == 4
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=pytest.mark.slow if number else ())
-        for number, path in enumerate(sorted(BENCH.glob("sweep-*.jsonl")))
-    ],
-    ids=lambda path: path.stem,
-)
-def test_a_committed_sweep_has_a_report(path: Path, tmp_path: Path) -> None:
-    assert "<svg" in write_page([path], tmp_path / "page.html").read_text()
-
-
 def test_wrong_input_is_one_sentence(runs: Path, tmp_path: Path) -> None:
     run, out = runs / "a", tmp_path / "page.html"
     (tmp_path / "empty").mkdir()

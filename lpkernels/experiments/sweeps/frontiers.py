@@ -48,10 +48,10 @@ from lpkernels.techniques.pareto.prediction import FrontierBand, band
 LAM = 0.1
 #: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
 #: every row and column of its grid without.
-MEASURED, BEYOND_COVER = 8, 5
+MEASUREMENTS, BEYOND_COVER = 8, 5
 
 
-class Measured(NamedTuple):
+class Study(NamedTuple):
     """The measurements in a folder.
 
     matrix: the errors of all tasks, NaN where there is none.
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
         return self.matrix.mean[self.matrix.tasks.index(task)]
 
 
-def read_study(folder: str | Path) -> SweepSpec:
+def study_spec(folder: str | Path) -> SweepSpec:
     """The specification of the study in a folder.
 
     Raises:
@@ -82,10 +82,10 @@ def read_study(folder: str | Path) -> SweepSpec:
     return spec
 
 
-def read_measured(folder: str | Path) -> Measured:
-    """The measurements in a folder; errors as `read_study` and `read_results`, and ValueError
+def read_study(folder: str | Path) -> Study:
+    """The measurements in a folder; errors as `study_spec` and `read_results`, and ValueError
     unless the workload's figure is a share of 0 to 1, such as accuracy."""
-    spec, results = read_study(folder), read_results(folder)
+    spec, results = study_spec(folder), read_results(folder)
     tasks, names = list(spec.arms), list(spec.space.names)
     errors = np.full((len(tasks), len(names), len(spec.seeds)), np.nan)
     lost: list[str] = []
@@ -99,7 +99,7 @@ def read_measured(folder: str | Path) -> Measured:
                 lost.append(f"{result.arm}: {name}, seed {result.seed}: {why}")
             place = tasks.index(result.arm), names.index(name), spec.seeds.index(result.seed)
             errors[place] = 1 - figure
-    return Measured(spec, ErrorMatrix(spec.space, tasks, errors), lost)
+    return Study(spec, ErrorMatrix(spec.space, tasks, errors), lost)
 
 
 def task_config(spec: SweepSpec, task: str) -> RunConfig:
@@ -135,7 +135,7 @@ def run_study(
     rank: int = 3,
     cap: float | None = None,
     **how: Any,
-) -> Measured:
+) -> Study:
     """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
 
     The choice of configurations is written down before they run: a call may be stopped at any
@@ -160,8 +160,7 @@ def run_study(
     """
     path, space = Path(folder), spec.space
     if not spec.low:
-        names = {axis: list(map(str, getattr(space, axis))) for axis in ("low", "high")}
-        spec = spec.replace(**names)
+        spec = spec.replace(low=list(map(str, space.low)), high=list(map(str, space.high)))
     for task in spec.arms:
         _check_metric(find(task_config(spec, task).workload).metric)
     if known is not None:
@@ -174,13 +173,12 @@ def run_study(
         store.joined(spec)
         former = store.read_spec()
         for task in spec.arms:
-            before = former.chosen.get(task, []) if former is not None else []
-            indices = [space.names.index(name) for name in before]
+            names = former.chosen.get(task, []) if former is not None else []
+            indices = [space.names.index(name) for name in names]
             if known is None:
-                more = _cover(space, n)
-                indices = list(dict.fromkeys([*more, *indices]))
+                indices = list(dict.fromkeys([*_cover(space, n), *indices]))
             else:
-                count, others = MEASURED if n is None else n, Known.of(known, task, rank)
+                count, others = MEASUREMENTS if n is None else n, KnownErrors.of(known, task, rank)
                 memory = task_memory(spec, task)
                 indices += choose_next(others, memory, count, asked=indices, cap=cap).tolist()
             chosen[task] = [space.name(index) for index in indices]
@@ -191,7 +189,7 @@ def run_study(
         if known is None and not everything:
             for task in spec.arms:
                 _measure_more(spec, path, task, n, how)
-        return read_measured(path)
+        return read_study(path)
 
 
 def _measure_more(
@@ -204,9 +202,9 @@ def _measure_more(
         chosen.append(space.name(index))
         arms, choice = {task: spec.arms[task]}, {task: chosen}
         run_sweep(spec.replace(arms=arms, compare=task, chosen=choice), path, **how)
-        return float(read_measured(path).errors(task)[index])
+        return float(read_study(path).errors(task)[index])
 
-    errors = read_measured(path).errors(task)
+    errors = read_study(path).errors(task)
     former = {index: float(errors[index]) for index in map(space.names.index, chosen)}
     # Configurations that gave no error are asked for again, which trains nothing.
     lost = sum(map(math.isnan, former.values()))
@@ -244,14 +242,14 @@ def _cover(space: FormatSpace, n: int | None) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownErrors:
     """Errors of other tasks, and the rank of the embeddings that are learned from them."""
 
     errors: Floats
     rank: int
 
     @classmethod
-    def of(cls, matrix: ErrorMatrix, task: str, rank: int) -> Known:
+    def of(cls, matrix: ErrorMatrix, task: str, rank: int) -> KnownErrors:
         """The matrix without `task`, so that nothing about a task is learned from itself.
 
         Raises: ValueError: a rank above the data, a configuration that no other task has measured.
@@ -287,7 +285,7 @@ class Known:
 
 
 def choose_next(
-    known: Known, memory: Floats, n: int, *, asked: list[int], cap: float | None = None
+    known: KnownErrors, memory: Floats, n: int, *, asked: list[int], cap: float | None = None
 ) -> Ints:
     """The configurations to measure beside those asked for, until there are n.
 
@@ -348,7 +346,7 @@ class Frontier:
 
 
 def frontier_of(
-    memory: Floats, measured: Floats, *, known: Known | None = None, level: float = 0.9
+    memory: Floats, measured: Floats, *, known: KnownErrors | None = None, level: float = 0.9
 ) -> Frontier:
     """The frontier of a task, predicted where it is not measured.
 
@@ -383,7 +381,7 @@ def _refuse(index: int) -> Any:
 
 
 def frontiers(
-    study: Measured, *, task: str = "", known: ErrorMatrix | None = None, rank: int = 3
+    study: Study, *, task: str = "", known: ErrorMatrix | None = None, rank: int = 3
 ) -> dict[str, Frontier]:
     """The frontier of each task that has measurements, by the task's name.
 
@@ -403,7 +401,7 @@ def frontiers(
     result = {}
     for name in tasks:
         errors = study.errors(name).reshape(spec.space.shape)
-        others = None if known is None else Known.of(known, name, rank)
+        others = None if known is None else KnownErrors.of(known, name, rank)
         try:
             result[name] = frontier_of(task_memory(spec, name), errors, known=others)
         except ValueError as error:

@@ -7,7 +7,7 @@ are tasks, and the one axis is the configuration of formats.
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,18 +172,25 @@ class SweepSpec(Settings):
                 raise ValueError(f"[arms.{arm}]: {', '.join(both)} is an axis too; leave out one")
         self._check_formats()
         # Of a study one configuration tells whether the others can be: there may be thousands.
-        self._cells(self.points()[: 1 if self.low else None])
+        points = self.points()[: 1 if self.low else None]
+        self._cells(itertools.product(self.seeds, points, self.arms))
         return self
 
     def _check_formats(self) -> None:
         formats = [name for name in ("low", "high", "accumulators") if getattr(self, name)]
         if not formats:
+            if self.chosen:
+                raise ValueError("chosen: belongs to low and high; give lists of formats too")
             return
         if formats[:2] != ["low", "high"] or self.axes:
             raise ValueError(
                 f"expected low and high, lists of formats, and no axes; got {', '.join(formats)} "
                 f"and {', '.join(self.axes) or 'no axes'}"
             )
+        chosen = {name for names in self.chosen.values() for name in names}
+        for name in sorted(chosen.difference(self.space.names)):
+            listed = nearest(name, self.space.names, "they are low x high")
+            raise ValueError(f"chosen: expected one of {listed}, got {name!r}")
         configured = settings_of(self.space[0]).keys()
         for where, fields in [("[base]", self.base), *self.arms.items()]:
             both = sorted(fields.keys() & configured)
@@ -210,21 +217,20 @@ class SweepSpec(Settings):
         Raises: TypeError, ValueError: a configuration that cannot be, or a cell that is there twice
             (under two names or not).
         """
-        return self._cells(self.points())
+        return self._cells(
+            (seed, point, arm)
+            for seed, point, arm in itertools.product(self.seeds, self.points(), self.arms)
+            if arm not in self.chosen or point[0][1] in self.chosen[arm]
+        )
 
-    def _cells(self, points: Sequence[tuple[tuple[str, Any], ...]]) -> list[Cell]:
+    def _cells(self, places: Iterable[tuple[int, tuple[tuple[str, Any], ...], str]]) -> list[Cell]:
         by_config: dict[RunConfig, Cell] = {}
         formats = {}
         if self.low:
             space = self.space
             formats = {space.name(i): settings_of(space[i]) for i in range(len(space))}
-        for seed, point, arm in itertools.product(self.seeds, points, self.arms):
-            values = dict(point)
-            if self.low:
-                name = values[CONFIGURATION]
-                if name not in self.chosen.get(arm, [name]):
-                    continue
-                values = formats[name]
+        for seed, point, arm in places:
+            values = formats[point[0][1]] if self.low else dict(point)
             try:
                 values = {**self.base, **self.arms[arm], **values}
                 config = RunConfig.of(**values, seed=seed, name=arm)

@@ -8,10 +8,10 @@ import pytest
 
 from lpkernels.experiments.sweeps import frontiers as work
 from lpkernels.experiments.sweeps.frontiers import (
-    Measured,
-    read_measured,
+    Study,
     read_study,
     run_study,
+    study_spec,
     task_config,
     task_memory,
 )
@@ -29,7 +29,7 @@ from tests.experiments.sweeps import synthetic, toy
 from tests.experiments.sweeps.synthetic import HOW, KNOWN, SPACE, spec, train
 
 
-def indices(study: Measured, task: str) -> list[int]:
+def indices(study: Study, task: str) -> list[int]:
     """The configurations that were chosen for a task."""
     return [SPACE.names.index(name) for name in study.spec.chosen[task]]
 
@@ -57,24 +57,24 @@ def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_study_or_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
-        read_measured(tmp_path)
+        read_study(tmp_path)
     toy.run(toy.spec(), tmp_path / "sweep")
     with pytest.raises(ValueError, match="expected a study of frontiers, got a sweep"):
-        read_study(tmp_path / "sweep")
+        study_spec(tmp_path / "sweep")
     run_study(spec(0.1), tmp_path / "study", known=KNOWN, n=2, rank=2, **HOW)
     for folder in ("sweep", "study"):
         with pytest.raises(ValueError, match="holds another sweep; choose another folder"):
             run_study(spec(0.1, space=OTHERS), tmp_path / folder, **HOW)
 
 
-def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
+def chosen_by_known(folder: Path, n: int, **options: Any) -> Study:
     """A study of the task "noise 0.4" that measures n configurations chosen by the known tasks."""
     return run_study(spec(0.4), folder, known=KNOWN, n=n, rank=2, **{**HOW, **options})
 
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
     found = chosen_by_known(tmp_path, 4)
-    embeddings = work.Known.of(KNOWN, "noise 0.4", 2).embeddings
+    embeddings = work.KnownErrors.of(KNOWN, "noise 0.4", 2).embeddings
     chosen = select(embeddings, n=4)
     assert indices(found, "noise 0.4") == list(chosen)
     assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
@@ -94,7 +94,7 @@ def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
 
     with pytest.raises(Interrupted):
         chosen_by_known(folder, 5, jobs=1, train=stopping)
-    assert (~np.isnan(read_measured(folder).matrix.mean)).sum() == 2
+    assert (~np.isnan(read_study(folder).matrix.mean)).sum() == 2
     again = chosen_by_known(folder, 5)
     assert again.spec == whole.spec
     np.testing.assert_array_equal(again.matrix.errors, whole.matrix.errors)
@@ -169,7 +169,7 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
-    known = work.Known.of(KNOWN, "noise 0.2", 2)
+    known = work.KnownErrors.of(KNOWN, "noise 0.2", 2)
     assert len(known.errors) == 4
     assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
     assert work._count(SPACE, None) == 9
@@ -199,12 +199,12 @@ def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Everything is measured, with two seeds."""
     return run_study(spec(0.4, seeds=2), tmp_path_factory.mktemp("whole"), everything=True, **HOW)
 
 
-def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Measured) -> None:
+def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Study) -> None:
     np.testing.assert_allclose(whole.matrix.errors[0, :, 1], TRUTH + 0.001)
     frontier = work.frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
     assert frontier.how == "measured"
@@ -220,7 +220,7 @@ def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole
         frontier.best(8.0)
 
 
-def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Measured) -> None:
+def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Study) -> None:
     message = "task noise 0.4: cold_start: n: .* are not; measure them"
     with pytest.raises(ValueError, match=message):
         work.frontiers(chosen_by_known(tmp_path / "two", 2))

@@ -84,8 +84,9 @@ def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
     [RECORDS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in RECORDS[1:])],
     ids=lambda path: path.stem,
 )
-def test_published_results_are_shown(path: Path) -> None:
+def test_published_results_are_shown(path: Path, tmp_path: Path) -> None:
     assert read_results(path).spec.compare in done("table", path)
+    commands.done("report", path, "--html", tmp_path / "page.html")
 
 
 def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None:
