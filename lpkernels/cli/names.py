@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from lpkernels.arithmetic import MODELS, UNITS
-from lpkernels.cli._options import show_table, valid
+from lpkernels.cli._options import one_of, show_table, valid
 from lpkernels.formats import parse_format
-from lpkernels.formats.elsewhere import nearest
 from lpkernels.recipes import describe
 
 
@@ -44,14 +43,10 @@ def recipes(
     show_table(recipe_details(name) if name else recipe_table())
 
 
-def _unit(name: str) -> None:
-    if name and name not in UNITS | MODELS:
-        listed = nearest(name, UNITS | MODELS, "`lpkernels units` lists all")
-        raise ValueError(f"unknown unit {name!r}; expected one of {listed}")
-
-
 def units(
-    name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
+    name: Annotated[
+        str, typer.Argument(callback=valid(one_of(*UNITS, *MODELS)), help="A unit; none: all.")
+    ] = "",
 ) -> None:
     """Show all tensor cores, or one in detail with the known and unknown parts of its arithmetic.
 

@@ -143,7 +143,10 @@ test_wrong_specifications = rejects(
         ({**FORMATS, "base": {"master": "fp32"}}, r"base\]: master: the configuration says it"),
         ({**FORMATS, "arms": {"a": {"tensors": "e4m3"}}}, "a: tensors: the configuration says it"),
         ({**FORMATS, "arms": {"a": {}, "b": {}}}, "the same cell twice"),
-        ({**FORMATS, "chosen": {"base": ["e4m2 e8m7"]}}, "chosen: expected one of e4m2_sat e8m7"),
+        (
+            {**FORMATS, "chosen": {"base": ["e4m2 e8m7"]}},
+            "chosen: expected one of e4m2_sat e6m9_sat, e4m2_sat e8m7",
+        ),
         ({"chosen": {"base": []}}, "chosen: belongs to low and high"),
     ],
 )
