@@ -34,25 +34,24 @@ class Stateful:
             ValueError: the state of another type or of other settings, a value that is missing,
                 unknown or of another kind; the message names it. Nothing changes then.
         """
-        values = self._checked_progress(state)
+        progress = self._progress_of(state)
         before = {name: getattr(self, name) for name in self._progress}
         try:
-            self._set_progress(values)
-            self._resume()
+            self._go_on(progress)
         except BaseException:
-            self._set_progress(before)
-            self._resume()
+            self._go_on(before)
             raise
 
     def _resume(self) -> None:
         """Does what follows from new progress, such as to set bits again. An error here refuses the
         state: the old progress is set back, and this method is called again."""
 
-    def _set_progress(self, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
+    def _go_on(self, progress: Mapping[str, Any]) -> None:
+        for name, value in progress.items():
             setattr(self, name, value)
+        self._resume()
 
-    def _checked_progress(self, state: Any) -> dict[str, Any]:
+    def _progress_of(self, state: Any) -> dict[str, Any]:
         """The progress of a state that fits, by the names of the attributes."""
         label = "load_state_dict"
         if not isinstance(state, Mapping):
@@ -70,20 +69,19 @@ class Stateful:
                 f"{label}: expected the state of a {kind}, got one {fault} "
                 f"{', '.join(sorted(map(str, names)))}"
             )
-        for name in map(_key, self._settings):
-            if plain(state[name]) != expected[name]:
+        values = {name: plain(state[_key(name)]) for name in (*self._settings, *self._progress)}
+        for name, value in values.items():
+            example = expected[_key(name)]
+            if name in self._settings and value != example:
                 raise ValueError(
-                    f"{label}: {name}: expected {expected[name]}, got {state[name]}; make the "
+                    f"{label}: {_key(name)}: expected {example}, got {state[_key(name)]}; make the "
                     f"{kind} as the saved one was"
                 )
-        progress = {name: plain(state[_key(name)]) for name in self._progress}
-        for name, value in progress.items():
-            example = expected[_key(name)]
-            if not _is_of_kind(value, example):
+            if name in self._progress and not _is_of_kind(value, example):
                 raise ValueError(
                     f"{label}: {_key(name)}: expected a value such as {example!r}, got {value!r}"
                 )
-        return progress
+        return {name: values[name] for name in self._progress}
 
 
 def _key(name: str) -> str:

@@ -107,6 +107,29 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
     return not (step is None or own or hasattr(step, "_wrapped_by_lr_sched"))
 
 
+def _bounds(
+    static: float | None, init_scale: float, floor: float | None, ceiling: float | None
+) -> tuple[float, float, float]:
+    """The first scale, the floor and the ceiling; a static scale is all three."""
+    label, first = ("init_scale", init_scale) if static is None else ("static", static)
+    start = scale(label, first)
+    if static is not None:
+        if (floor, ceiling) != (None, None):
+            raise ValueError(
+                f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
+                f"floor={floor}, ceiling={ceiling}; leave static or these out"
+            )
+        return start, start, start
+    low = 0.0 if floor is None else scale("floor", floor)
+    high = math.inf if ceiling is None else scale("ceiling", ceiling)
+    if not low <= start <= high:
+        raise ValueError(
+            f"init_scale: expected a scale between the floor {floor} and the ceiling {ceiling}, "
+            f"got {start}"
+        )
+    return start, low, high
+
+
 class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
 
@@ -169,21 +192,7 @@ class LossScaler(torch.amp.GradScaler):
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self._static = static is not None
-        if self._static and (floor, ceiling) != (None, None):
-            raise ValueError(
-                f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
-                f"floor={floor}, ceiling={ceiling}; leave static or these out"
-            )
-        label, first = ("init_scale", init_scale) if static is None else ("static", static)
-        start = scale(label, first)
-        low, high = (start, start) if self._static else (0.0, math.inf)
-        self._floor = low if floor is None else scale("floor", floor)
-        self._ceiling = high if ceiling is None else scale("ceiling", ceiling)
-        if not self._floor <= start <= self._ceiling:
-            raise ValueError(
-                f"{label}: expected a scale between the floor {floor} and the ceiling {ceiling}, "
-                f"got {start}"
-            )
+        start, self._floor, self._ceiling = _bounds(static, init_scale, floor, ceiling)
         factors = (
             checks.number("growth_factor", growth_factor, above=1),
             checks.number("backoff_factor", backoff_factor, above=0, below=1),
