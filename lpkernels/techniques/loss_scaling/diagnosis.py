@@ -184,11 +184,11 @@ class Diagnosis(Report):
 
 
 class _Sums:
-    """The counts of a row so far, by device: (2, 260) int64, as seen and without the loss scale."""
+    """The counts of a row so far, by device: (260,) int64, as seen and without the loss scale."""
 
     def __init__(self, fmt: Format, is_scaled: bool) -> None:
         self.calls, self.is_scaled = 0, is_scaled
-        self.by_device: dict[torch.device, Tensor] = {}
+        self.by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
         self.fmt = fmt if isinstance(fmt, FloatFormat) else FP32
         self.count = counting_to_nearest(self.fmt)
 
@@ -230,9 +230,10 @@ class _Counting(Visitor):
         totals: dict[_Key, Any] = {k: 0 for k, sums in self._sums.items() if sums.calls}
         for device in {device for key in totals for device in self._sums[key].by_device}:
             keys = [key for key in totals if device in self._sums[key].by_device]
-            counts = torch.stack([self._sums[key].by_device[device] for key in keys])
-            for key, count in zip(keys, counts.cpu().numpy(), strict=True):
-                totals[key] = totals[key] + count
+            counts = torch.stack([x for key in keys for x in self._sums[key].by_device[device]])
+            pairs = counts.cpu().numpy().reshape(-1, 2, WIDTH)
+            for key, pair in zip(keys, pairs, strict=True):
+                totals[key] = totals[key] + pair
         rows = []
         for key in sorted(totals, key=lambda key: self._order[key[0]]):
             seen, unscaled = totals[key]
@@ -323,10 +324,10 @@ class _Counting(Visitor):
         by_format = self._counts_of(x)
         counts = by_format.get(sums.fmt)
         if counts is None:
-            counts = by_format[sums.fmt] = _zeros(local.device)[0]
+            counts = by_format[sums.fmt] = _zeros(local.device)
             sums.count(local, counts)
         if local.device not in sums.by_device:
-            sums.by_device[local.device] = _zeros(local.device)
+            sums.by_device[local.device] = _zeros(local.device), _zeros(local.device)
         seen, unscaled = sums.by_device[local.device]
         seen.add_(counts)
         if sums.is_scaled:
@@ -375,9 +376,11 @@ class _Counting(Visitor):
 
 
 def _zeros(device: torch.device) -> Tensor:
-    # Counting goes on outside of inference mode.
-    with torch.inference_mode(False):
-        return torch.zeros(2, WIDTH, dtype=torch.int64, device=device)
+    if torch.is_inference_mode_enabled():
+        # Counting goes on outside of it.
+        with torch.inference_mode(False):
+            return _zeros(device)
+    return torch.zeros(WIDTH, dtype=torch.int64, device=device)
 
 
 def _recipe_of(run: Run) -> Recipe:

@@ -104,9 +104,11 @@ class Layout:
     """
 
     def __init__(self, parameter: Tensor) -> None:
-        self.shape, self.part_shape = parameter.shape, here(parameter).shape
+        self.shape = self.part_shape = parameter.shape
         self.mesh: Any = getattr(parameter, "device_mesh", None)
-        self.placements: tuple[Any, ...] = tuple(getattr(parameter, "placements", ()))
+        self.placements: tuple[Any, ...] = ()
+        if self.mesh is not None:
+            self.part_shape, self.placements = here(parameter).shape, tuple(parameter.placements)  # type: ignore[attr-defined]
         # The dimensions of the mesh along which processes hold different parts.
         self._divided = [i for i, p in enumerate(self.placements) if not p.is_replicate()]
 

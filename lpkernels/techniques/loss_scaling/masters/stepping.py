@@ -174,8 +174,7 @@ def step_alone(
         state that is of no parameter.
     """
     own, options = _numbers(optimizer), {k: x for k, x in group.items() if k != "params"}
-    # Tensors, lists and dicts of a group may be changed in place.
-    during = tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, options)
+    during = {k: _copy(x) if isinstance(x, Tensor | list | dict) else x for k, x in options.items()}
     alone = [nn.Parameter(values) for values, _, _ in parameters]
     states: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for parameter, (_, gradient, state) in zip(alone, parameters, strict=True):
@@ -202,10 +201,11 @@ def step_alone(
             "all parameters together, and masters are stepped one by one; use an optimizer that "
             "keeps it in the state of every parameter or in its group, such as torch.optim.Adam"
         )
+    del during["params"]
     changes = {
         name: value
         for name, value in during.items()
-        if name != "params" and not (name in options and _same(value, options[name]))
+        if name not in options or not (value is options[name] or _same(value, options[name]))
     }
     return [dict(states.get(p, {})) for p in alone], changes
 
@@ -219,6 +219,11 @@ def _numbers(optimizer: Optimizer) -> dict[str, Any]:
         elif isinstance(value, Tensor):
             numbers[name] = id(value), value._version
     return numbers
+
+
+def _copy(value: Any) -> Any:
+    """A copy of what an optimizer may change in place."""
+    return tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, value)
 
 
 def _same(one: Any, other: Any) -> bool:
