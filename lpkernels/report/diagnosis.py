@@ -26,8 +26,10 @@ _TEXTS = 3
 _LIMITS = {"least value": ":", "least normal": "--", "largest": "-"}
 # The inner interval of a row leaves out so much of its numbers at either end.
 _TAIL = 0.01
+# Numbers that are so many binades below all limits are not shown.
+_NEAR = 16
 # A row of a panel holds its name.
-_INCHES_PER_ROW = 0.17
+_INCHES_PER_ROW = 0.2
 
 
 def diagnosis_table(report: Report, *, title: str = "") -> Table:
@@ -59,7 +61,8 @@ def plot_exponents(report: Report) -> Any:
     A point is the median of a tensor's numbers, the thin line goes from the least to the largest,
     the thick one from 1% to 99% of them. Gradients stand where they are under the loss scale, as
     the layers see them. Each row shows the limits of its format: the least value, the least normal
-    value and the largest. Numbers left of the first underflow, those right of the last overflow.
+    value and the largest. Numbers left of the first underflow, those right of the last overflow;
+    the picture ends 16 binades below the first of all.
 
     Args: report: of `lpkernels.techniques.loss_scaling.diagnose`.
     Returns: matplotlib's figure; its `savefig` writes it.
@@ -74,13 +77,17 @@ def plot_exponents(report: Report) -> Any:
     }
     groups = {name: group for name, group in groups.items() if group}
     height = 1.2 + _INCHES_PER_ROW * max(map(len, groups.values()))
+    left = min((row.histogram.exponents or (0, 0))[0] for row in rows) - 1.0
+    least = [math.log2(row.float_format.min_subnormal) for row in rows if row.float_format]
+    left = max(left, min(least, default=left + _NEAR) - _NEAR)
     grid = panels(len(groups), (6.2, height), sharex=True)
     for axes, (name, group) in zip(grid, groups.items(), strict=True):
         for at, row in enumerate(group):
             _draw_row(axes, at, row)
         names = [f"{row.layer} {row.name}" for row in group]
         axes.set_yticks(range(len(group)), names, fontsize="x-small")
-        finish(axes, xlabel="exponent of 2", ylim=(len(group) - 0.4, -0.6), title=name)
+        axes.set(xlim=(left, None), ylim=(len(group) - 0.4, -0.6))
+        finish(axes, xlabel="exponent of 2", title=name)
     if any(row.float_format for row in rows):
         handles = [grid[0].plot([], [], style, color="tab:red")[0] for style in _LIMITS.values()]
         labels = [f"{name} of the format" for name in _LIMITS]
