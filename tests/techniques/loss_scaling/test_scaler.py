@@ -223,6 +223,7 @@ class Delayed:
 CASES = [(n, c, w) for n in (1, 2, 5) for c in (False, True) for w in (1, 3) if n > 1 or not c]
 
 
+@pytest.mark.filterwarnings("ignore:LossScaler. 10 updates in a row:UserWarning")
 @pytest.mark.parametrize("hysteresis, consecutive, window", CASES)
 def test_random_traces_are_those_of_the_rule(hysteresis: int, consecutive: bool, window: int):
     """The raising scaler raises at the step where the rule says so, and changes nothing there."""
