@@ -40,7 +40,7 @@ class _Row(NamedTuple):
 
 
 def _layers(model: nn.Module) -> list[tuple[OneInput, KeptScales]]:
-    pairs = [(m, kept_scales(m)) for m in model.modules() if isinstance(m, OneInput)]
+    pairs: list[Any] = [(module, kept_scales(module)) for module in model.modules()]
     return [(module, kept) for module, kept in pairs if kept is not None]
 
 

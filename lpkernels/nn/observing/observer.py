@@ -45,15 +45,10 @@ def observe(
 
     Observation changes nothing: results, gradients and random draws are the same as without it.
     (Depth "parts" is the exception: it rounds differently, and dropout inside attention and
-    recurrent layers draws anew.) Around a forward and backward pass of your own:
-
-        with observe(model, visitor):
-            loss(model(x)).backward()
-
-    On exit its hooks are gone, also after an error; nothing else is put back (`trace` does that).
-    The visitor is not told of computations of the backward pass, nor of the calls that activation
-    checkpointing repeats there. Checkpoints with use_reentrant=True record no graph in forward, so
-    their calls have no gradients to tell.
+    recurrent layers draws anew.) On exit its hooks are gone, also after an error; nothing else is
+    put back. The visitor is not told of computations of the backward pass, nor of the calls that
+    activation checkpointing repeats there. Checkpoints with use_reentrant=True record no graph in
+    forward, so their calls have no gradients to tell.
 
     Args:
         model: any module. Converted modules are seen too, as the functions of torch they stand for;
