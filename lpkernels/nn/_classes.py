@@ -64,7 +64,8 @@ class Kind(NamedTuple):
 def kind_of(module: torch.nn.Module) -> Kind:
     """What the module is by its class, without parametrizations and shields."""
     cls = plain_class(module)
-    plain, is_transposed = torch_base(cls), _is_transposed_linear(cls)
+    plain = torch_base(cls)
+    is_transposed = (cls.__module__, cls.__name__) == ("transformers.pytorch_utils", "Conv1D")
     emulating = TransposedLinear if is_transposed else LAYERS.get(plain)
     # MultiheadAttention's out_proj only holds parameters; it is never called.
     is_called = not issubclass(cls, NonDynamicallyQuantizableLinear)
@@ -196,10 +197,6 @@ _MAKERS: dict[str, Any] = {
 def torch_base(cls: Any) -> Any:
     """The emulated layer of torch.nn that a class is or derives from."""
     return next((base for base in cls.__mro__ if base in LAYERS), None)
-
-
-def _is_transposed_linear(cls: type) -> bool:
-    return cls.__name__ == "Conv1D" and cls.__module__ == "transformers.pytorch_utils"
 
 
 def _set_class(module: torch.nn.Module, cls: type) -> None:

@@ -121,7 +121,10 @@ def convert(
             _change_class(layer.module, calling_class if layer.calls else emulated_class)
             cast(Emulated, layer.module).recipe = layer_recipe
         _set_attention(able, wanted)
-        _set_shields(model)
+        if any(isinstance(module, EmulatesCalls) for module in model.modules()):
+            # Where calls are emulated, the modules that stay as they are keep their own products.
+            for module in to_be_shielded(model):
+                _change_class(module, shielded_class)
     set_fast_paths(model)
     return model
 
@@ -245,7 +248,11 @@ def _set_attention(chosen: list[tuple[Layer, Recipe]], wanted: Selection) -> Non
 @contextmanager
 def _all_or_nothing(model: Module) -> Iterator[None]:
     """After an error every module has the class and the attributes it had."""
-    before = [(module, type(module), _attributes(module)) for module in model.modules()]
+    before = []
+    for module in model.modules():
+        # Buffers and modules may join their dicts.
+        dicts = {"_buffers": dict(module._buffers), "_modules": dict(module._modules)}
+        before.append((module, type(module), vars(module) | dicts))
     try:
         yield
     except BaseException:
@@ -256,12 +263,6 @@ def _all_or_nothing(model: Module) -> Iterator[None]:
         raise
 
 
-def _attributes(module: Module) -> dict[str, Any]:
-    """A copy of the attributes as they are now: buffers and modules may join their dicts."""
-    dicts = {"_buffers": dict(module._buffers), "_modules": dict(module._modules)}
-    return {**vars(module), **dicts}
-
-
 def _change_class(module: Module, maker: Callable[[Any], Any]) -> None:
     try:
         change_class(module, maker)
@@ -270,10 +271,3 @@ def _change_class(module: Module, maker: Callable[[Any], Any]) -> None:
             f"convert: the class {type(module).__name__} cannot be derived from: {error}. Nothing "
             "was converted; exclude it, and with functions=False if it must stay as it is"
         ) from error
-
-
-def _set_shields(model: Module) -> None:
-    """Where calls are emulated, the modules that stay as they are keep their own products."""
-    if any(isinstance(module, EmulatesCalls) for module in model.modules()):
-        for module in to_be_shielded(model):
-            _change_class(module, shielded_class)
