@@ -110,14 +110,14 @@ def test_a_visitors_own_arithmetic_is_neither_told_nor_emulated():
 
 def test_attention_and_recurrent_layers_in_parts():
     attention = nn.MultiheadAttention(8, 2)
-    seen = watched(attention, *[torch.randn(5, 3, 8)] * 3, depth="parts")
+    seen = watched(attention, *[torch.randn(5, 3, 8)] * 3, parts=True)
     parts = ["in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj"]
     assert seen.names == [("", part) for part in parts]
     assert seen.calls[3].operation == "matmul"
     assert seen.calls[3].function is F.multi_head_attention_forward
     assert all({"result", "input"} & gradients.keys() for gradients in seen.gradients)
     lstm = nn.LSTM(4, 3, 1)
-    seen = watched(lstm, torch.randn(6, 2, 4), depth="parts")
+    seen = watched(lstm, torch.randn(6, 2, 4), parts=True)
     assert seen.names == [("", "ih_l0"), ("", "hh_l0")]
     # The steps are one product.
     assert seen.arguments[1]["input"].shape == (12, 3)
@@ -133,7 +133,7 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
 @pytest.mark.parametrize("model, inputs, options, error, message", [
         (SCRIPTED, (X,), {}, NotImplementedError, "^module.*TorchScript"),
         (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
-        (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
+        (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"parts": True},
          NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)"),
     ])  # fmt: skip
 def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):

@@ -9,7 +9,7 @@ with observe(model, Largest()):
 """
 
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
-from lpkernels.nn.observing.observer import Depth, observe
+from lpkernels.nn.observing.observer import observe
 from lpkernels.nn.observing.visiting import Call, Run, Visitor
 from lpkernels.nn.torch_functions import EVERYTHING, LAYERS, PRODUCTS
 
@@ -19,7 +19,6 @@ __all__ = [
     "PRODUCTS",
     "WITHOUT_PRODUCTS",
     "Call",
-    "Depth",
     "Run",
     "Visitor",
     "observe",

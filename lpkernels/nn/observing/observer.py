@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,8 +28,6 @@ from lpkernels.nn.ranges_and_scales import KeptScales
 from lpkernels.nn.selecting import check_model
 from lpkernels.nn.torch_functions import PRODUCTS, arguments_of, name_of, operation_of
 
-Depth = Literal["functions", "parts"]
-
 
 @contextmanager
 def observe(
@@ -37,14 +35,14 @@ def observe(
     visitor: Visitor,
     *,
     operations: Container[str] | None = None,
-    depth: Depth = "functions",
+    parts: bool = False,
     around: bool = True,
     operators: Operators | None = None,
 ) -> Iterator[None]:
     """Inside this context the visitor is told of the calls of the model and of the code around it.
 
     Observation changes nothing: results, gradients and random draws are the same as without it.
-    (Depth "parts" is the exception: it rounds differently, and dropout inside attention and
+    (`parts` is the exception: it rounds differently, and dropout inside attention and
     recurrent layers draws anew.) On exit its hooks are gone, also after an error; nothing else is
     put back. The visitor is not told of computations of the backward pass, nor of the calls that
     activation checkpointing repeats there. Checkpoints with use_reentrant=True record no graph in
@@ -56,19 +54,18 @@ def observe(
         visitor: its methods are called in the order of the calls.
         operations: the names of the operations to tell of; None means all products, `LAYERS` also
             all other operations of layers, `EVERYTHING` all operations.
-        depth: "functions": as the model calls them. "parts": attention and recurrent layers that
-            are torch's own as their products: "in_proj_q", "in_proj_k", "in_proj_v", "scores",
-            "values", "out_proj"; "ih_l0", and "hh_l0" as one product of all steps, told after the
-            layer.
+        parts: whether attention and recurrent layers that are torch's own are told as their
+            products: "in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj";
+            "ih_l0", and "hh_l0" as one product of all steps, told after the layer.
         around: whether calls around the model, such as the loss, are told too. Without them a loop
             is faster, since torch then does not show its other calls.
         operators: counts all products that reach torch meanwhile, told or not; without the calls
             around, the products of the model's first run.
 
     Raises:
-        TypeError, ValueError: model is no Module, visitor no Visitor; unknown depth.
-        NotImplementedError: TorchScript or a compiled module, whose functions are not seen; at
-            depth "parts" a function that has no parts, by name.
+        TypeError: model is no Module, visitor no Visitor.
+        NotImplementedError: TorchScript or a compiled module, whose functions are not seen; with
+            `parts` a function that has none, by name.
 
     >>> from lpkernels.nn.observing import Visitor, observe
     >>> class Names(Visitor):
@@ -84,12 +81,10 @@ def observe(
     if not isinstance(visitor, Visitor):
         got = type(visitor).__name__
         raise TypeError(f"observe: visitor must be a Visitor, got {got}; derive a class from it")
-    if depth not in get_args(Depth):
-        raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
     reporter = Reporter(visitor, Runs() if operators is None else operators.runs)
     modules = list(model.named_modules())
     _check_visible(modules)
-    mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
+    mode = _Functions(reporter, PRODUCTS if operations is None else operations, parts)
     try:
         if around:
             with reporter.runs.watched(modules), watching(mode), mode, operators or nullcontext():
@@ -175,7 +170,7 @@ def trace(
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Tensor] | None = None,
     operations: Container[str] | None = None,
-    depth: Depth = "functions",
+    parts: bool = False,
     operators: Operators | None = None,
 ) -> None:
     """Run the model once, in the mode it is in, and tell the visitor of its calls (`observe`).
@@ -189,7 +184,7 @@ def trace(
         inputs, kwargs: the arguments of the model.
         loss: makes a scalar of the model's output. Its gradients are computed for the parameters
             and for inputs that require one. None: forward alone, without gradients.
-        visitor, operations, depth, operators: as in `observe`. Calls of loss are told too.
+        visitor, operations, parts, operators: as in `observe`. Calls of loss are told too.
 
     Raises:
         ValueError: loss gives no finite scalar (on the meta device nobody knows), or one without a
@@ -200,7 +195,7 @@ def trace(
     with (
         left_as_found(model, values),
         torch.set_grad_enabled(loss is not None),
-        observe(model, visitor, operations=operations, depth=depth, operators=operators),
+        observe(model, visitor, operations=operations, parts=parts, operators=operators),
     ):
         output = model(*inputs, **(kwargs or {}))
         if loss is not None:

@@ -38,7 +38,7 @@ class Call:
     run: the innermost module that runs.
     operation: the bare name of the function ("linear", "matmul", "conv2d").
     function: the function that was called; for a part the whole function.
-    part: at depth "parts" the name of this product among the function's products ("scores"),
+    part: where `parts` are told, the name of this product among the function's products ("scores"),
         else "".
     number: calls reported before it.
     """

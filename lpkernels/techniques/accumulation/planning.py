@@ -337,7 +337,7 @@ def plan(
         )
     args, kwargs = arguments(sample)
     below = Operators()
-    trace(model, products, *args, kwargs=kwargs, loss=loss, depth="parts", operators=below)
+    trace(model, products, *args, kwargs=kwargs, loss=loss, parts=True, operators=below)
     if not products.statistics:
         raise ValueError("plan: the model made no matrix product and no convolution to plan for")
 
