@@ -67,7 +67,7 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
-	$(BIN)/python -m tests.support.lines
+	$(BIN)/python -m tests.project.lines
 	$(BIN)/python -m bench.tables --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
 		tests/project/test_docstrings.py -k "layers or links or crowded or parameters"

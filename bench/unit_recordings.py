@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from lpkernels import Accumulator, FloatFormat, matmul
-from tests.support.recordings import Group, groups
+from tests.oracles.recordings import Group, groups
 
 # The format of fp8 units' results.
 E8M13 = FloatFormat(8, 13)

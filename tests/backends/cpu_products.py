@@ -13,7 +13,7 @@ from lpkernels.backends import cpu, get
 from tests.backends import by_hand
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.operands import operand
+from tests.support.products import operand
 
 REFERENCE = get("reference")
 SEED = torch.tensor(1234567890123456789)
@@ -22,7 +22,7 @@ PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 
 
 def drawn(kind: str, *shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Operands of a kind; see tests/support/operands.py."""
+    """Operands of a kind; see tests/support/products.py."""
     rng = np.random.default_rng(seed)
     return [torch.from_numpy(operand(kind, shape, rng)) for shape in shapes]
 

@@ -19,8 +19,7 @@ from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.numbers import constructed
 from tests.support import strategies as descriptions
-from tests.support.operands import KINDS, operand
-from tests.support.products import PASSES, ROLE, SEED
+from tests.support.products import KINDS, PASSES, ROLE, SEED, operand
 
 #: Kinds of operands: those of `operand`, short values whose sums certified tiers take, any bits.
 _VALUES = (*KINDS, "rare", "short", "bits")

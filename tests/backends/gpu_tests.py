@@ -15,14 +15,15 @@ from tests.backends import by_hand
 from tests.backends.crossed import ConvCall, ProductCall, assert_call, conv_calls, product_calls
 from tests.backends.zero_sums import few_zero_sums, has_table, zero_sums
 from tests.cases import ConvCase
-from tests.support import operands as cases
-from tests.support.operands import rows, tensor
+from tests.support import products as cases
 from tests.support.products import (
     PASSES,
     assert_pass,
     assert_product,
     in_sequence,
     lanes_of_all_kinds,
+    rows,
+    tensor,
 )
 from tests.support.products import tensors_of as tensors_of_pass
 

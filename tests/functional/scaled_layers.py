@@ -9,7 +9,7 @@ from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
 from lpkernels.functional import packed_activations
 from lpkernels.rng import Role, derive_seed
-from tests.support.composition import SEED, how, signed
+from tests.support.autograd import SEED, how, signed
 
 K = "block32_k_e4m3_up"
 N, SQUARE = "block16_k_e2m1_se4m3fn_t_te", "tile16x16_k_e2m1_se4m3fn_t_te"

@@ -10,8 +10,7 @@ import lpkernels as lp
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.support.autograd import close, gradients, leaves, same
-from tests.support.composition import SEED, signed
+from tests.support.autograd import SEED, close, gradients, leaves, same, signed
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")

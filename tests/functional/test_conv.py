@@ -19,8 +19,14 @@ from lpkernels.rng import SITE_BIAS, draws
 from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
-from tests.support.autograd import close, gradients, leaves, output_gradients
-from tests.support.composition import Steps, assert_composed
+from tests.support.autograd import (
+    Steps,
+    assert_composed,
+    close,
+    gradients,
+    leaves,
+    output_gradients,
+)
 from tests.support.refusals import Row, refuses
 
 CONV = {dims: getattr(lp.functional, f"conv{dims}d") for dims in (1, 2, 3)}

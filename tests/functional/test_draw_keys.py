@@ -15,7 +15,7 @@ import lpkernels as lp
 from lpkernels.rng import Role, derive_seed, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.support.composition import signed
+from tests.support.autograd import signed
 
 F = lp.functional
 SEED = 987654321

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, RECIPES
-from tests.support.autograd import gradients, output_gradients, same
-from tests.support.composition import Steps, assert_composed
+from tests.support.autograd import Steps, assert_composed, gradients, output_gradients, same
 from tests.support.refusals import Row, refuses
 
 INDICES = torch.tensor([[0, 2, 2], [5, 0, 1]])

@@ -13,8 +13,14 @@ from torch.nn import functional as F
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.support.autograd import close, gradients, leaves, output_gradients
-from tests.support.composition import Steps, assert_composed
+from tests.support.autograd import (
+    Steps,
+    assert_composed,
+    close,
+    gradients,
+    leaves,
+    output_gradients,
+)
 from tests.support.refusals import Row, refuses
 
 linear = lp.functional.linear

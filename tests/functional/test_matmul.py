@@ -11,8 +11,7 @@ from lpkernels import ops
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, Role, derive_seed
 from tests.compare import assert_bit_equal
-from tests.support.autograd import gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, how
+from tests.support.autograd import SEED, gradients, how, leaves, output_gradients, same
 from tests.support.refusals import Row, refuses
 
 ACCUMULATORS = [

@@ -12,8 +12,16 @@ import lpkernels as lp
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
-from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps, assert_composed
+from tests.support.autograd import (
+    SEED,
+    Steps,
+    assert_composed,
+    close,
+    gradients,
+    leaves,
+    output_gradients,
+    same,
+)
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")

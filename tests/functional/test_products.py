@@ -12,8 +12,18 @@ from lpkernels import ops
 from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps, assert_composed, how, signed
+from tests.support.autograd import (
+    SEED,
+    Steps,
+    assert_composed,
+    close,
+    gradients,
+    how,
+    leaves,
+    output_gradients,
+    same,
+    signed,
+)
 from tests.support.refusals import Row, refused, refuses
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")

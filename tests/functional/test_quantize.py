@@ -14,7 +14,7 @@ from lpkernels.reference.counting import quantize_counting
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import SPECIAL_VALUES
 from tests.compare import assert_bit_equal
-from tests.support.composition import SEED, how
+from tests.support.autograd import SEED, how
 from tests.support.refusals import Row, refuses
 from tests.support.strategies import LAYOUTS
 

@@ -11,8 +11,7 @@ from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, STOCHASTIC
-from tests.support.autograd import close, flat, gradients, output_gradients, same
-from tests.support.composition import SEED, signed
+from tests.support.autograd import SEED, close, flat, gradients, output_gradients, same, signed
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")

@@ -36,7 +36,7 @@ def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
             yield case, arrays[f"{family}/amax"], {**found, "encode_used": arrays[key]}
 
 
-@pytest.mark.parametrize("case, largest, wanted", vectors())
+@pytest.mark.parametrize("case, largest, wanted", list(vectors()))
 def test_transformer_engines_vectors(
     case: str, largest: np.ndarray, wanted: dict[str, np.ndarray]
 ) -> None:
@@ -118,7 +118,7 @@ def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale"))
+    "name, acc", list(product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale")))
 )
 def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
     """In every kind of product, and for gradients that are rounded stochastically."""

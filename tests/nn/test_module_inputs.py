@@ -213,7 +213,7 @@ def products(case: Case) -> set[str]:
     return kinds | of_bias if biased else kinds
 
 
-@pytest.mark.parametrize("case, recipe", zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC])))
+@pytest.mark.parametrize("case, recipe", list(zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC]))))
 def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe) -> None:
     got = run(made(case, lp.nn, recipe=recipe), case)
     with pytest.MonkeyPatch.context() as patch:
@@ -276,7 +276,7 @@ def container_cases() -> Iterator[Case]:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("case", container_cases())
+@pytest.mark.parametrize("case", list(container_cases()))
 def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
     layer, plain = made(case, nn), made(case, nn)
     lp.convert(layer, SUMS)

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from bench import unit_recordings
-from tests.support.recordings import SAMPLE, groups
+from tests.oracles.recordings import SAMPLE, groups
 
 GROUPS = {group.name: group for group in groups()}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lines import ROOT, SOURCES, budget, check
+from tests.project.lines import ROOT, SOURCES, budget, check
 
 # A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.support.lines import ROOT
+from tests.project.lines import ROOT
 
 #: Names that compilers and the build define for a processor or its instructions.
 PROCESSOR = re.compile(

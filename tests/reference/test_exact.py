@@ -11,7 +11,7 @@ from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.support.operands import operand
+from tests.support.products import operand
 
 INF, NAN = math.inf, math.nan
 TINY, ULP, HUGE = Fraction(1, 2**200), Fraction(1, 2**11), Fraction(2**300)

@@ -14,7 +14,7 @@ from lpkernels.reference.sums import Product, factor_exponents
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
-from tests.support.recordings import Group, groups
+from tests.oracles.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
 

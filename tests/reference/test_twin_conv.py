@@ -13,7 +13,7 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.operands import operand
+from tests.support.products import operand
 
 SEED = 99
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")

@@ -11,7 +11,7 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.counting import quantize_counting
 from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
-from tests.support.operands import KINDS, operand
+from tests.support.products import KINDS, operand
 
 BLOCKS = """
     block32_e4m3 block4_axis0_e5m2 block3_axis1_e2m1 block5_e1m6none block2_e4m3_nosub

@@ -14,7 +14,7 @@ from tests.compare import assert_bit_equal
 from tests.numbers import constructed
 from tests.numbers.constructed import tables_of_this_module_alone  # noqa: F401
 from tests.support import strategies
-from tests.support.operands import KINDS, operand
+from tests.support.products import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
 SUMS = (constructed.accumulators | strategies.accumulators()).filter(

@@ -11,8 +11,8 @@ from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from tests.cases import EVERY_ACCUMULATOR, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
-from tests.support.operands import operand
 from tests.support.processor import flushed
+from tests.support.products import operand
 
 Mode = Callable[[], contextlib.AbstractContextManager[None]]
 MODES = (contextlib.nullcontext, flushed)

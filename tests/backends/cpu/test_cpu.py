@@ -32,8 +32,8 @@ from tests.backends.crossed import ProductCall, assert_call, product_calls
 from tests.backends.zero_sums import zero_sums
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
-from tests.support.operands import KINDS
 from tests.support.processor import Isas, Threads, flushed
+from tests.support.products import KINDS
 
 ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -17,8 +17,8 @@ from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.support import products
 from tests.support.cuda_host import needs_device
-from tests.support.operands import ALL_CASES
 from tests.support.products import (
+    ALL_CASES,
     KERNELS,
     PASSES,
     assert_pass,

@@ -12,8 +12,7 @@ from lpkernels.backends.triton import BACKEND, _config, _layout, _products
 from tests.backends.triton.sums import DRAWN, beside_reference, pass_beside
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.operands import tensor
-from tests.support.products import PASSES, convolve, tensors_of
+from tests.support.products import PASSES, convolve, tensor, tensors_of
 
 
 @pytest.mark.parametrize("acc", EVERY_ACCUMULATOR, ids=str)

@@ -13,8 +13,7 @@ from lpkernels.backends.triton import _native as native
 from lpkernels.backends.triton.exact import units
 from tests.backends.triton.sums import beside_reference, pass_beside
 from tests.cases import ConvCase, hard_values
-from tests.support.operands import UNIT_ACCUMULATORS, tensor
-from tests.support.products import PASSES, sums_in_float32, tensors_of
+from tests.support.products import PASSES, UNIT_ACCUMULATORS, sums_in_float32, tensor, tensors_of
 
 #: Sums of 64 products of its values are exact in float32 in any order.
 NARROW = "fp6_e2m3"

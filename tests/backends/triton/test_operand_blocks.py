@@ -10,9 +10,8 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
 from tests.backends.gpu_tests import INTERPRETED
 from tests.cases import CONV_CASES, ConvCase
-from tests.support import operands as cases
-from tests.support.operands import rows, short_rows, tensor
-from tests.support.products import PASSES, assert_pass, assert_product
+from tests.support import products as cases
+from tests.support.products import PASSES, assert_pass, assert_product, rows, short_rows, tensor
 from tests.support.products import tensors_of as tensors_of_pass
 
 # Some operands hold values that no tensor core has.

@@ -140,7 +140,7 @@ WRONG = [
 test_what_cannot_be_embedded_is_refused = refused(WRONG, ValueError)
 
 
-@pytest.mark.parametrize("pair", combinations(range(6), 2))
+@pytest.mark.parametrize("pair", list(combinations(range(6), 2)))
 def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int, int]):
     chosen = list(pair)
     assert predict(Y, chosen, NEW[chosen]) == pytest.approx(NEW, abs=1e-12)

@@ -1,4 +1,4 @@
-"""``python -m tests.support.lines``: the lines of each top folder, beside the budget.
+"""``python -m tests.project.lines``: the lines of each top folder, beside the budget.
 
 The budget is in pyproject.toml. A commit that raises a number of it says why.
 """
