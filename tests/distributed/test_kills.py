@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments import records
-from lpkernels.experiments.training.checkpoints import CHECKPOINT, read_checkpoint
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, has_checkpoint, read_checkpoint
 from tests.distributed.launch import finished, ranks_of, started, torchrun
 from tests.experiments.killing import is_alive
 from tests.support.trainings import assert_same_end, figures
@@ -41,7 +41,8 @@ def train(folder: Path, *options: str) -> list[str]:
 def kill_one(command: list[str], folder: Path, epoch: int, chance: random.Random) -> None:
     """Kills a rank while the epoch after the number `epoch` is under way; the others end."""
     with started(command) as launcher:
-        while epochs(folder) < epoch:
+        # An epoch's record is written just before its checkpoint, without which no run goes on.
+        while epochs(folder) < epoch or not has_checkpoint(folder):
             assert launcher.poll() is None, f"the run ended before epoch {epoch}"
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
