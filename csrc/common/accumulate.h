@@ -58,6 +58,10 @@ struct Accumulator {
   LPK_HD bool has_running_sum() const {
     return (order == Order::kSequential || order == Order::kNative) && block == 0;
   }
+  LPK_HD bool draws() const {
+    return rounding == Rounding::kStochastic || outer_rounding == Rounding::kStochastic ||
+           (has_product && product_rounding == Rounding::kStochastic);
+  }
 };
 
 // The integers of operands are zeros where there are none; no format has 0 bits.
@@ -142,8 +146,7 @@ LPK_HD D with_zero_sign(D sum, D a, D b) {
 // bits): reduced exactly, so that making the sum odd cannot touch the bits that wrapping keeps.
 template <class D>
 LPK_HD D reduced_addend(D p, const Format& f) {
-  using L = Lanes<D>;
-  const D a = L::value(L::bits(p) & ~kSignBit);
+  const D a = magnitude<D>(p);
   const D n = p * (1.0 / f.quantum);
   return ((a >= f.quantum * 0x1p50) & (a < HUGE_VAL)) ? wrap_quanta<D>(n, f) * f.quantum : p;
 }
@@ -166,15 +169,7 @@ constexpr int64_t kCanonicalNan = 0x7ff8000000000000;
 
 // The bits of float32's NaN. Converting a NaN would give each processor's own NaN instead.
 constexpr uint32_t kCanonicalNan32 = 0x7fc00000u;
-LPK_HD float canonical_nan() {
-#if defined(__CUDA_ARCH__)
-  return __uint_as_float(kCanonicalNan32);
-#else
-  float x;
-  std::memcpy(&x, &kCanonicalNan32, sizeof x);
-  return x;
-#endif
-}
+LPK_HD float canonical_nan() { return float_of_bits(kCanonicalNan32); }
 
 // float32 result of a sum held in double; every NaN is 0x7fc00000.
 LPK_HD float canonical_float(double x) { return x == x ? static_cast<float>(x) : canonical_nan(); }

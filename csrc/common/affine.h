@@ -44,16 +44,6 @@ LPK_HD AffineLine<double> affine_line(double lo, double hi, const AffineCodes& c
   return line;
 }
 
-// A finite value beyond these overflows; both are NaN where there is no line.
-struct AffineEnds {
-  double low, high;
-};
-LPK_HD AffineEnds affine_ends(double lo, double hi, const AffineCodes& codes) {
-  const double largest = fabs(lo) > fabs(hi) ? fabs(lo) : fabs(hi);
-  if (!(lo <= hi)) return {static_cast<double>(NAN), static_cast<double>(NAN)};
-  return codes.symmetric ? AffineEnds{-largest, largest} : AffineEnds{lo, hi};
-}
-
 // Where x lies on its line, in steps, no further than the codes go. NaN stays.
 template <class D>
 LPK_HD D affine_position(D x, const AffineLine<D>& line, D first, D last) {
@@ -65,12 +55,10 @@ LPK_HD D affine_position(D x, const AffineLine<D>& line, D first, D last) {
 // The value of a code.
 template <class D>
 LPK_HD D affine_value(D code, const AffineLine<D>& line) {
-  using L = Lanes<D>;
   const D on_line = code * line.step + line.lo;
   const D value = code == line.top ? line.hi : on_line;
   // A zero result is +0, also one that only float32 makes zero.
-  const D magnitude = L::value(L::bits(value) & ~kSignBit);
-  return magnitude <= 0x1p-150 ? D{} : value;
+  return magnitude<D>(value) <= 0x1p-150 ? D{} : value;
 }
 
 // The format that positions are rounded in: codes have at most 17 bits with their sign, so it never

@@ -1,6 +1,6 @@
 // Block formats: the tiles of a tensor share a scale s, and a tensor may have a scale t; values are
 // q s t with codes q. lpkernels/reference/{blocks,scaled}.py define them; here are the steps
-// "exact", in which every result is rounded once from the exact number. Host and device.
+// "exact", in which every result is rounded once from the exact number.
 #pragma once
 
 #include "accumulate.h"
@@ -10,6 +10,12 @@ namespace lpk {
 // The number that is added to X in the byte of a scale 2^X, and the byte of a NaN scale.
 constexpr int kScaleBias = 127;
 constexpr uint32_t kNanScale = 255;
+
+// The scale of a byte of e8m0.
+LPK_HD float scale_of_byte(uint32_t code) {
+  if (code == kNanScale) return canonical_nan();
+  return static_cast<float>(power_of_two(static_cast<int>(code) - kScaleBias));
+}
 
 enum class ScaleKind : int32_t { kE8m0 = 0, kFp32 = 1, kFloat = 2, kTensor = 3 };
 enum class ScaleRule : int32_t { kFloor = 0, kCeil = 1, kEven = 2, kUp = 3, kNearest = 4 };
@@ -31,22 +37,12 @@ struct Grid {
   }
 };
 
-// floor(log2 x) of a positive normal double: every float32 but zero is one.
-LPK_HD int exponent_of(double x) {
-  return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
-}
-
 constexpr int64_t kMantissaBits = (int64_t{1} << 52) - 1;
 
 LPK_HD Format saturating(Format f) {
   f.overflow = Overflow::kSaturate;
   f.beyond = f.max;
   return f;
-}
-
-LPK_HD Format saturating_float32() {
-  const int64_t ints[kFormatInts] = {0, 8, 23, 127, 0, 1, 0, 0};
-  return saturating(float_format(ints));
 }
 
 // The integers of the codes' format. Codes saturate, and symmetric integers of b bits are floats of
@@ -57,10 +53,9 @@ struct CodeIntegers {
   CodeIntegers() = default;
   CodeIntegers(const int64_t* element, double target) {
     std::memcpy(ints, element, sizeof ints);
-    if (ints[0] == static_cast<int64_t>(Kind::kFloat)) {
+    if (kind_of(ints) == Kind::kFloat) {
       ints[InFloat::kOverflow] = static_cast<int64_t>(Overflow::kSaturate);
-    } else if (ints[0] == static_cast<int64_t>(Kind::kFixed) &&
-               target <= fixed_format(element).max) {
+    } else if (kind_of(ints) == Kind::kFixed && target <= fixed_format(element).max) {
       const int64_t man_bits = element[InFixed::kWordBits] - 2;
       const int64_t bias = 1 - man_bits + element[InFixed::kFracBits];
       const int64_t as_float[kFormatInts] = {static_cast<int64_t>(Kind::kFloat),
@@ -101,21 +96,18 @@ struct BlockFormat {
         steps(static_cast<Steps>(ints[InBlock::kSteps])) {
     mx = kind == ScaleKind::kE8m0 && ints[InBlock::kSize] == 32 && ints[InBlock::kLines] == 0;
     const int64_t* given = ints + InBlock::kElement;
-    is_integer = given[0] == static_cast<int64_t>(Kind::kFixed);
+    is_integer = kind_of(given) == Kind::kFixed;
     const Format whole = number_format(given);
     is_table = whole.kind == Kind::kTable;
     element_max = is_table && whole.max < -whole.lowest ? -whole.lowest : whole.max;
     target = element_max;
-    if (ints[InBlock::kTarget] != 0) {
-      const uint32_t bits = static_cast<uint32_t>(ints[InBlock::kTarget]);
-      float value;
-      std::memcpy(&value, &bits, sizeof value);
-      target = value;
-    }
+    if (ints[InBlock::kTarget] != 0)
+      target = float_of_bits(static_cast<uint32_t>(ints[InBlock::kTarget]));
     codes = CodeIntegers(given, target);
     element = number_format(codes.ints);
     const bool narrow = kind == ScaleKind::kFloat || kind == ScaleKind::kTensor;
-    scale = narrow ? saturating(float_format(ints + InBlock::kScaleFormat)) : saturating_float32();
+    scale = narrow ? saturating(float_format(ints + InBlock::kScaleFormat))
+                   : saturating(float32_format());
     set_rule(is_integer ? static_cast<int>(given[InFixed::kWordBits]) - 2
                         : static_cast<int>(given[InFloat::kManBits]));
   }
@@ -130,12 +122,11 @@ struct BlockFormat {
  private:
   void set_rule(int man_bits) {
     const double largest = rule == ScaleRule::kUp ? target : element_max;
-    top = exponent_of(largest);
+    top = log2_of(largest);
     carry = 0;
     if (rule == ScaleRule::kCeil) carry = kMantissaBits;
     if (rule == ScaleRule::kEven) carry = int64_t{1} << (51 - man_bits);
-    if (rule == ScaleRule::kUp)
-      carry = kMantissaBits - (Lanes<double>::bits(largest) & kMantissaBits);
+    if (rule == ScaleRule::kUp) carry = kMantissaBits - (bits_of_double(largest) & kMantissaBits);
   }
 };
 
@@ -143,7 +134,8 @@ struct BlockFormat {
 LPK_HD double exact_tensor_scale(double amax, const BlockFormat& b) {
   if (!(amax >= 0 && amax < HUGE_VAL)) return static_cast<double>(NAN);
   const double quotient = quotient_to_odd<double>(amax, b.scale.max * b.target);
-  return round_to_float<double>(quotient, saturating_float32(), Rounding::kNearestEven, 0.0);
+  return round_to_float<double>(quotient, saturating(float32_format()), Rounding::kNearestEven,
+                                0.0);
 }
 
 // s of tiles whose largest magnitudes `a` are finite.

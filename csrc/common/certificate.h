@@ -79,6 +79,11 @@ LPK_HD bool products_stay(const Format& product, const AddendRange& p) {
          p.highest <= log2_of(product.max);
 }
 
+// Whether the accumulator leaves all products as they are.
+LPK_HD bool products_stay(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  return !acc.has_product || products_stay(acc.product, product_range(a, b));
+}
+
 // The range of the addends once the accumulator has rounded the products, if it does.
 LPK_HD AddendRange addend_range(const Accumulator& acc, const AddendRange& p) {
   if (!acc.has_product || !p.plain || products_stay(acc.product, p)) return p;

@@ -16,12 +16,10 @@ class Codec {
   Codec() = default;
   explicit Codec(const int64_t* ints) : f_(number_format(ints)) {
     fixed_ = f_.kind == Kind::kFixed;
-#if !defined(__CUDA_ARCH__)  // CUDA is given no tables, here and below.
     if (f_.kind == Kind::kTable) {
       bits_ = table_bits(*f_.table);
       return;
     }
-#endif
     bits_ = fixed_ ? static_cast<int>(ints[InFixed::kWordBits])
                    : (f_.is_unsigned ? 0 : 1) + f_.exp_bits + f_.man_bits;
     inverse_quantum_ = 1.0 / f_.quantum;
@@ -39,16 +37,12 @@ class Codec {
   // The code of a value of the format, kNoCode if there is none. x is a float32, or one divided by
   // the scale of a block: a normal double or zero.
   LPK_HD uint32_t encode(double x) const {
-#if !defined(__CUDA_ARCH__)
     if (f_.kind == Kind::kTable) return table_code(*f_.table, x);
-#endif
     return fixed_ ? encode_fixed(x) : encode_float(x);
   }
   // Every code of a NaN gives NaN.
   LPK_HD double decode(uint32_t code) const {
-#if !defined(__CUDA_ARCH__)
     if (f_.kind == Kind::kTable) return table_value(*f_.table, code);
-#endif
     return fixed_ ? decode_fixed(code) : decode_float(code);
   }
 
@@ -67,15 +61,14 @@ class Codec {
   }
 
   LPK_HD uint32_t encode_float(double x) const {
-    const int64_t word = Lanes<double>::bits(x);
-    const uint32_t sign = word < 0 ? 1u << (f_.exp_bits + f_.man_bits) : 0;
-    const double a = Lanes<double>::value(word & ~kSignBit);
+    const uint32_t sign = bits_of_double(x) < 0 ? 1u << (f_.exp_bits + f_.man_bits) : 0;
+    const double a = magnitude<double>(x);
     if (a != a) return encode_nan();
     if (a == 0) return f_.one_zero ? 0 : sign;
     if (sign != 0 && f_.is_unsigned) return kNoCode;
     if (a == HUGE_VAL) return infinity_ == kNoCode ? kNoCode : sign | infinity_;
     if (a > f_.max) return kNoCode;
-    const int own = exponent_of(a);
+    const int own = log2_of(a);
     const int e = own > f_.emin ? own : f_.emin;
     const double n = a * power_of_two(f_.man_bits - e);
     if (n != Lanes<double>::floor(n)) return kNoCode;

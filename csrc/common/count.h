@@ -29,22 +29,36 @@ LPK_HD Format unbounded(const Format& f) {
   return u;
 }
 
-// The least value of the format. In a float format, Format::lowest is not set.
-LPK_HD double low_end(const Format& f) {
-  return f.kind != Kind::kFloat ? f.lowest : f.is_unsigned ? 0.0 : -f.max;
-}
+// The overflows of a rounding: values that lie beyond the ends of the format once they are rounded
+// to the format without ends. A table has no values there, so that the value itself is judged.
+struct Overflows {
+  Format endless;
+  Rounding mode;
+  bool is_table;
+  double low, high;
 
-// Whether a value overflowed, judged by its rounding to the format without ends.
-template <class D>
-LPK_HD auto beyond_ends(D rounded, double low, double high) {
-  return (rounded > high) | (rounded < low);
-}
+  Overflows(const Format& f, Rounding rounding)
+      : endless(unbounded(f)),
+        mode(rounding),
+        is_table(f.kind == Kind::kTable),
+        low(f.kind != Kind::kFloat ? f.lowest
+            : f.is_unsigned        ? 0.0
+                                   : -f.max),
+        high(f.max) {}
+
+  // Of exact values, or sums made odd.
+  template <class D>
+  LPK_HD auto among(D x, D threshold) const {
+    const D r = is_table ? x : round_to<D>(x, endless, mode, threshold);
+    return (r > high) | (r < low);
+  }
+};
 
 // The bin of a double. Values below 2^-126 have the bin of zero, and values beyond float32 the bin
 // of its largest values.
 LPK_HD int exponent_bin(double x) {
   constexpr int kBiasDifference = 1023 - 127;
-  const int field = static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff);
+  const int field = static_cast<int>(bits_of_double(x) >> 52 & 0x7ff);
   if (field == 0x7ff) return kBins - 1;
   const int bin = field - kBiasDifference;
   return bin < 0 ? 0 : bin > kBins - 2 ? kBins - 2 : bin;

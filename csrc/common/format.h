@@ -47,6 +47,9 @@ enum class Rounding : int32_t {
 
 constexpr int kFormatInts = 8;
 
+// Of the integers that describe a format.
+LPK_HD Kind kind_of(const int64_t* ints) { return static_cast<Kind>(ints[0]); }
+
 struct Format {
   Kind kind;
   int32_t exp_bits;
@@ -74,28 +77,32 @@ struct Format {
   const Table* table;  // null: the format is no table
 };
 
+#if defined(__CUDA_ARCH__)
+LPK_HD int64_t bits_of_double(double x) { return __double_as_longlong(x); }
+LPK_HD double double_of_bits(int64_t bits) { return __longlong_as_double(bits); }
+LPK_HD uint32_t bits_of_float(float x) { return __float_as_uint(x); }
+LPK_HD float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
+#else
+template <class To, class From>
+LPK_HD To same_bits(From x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+LPK_HD int64_t bits_of_double(double x) { return same_bits<int64_t>(x); }
+LPK_HD double double_of_bits(int64_t bits) { return same_bits<double>(bits); }
+LPK_HD uint32_t bits_of_float(float x) { return same_bits<uint32_t>(x); }
+LPK_HD float float_of_bits(uint32_t bits) { return same_bits<float>(bits); }
+#endif
+
 // 2^exponent for the exponents of normal doubles; a call of ldexp would cost more than a rounding.
 LPK_HD double power_of_two(int exponent) {
-  const int64_t bits = static_cast<int64_t>(exponent + 1023) << 52;
-#if defined(__CUDA_ARCH__)
-  return __longlong_as_double(bits);
-#else
-  double x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-#endif
+  return double_of_bits(static_cast<int64_t>(exponent + 1023) << 52);
 }
 
-// floor(log2 x), x a positive normal double.
-LPK_HD int log2_of(double x) {
-#if defined(__CUDA_ARCH__)
-  const int64_t bits = __double_as_longlong(x);
-#else
-  int64_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-#endif
-  return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
-}
+// floor(log2 x), x a positive normal double: every positive float32 is one.
+LPK_HD int log2_of(double x) { return static_cast<int>(bits_of_double(x) >> 52 & 0x7ff) - 1023; }
 
 LPK_HD Format float_format(const int64_t* ints) {
   Format f{};
@@ -138,6 +145,11 @@ LPK_HD Format float_format(const int64_t* ints) {
   return f;
 }
 
+LPK_HD Format float32_format() {
+  const int64_t ints[kFormatInts] = {static_cast<int64_t>(Kind::kFloat), 8, 23, 127, 0, 1, 0, 0};
+  return float_format(ints);
+}
+
 LPK_HD Format fixed_format(const int64_t* ints) {
   Format f{};
   f.kind = Kind::kFixed;
@@ -170,9 +182,9 @@ inline Format table_format(const int64_t* ints) {
 // A FloatFormat, FixedFormat or TableFormat; Affine and Block have entry points of their own.
 LPK_HD Format number_format(const int64_t* ints) {
 #if !defined(__CUDA_ARCH__)  // CUDA is given no tables.
-  if (ints[0] == static_cast<int64_t>(Kind::kTable)) return table_format(ints);
+  if (kind_of(ints) == Kind::kTable) return table_format(ints);
 #endif
-  return ints[0] == static_cast<int64_t>(Kind::kFixed) ? fixed_format(ints) : float_format(ints);
+  return kind_of(ints) == Kind::kFixed ? fixed_format(ints) : float_format(ints);
 }
 
 }  // namespace lpk

@@ -6,9 +6,6 @@
 // language's own for both.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
 #include "format.h"
 
 namespace lpk {
@@ -20,24 +17,8 @@ template <>
 struct Lanes<double> {
   using Bits = int64_t;
 
-  LPK_HD static Bits bits(double x) {
-#if defined(__CUDA_ARCH__)
-    return __double_as_longlong(x);
-#else
-    Bits b;
-    std::memcpy(&b, &x, sizeof b);
-    return b;
-#endif
-  }
-  LPK_HD static double value(Bits b) {
-#if defined(__CUDA_ARCH__)
-    return __longlong_as_double(b);
-#else
-    double x;
-    std::memcpy(&x, &b, sizeof x);
-    return x;
-#endif
-  }
+  LPK_HD static Bits bits(double x) { return bits_of_double(x); }
+  LPK_HD static double value(Bits b) { return double_of_bits(b); }
   LPK_HD static double all(double x) { return x; }
   // b where a is NaN, as the vector instructions have it.
   LPK_HD static double max(double a, double b) { return a > b ? a : b; }
@@ -48,5 +29,10 @@ struct Lanes<double> {
 
 constexpr int64_t kSignBit = INT64_MIN;
 constexpr int64_t kExponentBits = 0x7ff0000000000000;
+
+template <class D>
+LPK_HD D magnitude(D x) {
+  return Lanes<D>::value(Lanes<D>::bits(x) & ~kSignBit);
+}
 
 }  // namespace lpk

@@ -13,8 +13,8 @@ namespace lpk {
 template <class D>
 LPK_HD D reduced_product(D p, D other, const Format& f) {
   using L = Lanes<D>;
-  const D size = L::value(L::bits(p) & ~kSignBit);
-  const D other_size = L::value(L::bits(other) & ~kSignBit);
+  const D size = magnitude<D>(p);
+  const D other_size = magnitude<D>(other);
   const double whole = f.quantum * 0x1p50;
   const double span = f.modulus * f.quantum;
   const D beside = other_size < whole ? other_size : D{};

@@ -68,21 +68,7 @@ class Program {
     return static_cast<float>(round_to_float_nearest_even<double>(x, b_.scale));
   }
 
-  static uint32_t bits_of(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    return bits;
-  }
-  static float without_mantissa(float x) {
-    const uint32_t bits = bits_of(x) & 0xff800000u;
-    std::memcpy(&x, &bits, sizeof x);
-    return x;
-  }
-  // The value of a byte of e8m0.
-  static float byte_value(int code) {
-    if (code == static_cast<int>(kNanScale)) return NAN;
-    return static_cast<float>(power_of_two(code - kScaleBias));
-  }
+  static float without_mantissa(float x) { return float_of_bits(bits_of_float(x) & 0xff800000u); }
   // The exponent field of a positive float, and one more where its mantissa is not 0.
   static int rounded_up(uint32_t bits) {
     return static_cast<int>(bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1 : 0);
@@ -97,10 +83,10 @@ class Program {
   ProgramScale te_mx(float a) const {
     if (a != a) return {NAN, NAN};
     const float quotient = a * (1 / top_);
-    const uint32_t bits = bits_of(quotient);
+    const uint32_t bits = bits_of_float(quotient);
     int code = bits < 1u << 23 ? (bits > 1u << 22 ? 1 : 0) : rounded_up(bits);
     if (a == HUGE_VALF) code = 254;
-    const float s = byte_value(code);
+    const float s = scale_of_byte(static_cast<uint32_t>(code));
     return {s, 1 / s};
   }
 
@@ -147,8 +133,8 @@ class Program {
   ProgramScale deepgemm(float a) const {
     float s = at_least(a, 1e-4f) / top_;
     if (power_of_two_scale()) {
-      const int code = rounded_up(bits_of(s) & 0x7fffffffu);
-      s = byte_value(code < 1 ? 1 : code > 254 ? 254 : code);
+      const int code = rounded_up(bits_of_float(s) & 0x7fffffffu);
+      s = scale_of_byte(code < 1 ? 1 : code > 254 ? 254 : code);
     }
     return {s, 1 / s};
   }

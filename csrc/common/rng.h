@@ -32,7 +32,7 @@ LPK_HD uint64_t mix64(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// x >> 16, which a vector may do on another port than shifts (words.h).
+// x >> 16, which a vector may do on another port than shifts (csrc/cpu/lanes/avx512.h).
 template <class U>
 struct UpperHalf {
   LPK_HD static U of(U x) { return x >> 16; }

@@ -95,7 +95,7 @@ LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold,
   using L = Lanes<D>;
   const auto sign = L::bits(x) & kSignBit;
   const auto negative = sign != 0;
-  const D a = L::value(L::bits(x) & ~kSignBit);
+  const D a = magnitude<D>(x);
   const auto infinite = a == HUGE_VAL;
 
   // The binade of x, never below that of min_normal; its quantum; exact reciprocals of powers of
@@ -132,7 +132,7 @@ template <class D>
 LPK_HD D round_to_float_nearest_even(D x, const Format& f) {
   using L = Lanes<D>;
   const auto sign = L::bits(x) & kSignBit;
-  const D a = L::value(L::bits(x) & ~kSignBit);
+  const D a = magnitude<D>(x);
   const D binade = L::max(L::value(L::bits(x) & kExponentBits), L::all(f.min_normal));
   D magic = binade * (f.unit * 0x1.8p52);
   if (!f.subnormals) magic = a < f.min_normal ? L::all(f.min_normal * 0x1.8p52) : magic;
@@ -155,7 +155,7 @@ template <class D>
 LPK_HD D round_to_fixed(D x, const Format& f, Rounding mode, D threshold) {
   using L = Lanes<D>;
   const auto negative = x < 0.0;
-  const D a = L::value(L::bits(x) & ~kSignBit);
+  const D a = magnitude<D>(x);
   const D quantum = L::all(f.quantum);
   const double inverse = 1.0 / f.quantum;
   const double magic = f.quantum * 0x1p52;

@@ -1,14 +1,11 @@
 // An optimizer's step of one element, SGD's and Adam's: the rule of
 // lpkernels/reference/updates.py, which says every operation and their order.
 //
-// The step is a template over F: a float (scalar code and CUDA), or a vector of floats
-// (csrc/cpu/elementwise/update_kernel.h). Nothing may be contracted or re-associated.
+// The step is a template over F: a float, or a vector of floats
+// (csrc/cpu/elementwise/update_spans.h). Nothing may be contracted or re-associated.
 #pragma once
 
-#include "accumulate.h"
 #include "codes.h"
-#include "rng.h"
-#include "round.h"
 
 namespace lpk {
 
@@ -125,35 +122,5 @@ LPK_HD uint64_t update_seed(int64_t step_seed, int64_t parameter, int64_t key) {
       derive_seed(static_cast<uint64_t>(step_seed), static_cast<uint64_t>(parameter) + 1);
   return derive_seed(own, static_cast<uint64_t>(key));
 }
-
-// Rounding of float32 values one at a time, every float format and mode.
-struct ElementRule {
-  bool rounds = false;
-  Format format;
-  Rounding rounding;
-  int random_bits;
-  Rng rng;
-
-  ElementRule() = default;
-  // ints: as kRoundingInts says.
-  explicit ElementRule(const int64_t* ints)
-      : rounds(ints[1] != 0),
-        format(number_format(ints + 2)),
-        rounding(static_cast<Rounding>(ints[2 + kFormatInts])),
-        random_bits(static_cast<int>(ints[3 + kFormatInts])),
-        rng(static_cast<Rng>(ints[4 + kFormatInts])) {}
-
-  // A NaN is 0x7fc00000 afterwards.
-  LPK_HD float operator()(float x, int64_t index, uint64_t seed) const {
-    if (!rounds) return canonical_float(x);
-    double threshold = 0;
-    if (rounding == Rounding::kStochastic) {
-      const uint32_t draw =
-          random_draw(rng, seed, kSiteQuantize, 0, 0, static_cast<uint64_t>(index), random_bits);
-      threshold = stochastic_threshold<double>(draw, random_bits);
-    }
-    return canonical_float(round_to<double>(x, format, rounding, threshold));
-  }
-};
 
 }  // namespace lpk

@@ -71,9 +71,9 @@ inline lpk::QuantizeArgs whole_tensor(const float* x, float* y, int64_t count) {
 }
 
 inline void any_mode(lpk::QuantizeArgs& args, Input& in) {
-  args.rounding = static_cast<int64_t>(any_rounding(in));
-  args.random_bits = 1 + in.below(32);
-  args.rng = in.below(2);
+  args.rounding = any_rounding(in);
+  args.random_bits = static_cast<int>(1 + in.below(32));
+  args.rng = static_cast<lpk::Rng>(in.below(2));
   args.threads = any_threads(in);
   args.stream_bytes = in.once_in(3) ? 1 : int64_t{1} << 40;
 }
@@ -95,16 +95,14 @@ inline void run_quantize(Input& in) {
   args.format = format.data();
   lpk::quantize_elements(args);
   const lpk::Format f = lpk::number_format(format.data());
-  const auto rounding = static_cast<Rounding>(args.rounding);
   for (int64_t i = 0; i < count; ++i) {
     double threshold = 0;
-    if (rounding == Rounding::kStochastic) {
-      const uint32_t draw =
-          lpk::random_draw(static_cast<lpk::Rng>(args.rng), kSeed, lpk::kSiteQuantize, 0, 0,
-                           static_cast<uint64_t>(i), static_cast<int>(args.random_bits));
-      threshold = lpk::stochastic_threshold<double>(draw, static_cast<int>(args.random_bits));
+    if (args.rounding == Rounding::kStochastic) {
+      const uint32_t draw = lpk::random_draw(args.rng, kSeed, lpk::kSiteQuantize, 0, 0,
+                                             static_cast<uint64_t>(i), args.random_bits);
+      threshold = lpk::stochastic_threshold<double>(draw, args.random_bits);
     }
-    const double want = lpk::round_to<double>(x[i], f, rounding, threshold);
+    const double want = lpk::round_to<double>(x[i], f, args.rounding, threshold);
     CHECK_SAME(y[i], lpk::canonical_float(want), text("quantize, element %d", int(i)));
   }
 }

@@ -54,20 +54,14 @@ inline void check_matmul(const AccumulatorSpec& spec, const MatmulCase& c, Sourc
     a_offset.push_back(i * as.size);
     b_offset.push_back(c.shared_b ? 0 : i * bs.size);
   }
-  const lpk::MatmulArgs args{a.data(),
-                             b.data(),
+  const lpk::MatmulArgs args{{a.data(), a_offset.data(), as.row, as.col},
+                             {b.data(), b_offset.data(), bs.col, bs.row},
                              c.bias ? bias.data() : nullptr,
                              got.data(),
                              batch,
                              m,
                              n,
-                             k,
-                             a_offset.data(),
-                             b_offset.data(),
-                             as.row,
-                             as.col,
-                             bs.row,
-                             bs.col};
+                             k};
   lpk::matmul(args, {spec.ints().data()}, kSeed, c.threads);
 
   const PlainSum sum(spec, kSeed);

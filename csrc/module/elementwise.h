@@ -28,7 +28,7 @@ inline lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int
   LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20 || quantizer.size() == 28,
             "a quantizer has 12, 20 or 28 integers");
   lpk::QuantizeArgs args{};
-  if (static_cast<lpk::Kind>(quantizer[0]) == lpk::Kind::kBlock) {
+  if (lpk::kind_of(quantizer.data()) == lpk::Kind::kBlock) {
     args.grid = grid_from(sizes);
     args.count = args.grid.count();
   } else {
@@ -44,9 +44,9 @@ inline lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int
   args.y_type = static_cast<lpk::ElementType>(y_type);
   args.format = quantizer.data();
   const int64_t* tail = quantizer.data() + quantizer.size() - 4;
-  args.rounding = tail[0];
-  args.random_bits = tail[1];
-  args.rng = tail[2];
+  args.rounding = static_cast<lpk::Rounding>(tail[0]);
+  args.random_bits = static_cast<int>(tail[1]);
+  args.rng = static_cast<lpk::Rng>(tail[2]);
   args.seed = role_seed(seed, role);
   args.site = static_cast<uint32_t>(site);
   args.threads = threads;
@@ -55,7 +55,7 @@ inline lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int
 }
 
 inline void quantize_tensor(const Ints& quantizer, const lpk::QuantizeArgs& args) {
-  switch (static_cast<lpk::Kind>(quantizer[0])) {
+  switch (lpk::kind_of(quantizer.data())) {
     case lpk::Kind::kAffine:
       return lpk::quantize_affine(args);
     case lpk::Kind::kBlock:
@@ -119,7 +119,7 @@ inline void scaled(uintptr_t x, int x_type, const std::vector<uintptr_t>& output
 inline lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
   LPK_CHECK(format.size() == 8 || format.size() == 16 || format.size() == 24,
             "a format has 8, 16 or 24 integers");
-  if (static_cast<lpk::Kind>(format[0]) == lpk::Kind::kBlock) {
+  if (lpk::kind_of(format.data()) == lpk::Kind::kBlock) {
     const lpk::Grid grid = grid_from(sizes);
     return {format.data(), grid.count(), grid, threads};
   }

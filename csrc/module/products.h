@@ -40,20 +40,18 @@ inline lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t b
                                    uintptr_t initial, uintptr_t c, const Ints& sizes) {
   LPK_CHECK(sizes.size() == 4 && a.strides.size() == 2 && b.strides.size() == 2,
             "matmul takes four sizes and two strides of each factor");
-  return {pointer<const float>(a.data),
-          pointer<const float>(b.data),
+  const auto side = [](const Factor& x, int64_t stride, int64_t k_stride) {
+    return lpk::MatmulSide{pointer<const float>(x.data), pointer<const int64_t>(x.offsets), stride,
+                           k_stride};
+  };
+  return {side(a, a.strides[0], a.strides[1]),
+          side(b, b.strides[1], b.strides[0]),
           pointer<const float>(bias),
           pointer<float>(c),
           sizes[0],
           sizes[1],
           sizes[2],
           sizes[3],
-          pointer<const int64_t>(a.offsets),
-          pointer<const int64_t>(b.offsets),
-          a.strides[0],
-          a.strides[1],
-          b.strides[0],
-          b.strides[1],
           pointer<const float>(initial)};
 }
 
@@ -129,13 +127,11 @@ inline void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, 
       scales.size() == 7 && scales[4] >= 0 && scales[5] >= 0 && scales[6] >= 0 && scales[6] <= 3,
       "scales are four addresses, two sizes and an order");
   const auto at = [&](int i) { return static_cast<uintptr_t>(scales[i]); };
-  const lpk::MatmulScales factors{pointer<const float>(at(0)),
-                                  pointer<const float>(at(1)),
-                                  pointer<const int64_t>(at(2)),
-                                  pointer<const int64_t>(at(3)),
-                                  scales[4],
-                                  scales[5],
-                                  static_cast<lpk::ScaleOrder>(scales[6])};
+  const auto side = [&](int i) {
+    return lpk::MatmulSideScales{pointer<const float>(at(i)), pointer<const int64_t>(at(2 + i)),
+                                 scales[4 + i]};
+  };
+  const lpk::MatmulScales factors{side(0), side(1), static_cast<lpk::ScaleOrder>(scales[6])};
   const lpk::MatmulArgs args =
       matmul_args({left, left_strides, left_offsets}, {right, right_strides, right_offsets}, 0,
                   initial, out, sizes);

@@ -53,48 +53,28 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
-// A pass from `source`, with `channels` channels in a group, to `result`, with `lanes` channels in
-// a group. weight_channel and weight_lane are strides of the weight, whose taps take_weight lists.
-PositionPass position_pass(Gather gather, const Image<const float>& source, int64_t channels,
-                           int64_t weight_channel, const Image<float>& result, int64_t lanes,
-                           int64_t weight_lane, const int64_t* result_size) {
+// fprop from x to y (phase: null), or the positions of dx at `phase` from dy to dx.
+PositionPass position_pass(const ConvShape& s, const Image<const float>& source,
+                           const Image<const float>& w, const Image<float>& result,
+                           const int64_t* phase) {
+  const bool forward = phase == nullptr;
   PositionPass p;
-  p.gather = std::move(gather);
+  p.gather = forward ? forward_gather(s) : backward_gather(s, phase);
   p.source = source;
-  p.channels = p.source_group = channels;
-  p.weight_channel = weight_channel;
   p.result = result;
-  p.lanes = lanes;
-  p.result_group = lanes * result.inner;
-  p.weight_lane = weight_lane;
-  std::copy_n(result_size, kSpatial, p.result_size);
+  p.channels = forward ? s.in_channels : s.out_channels;
+  p.lanes = forward ? s.out_channels : s.in_channels;
+  p.weight = w.data;
+  p.weight_channel = forward ? w.inner : w.outer;
+  p.weight_lane = forward ? w.outer : w.inner;
+  p.weight_group = s.out_channels * w.outer;
+  for (int i = 0; i < kSpatial; ++i) {
+    p.result_size[i] = forward ? s.output[i] : s.input[i];
+    p.result_step[i] = forward ? 1 : s.stride[i];
+    p.result_phase[i] = forward ? 0 : phase[i];
+  }
+  p.list_taps(w.spatial);
   p.find_inside();
-  return p;
-}
-
-void take_weight(const ConvShape& s, const Image<const float>& w, PositionPass* p) {
-  p->weight = w.data;
-  p->weight_group = s.out_channels * w.outer;
-  p->list_taps(w.spatial);
-}
-
-PositionPass fprop_pass(const ConvShape& s, const Image<const float>& x,
-                        const Image<const float>& w, const Image<float>& y) {
-  PositionPass p = position_pass(forward_gather(s), x, s.in_channels, w.inner, y, s.out_channels,
-                                 w.outer, s.output);
-  take_weight(s, w, &p);
-  std::fill_n(p.result_step, kSpatial, 1);
-  std::fill_n(p.result_phase, kSpatial, 0);
-  return p;
-}
-
-PositionPass dgrad_pass(const ConvShape& s, const Image<const float>& dy,
-                        const Image<const float>& w, const Image<float>& dx, const int64_t* phase) {
-  PositionPass p = position_pass(backward_gather(s, phase), dy, s.out_channels, w.outer, dx,
-                                 s.in_channels, w.inner, s.input);
-  take_weight(s, w, &p);
-  std::copy_n(s.stride, kSpatial, p.result_step);
-  std::copy_n(phase, kSpatial, p.result_phase);
   return p;
 }
 
@@ -112,22 +92,12 @@ void clear(const Image<float>& image, int64_t batch, int64_t channels, const int
   });
 }
 
-bool draws(const Arithmetic& arithmetic) {
-  const Accumulator acc = accumulator_from(arithmetic.accumulator);
-  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
-         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
-}
-
 // The integers of an accumulator with the formats of its operands exchanged.
 void exchange_operands(const int64_t* from, int64_t* to) {
-  const int64_t* left = from + kPlainAccumulatorInts;
+  using In = InAccumulator;
   std::copy_n(from, kAccumulatorInts, to);
-  std::copy_n(left + kFormatInts, kFormatInts, to + kPlainAccumulatorInts);
-  std::copy_n(left, kFormatInts, to + kPlainAccumulatorInts + kFormatInts);
-}
-
-bool takes_whole_channels(const Arithmetic& arithmetic) {
-  return accumulator_from(arithmetic.accumulator).positions_together() == 1;
+  std::copy_n(from + In::kRight, kFormatInts, to + In::kLeft);
+  std::copy_n(from + In::kLeft, kFormatInts, to + In::kRight);
 }
 
 // A group with at least so many lanes fills panels on its own.
@@ -147,16 +117,10 @@ bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
   return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
 }
 
-// Whole channels, at most so many positions of k.
-int64_t spread_depth(int64_t taps, int64_t channels) {
-  return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
-}
-
 // The operands of every product stay until the end.
 struct Work {
   std::vector<std::unique_ptr<Operands>> operands;
   std::vector<Product> products;
-  std::vector<std::unique_ptr<float[]>> biases;
 
   Product& add(std::unique_ptr<Operands> of, int64_t rows, int64_t lanes, int64_t length,
                int64_t depth) {
@@ -178,13 +142,14 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   const int64_t depth = even_depth(length, taps == 1 ? kWholeChunks : taps);
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
   // Nothing is spread where blocks of k may end inside a channel.
-  const bool whole_channels = takes_whole_channels(arithmetic);
+  const bool whole_channels = accumulator_from(arithmetic.accumulator).positions_together() == 1;
   if (whole_channels && spreads(s.groups, pass.lanes, taps)) {
     const int64_t all = s.groups * pass.lanes;
+    const int64_t spread_depth = taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, pass.channels);
     for (int64_t first = 0; first < all; first += kPanel) {
       const int64_t lanes = std::min<int64_t>(kPanel, all - first);
       Product& p = work->add(std::make_unique<SpreadPositions>(pass, first, lanes), positions,
-                             lanes, length, spread_depth(taps, pass.channels));
+                             lanes, length, spread_depth);
       p.lane_bias = bias == nullptr ? nullptr : bias + first;
       p.position = position;
       p.family = first;
@@ -194,21 +159,15 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   }
   for (int64_t group = 0; group < s.groups; ++group) {
     const float* group_bias = bias == nullptr ? nullptr : bias + group * pass.lanes;
-    if (by_channels(pass, positions, arithmetic)) {
-      Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
-                             length, depth);
-      p.exchanged = true;
-      p.lanes_are_rows = true;
-      p.row_bias = group_bias;
-      p.position = position;
-      p.family = group;
-    } else {
-      Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
-                             length, depth);
-      p.lane_bias = group_bias;
-      p.position = position;
-      p.family = group;
-    }
+    const bool exchanged = by_channels(pass, positions, arithmetic);
+    Product& p = exchanged ? work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes,
+                                       positions, length, depth)
+                           : work->add(std::make_unique<PositionOperands>(pass, group), positions,
+                                       pass.lanes, length, depth);
+    p.exchanged = p.lanes_are_rows = exchanged;
+    (exchanged ? p.row_bias : p.lane_bias) = group_bias;
+    p.position = position;
+    p.family = group;
   }
 }
 
@@ -223,7 +182,7 @@ void run_positions(const std::vector<PositionPass>& passes, const ConvShape& s, 
 
 void conv_fprop(const ConvShape& s, Image<const float> x, Image<const float> w, const float* bias,
                 Image<float> y, const Arithmetic& arithmetic, uint64_t seed, int threads) {
-  run_positions({fprop_pass(s, x, w, y)}, s, bias, arithmetic, seed, threads);
+  run_positions({position_pass(s, x, w, y, nullptr)}, s, bias, arithmetic, seed, threads);
 }
 
 void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w, Image<float> dx,
@@ -235,7 +194,7 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
   for (phase[0] = 0; phase[0] < std::min(s.stride[0], s.input[0]); ++phase[0]) {
     for (phase[1] = 0; phase[1] < std::min(s.stride[1], s.input[1]); ++phase[1]) {
       for (phase[2] = 0; phase[2] < std::min(s.stride[2], s.input[2]); ++phase[2]) {
-        PositionPass pass = dgrad_pass(s, dy, w, dx, phase);
+        PositionPass pass = position_pass(s, dy, w, dx, phase);
         if (pass.gather.tap_count() > 0) {
           passes.push_back(std::move(pass));
         } else {
@@ -260,8 +219,9 @@ void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy,
   if (rows == 0 || s.out_channels == 0) return;
   const int64_t length = s.batch * pass.gather.grid_volume();
   Work work;
-  const bool fits = accumulator_from(accumulator).positions_together() <= kMaxDepth;
-  if (fits && spreads(s.groups, s.out_channels, rows) && !draws(arithmetic)) {
+  const Accumulator acc = accumulator_from(accumulator);
+  const bool fits = acc.positions_together() <= kMaxDepth;
+  if (fits && spreads(s.groups, s.out_channels, rows) && !acc.draws()) {
     const int64_t all = s.groups * s.out_channels;
     const int64_t depth = std::max(kMaxSpreadDepth / s.in_channels, kMaxDepth / 2);
     for (int64_t first = 0; first < all; first += kPanel) {

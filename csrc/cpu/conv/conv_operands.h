@@ -22,8 +22,8 @@ struct PositionPass {
   Image<const float> source;
   const float* weight;
   int64_t weight_channel, weight_lane;  // strides
-  int64_t channels, lanes;              // of a group, as are these group strides
-  int64_t source_group, weight_group, result_group;
+  int64_t channels, lanes;              // of a group
+  int64_t weight_group;                 // stride
 
   // Where position p of the grid goes: p * result_step + result_phase of the result.
   Image<float> result;
@@ -54,36 +54,35 @@ struct PositionPass {
 
 class PositionOperands : public Operands {
  public:
-  PositionOperands(const PositionPass& pass, int64_t group) : p_(pass), group_(group) {}
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-              float* a) const override;
+  PositionOperands(const PositionPass& pass, int64_t group)
+      : PositionOperands(pass, group, group * pass.lanes) {}
+  void pack_a(Interval rows, Interval k, const Rounder& round, float* a) const override;
   bool a_range(OperandRange* range) const override;
-  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                 uint8_t* absent) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
+  bool mark_rows(Interval rows, Interval k, uint8_t* absent) const override;
+  void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const override;
+  void row_ids(Interval rows, uint64_t* ids) const override;
+  void lane_ids(Interval lanes, uint64_t* ids) const override;
+  void store(Interval rows, Interval lanes, const float* values, int64_t stride) const override;
 
  protected:
+  PositionOperands(const PositionPass& pass, int64_t group, int64_t first)
+      : p_(pass), group_(group), first_(first) {}
   // Element by element: a[position][k] of a group.
-  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k, int64_t depth,
-                   float* a) const;
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, Interval k, float* a) const;
   // Where the first position of a run goes, lane 0.
   float* place(const LineRun& run) const;
   int64_t joined(const std::vector<LineRun>& runs, size_t* i, int64_t step) const;
 
   const PositionPass& p_;
   int64_t group_;
+  int64_t first_;  // the lanes begin here, counted from the first group's
 
  private:
   void pack_channels(Window& window, int64_t rows, int64_t channel, int64_t depth,
                      const Rounder& round, float* a) const;
   void pack_columns(Window& window, int64_t rows, const float* from, int64_t depth,
                     const Rounder& round, float* a) const;
-  void pack_panel(int64_t k, int64_t depth, const float* from, int64_t width, float* b) const;
+  void pack_panel(Interval k, const float* from, int64_t width, float* b) const;
   void store_apart(const float* from, int64_t stride, int64_t rows, int64_t lanes, int64_t step,
                    float* to) const;
 };
@@ -93,40 +92,31 @@ class PositionOperands : public Operands {
 class ChannelOperands : public PositionOperands {
  public:
   using PositionOperands::PositionOperands;
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-              float* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
+  void pack_a(Interval rows, Interval k, const Rounder& round, float* a) const override;
+  void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const override;
   bool a_range(OperandRange*) const override { return false; }
   bool b_range(OperandRange* range) const override;
-  bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const override { return false; }
-  bool mark_lanes(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
-                  uint16_t* absent) const override;
-  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
+  bool mark_rows(Interval, Interval, uint8_t*) const override { return false; }
+  bool mark_lanes(Interval k, Interval lanes, uint16_t* absent) const override;
+  void row_ids(Interval rows, uint64_t* ids) const override;
+  void lane_ids(Interval lanes, uint64_t* ids) const override;
+  void store(Interval rows, Interval lanes, const float* values, int64_t stride) const override;
 
  private:
-  void pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const;
+  void pack_window(Interval k, const Rounder& round, float* b) const;
 };
 
-// Lanes are channels of several groups, counted from the first group's: every lane reads a source
-// of its own.
+// Lanes are channels of several groups: every lane reads a source of its own. Lanes that follow
+// each other are equally far apart in the result, also from group to group.
 class SpreadPositions : public PositionOperands {
  public:
   SpreadPositions(const PositionPass& pass, int64_t first, int64_t lanes)
-      : PositionOperands(pass, 0), first_(first), lanes_(lanes) {}
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                SpreadBlock* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
+      : PositionOperands(pass, 0, first), lanes_(lanes) {}
+  void spread_a(Interval rows, Interval k, const Rounder& round, TileOperands* tile) const override;
+  void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const override;
 
  private:
-  int64_t first_, lanes_;
+  int64_t lanes_;
 };
 
 // Sums over the positions of dy: rows are (channel, tap) of the weight.
@@ -139,45 +129,39 @@ struct TapPass {
 
 class TapOperands : public Operands {
  public:
-  TapOperands(const TapPass& pass, int64_t group) : p_(pass), group_(group) {}
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-              float* a) const override;
+  TapOperands(const TapPass& pass, int64_t group)
+      : TapOperands(pass, group, group * pass.out_channels) {}
+  void pack_a(Interval rows, Interval k, const Rounder& round, float* a) const override;
   bool a_range(OperandRange* range) const override;
-  bool mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                 uint8_t* absent) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
+  bool mark_rows(Interval rows, Interval k, uint8_t* absent) const override;
+  void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const override;
+  void row_ids(Interval rows, uint64_t* ids) const override;
+  void lane_ids(Interval lanes, uint64_t* ids) const override;
+  void store(Interval rows, Interval lanes, const float* values, int64_t stride) const override;
 
  protected:
-  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row, int64_t rows,
-                   int64_t depth, float* a) const;
+  TapOperands(const TapPass& pass, int64_t group, int64_t first)
+      : p_(pass), group_(group), first_(first) {}
+  void pack_slowly(const std::vector<LineRun>& runs, int64_t group, Interval rows, int64_t depth,
+                   float* a) const;
   // The channel of x that a row reads.
   const float* channel(int64_t group, int64_t row) const;
 
   const TapPass& p_;
   int64_t group_;
+  int64_t first_;  // the lanes begin here, counted from the first group's
 };
 
-// Lanes are output channels of several groups, counted from the first group's. The groups' columns
-// have different numbers in the key of a draw, so that only sums without draws run this way.
+// Lanes are output channels of several groups. The groups' columns have different numbers in the
+// key of a draw, so that only sums without draws run this way.
 class SpreadTaps : public TapOperands {
  public:
   SpreadTaps(const TapPass& pass, int64_t first, int64_t lanes)
-      : TapOperands(pass, 0), first_(first), lanes_(lanes) {}
-  void spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                SpreadBlock* a) const override;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override;
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
+      : TapOperands(pass, 0, first), lanes_(lanes) {}
+  void spread_a(Interval rows, Interval k, const Rounder& round, TileOperands* tile) const override;
 
  private:
-  int64_t first_, lanes_;
+  int64_t lanes_;
 };
 
 }  // namespace lpk

@@ -7,21 +7,6 @@
 namespace lpk {
 namespace {
 
-// The window and the runs of the block that this thread packs or stores.
-Window& thread_window() {
-  thread_local Window window;
-  return window;
-}
-// Whether the window has measured what was packed from it last.
-bool& thread_measured() {
-  thread_local bool measured = false;
-  return measured;
-}
-std::vector<LineRun>& thread_runs() {
-  thread_local std::vector<LineRun> runs;
-  return runs;
-}
-
 // to[r * stride + i] = from[base[r] + i] for i < kCount.
 template <int kCount>
 void copy_taps(const float* from, const int32_t* base, int64_t rows, float* to, int64_t stride) {
@@ -84,26 +69,25 @@ void PositionPass::list_taps(const int64_t* weight_spatial) {
   position.push_back(channels * volume);
 }
 
-void PositionOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                              const Rounder& round, float* a) const {
+void PositionOperands::pack_a(Interval rows, Interval k, const Rounder& round, float* a) const {
   const int64_t taps = p_.gather.tap_count();
-  Window& window = thread_window();
-  thread_measured() = false;
-  if (k % taps == 0 && depth % taps == 0 &&
-      window.plan(p_.gather, p_.source, row, rows, Window::Order::kTaps)) {
-    pack_channels(window, rows, k / taps, depth, round, a);
-    thread_measured() = window.settled();
-    if (window.settled()) return;
+  ConvScratch& scratch = ConvScratch::of_thread();
+  Window& window = scratch.window;
+  scratch.measured = false;
+  if (k.first % taps == 0 && k.count % taps == 0 &&
+      window.plan(p_.gather, p_.source, rows, Window::Order::kTaps)) {
+    pack_channels(window, rows.count, k.first / taps, k.count, round, a);
+    scratch.measured = window.settled();
   } else {
-    line_runs(p_.gather.grid, row, rows, &thread_runs());
-    pack_slowly(thread_runs(), group_, k, depth, a);
+    line_runs(p_.gather.grid, rows, &scratch.runs);
+    pack_slowly(scratch.runs, group_, k, a);
   }
-  round(a, rows * depth);
+  if (!scratch.measured) round(a, rows.count * k.count);
 }
 
 bool PositionOperands::a_range(OperandRange* range) const {
-  *range = thread_window().range();
-  return thread_measured();
+  *range = ConvScratch::of_thread().window.range();
+  return ConvScratch::of_thread().measured;
 }
 
 // Whole channels through the window.
@@ -111,7 +95,7 @@ void PositionOperands::pack_channels(Window& window, int64_t rows, int64_t chann
                                      const Rounder& round, float* a) const {
   const int64_t taps = p_.gather.tap_count();
   const int64_t width = static_cast<int64_t>(p_.gather.taps[2].size());
-  const float* from = p_.source.data + (group_ * p_.source_group + channel) * p_.source.inner;
+  const float* from = p_.source.data + (group_ * p_.channels + channel) * p_.source.inner;
   if (width == 1 || window.column(1) != window.column(0) + 1)
     return pack_columns(window, rows, from, depth, round, a);
   for (int64_t c = 0; c < depth; c += taps, from += p_.source.inner) {
@@ -144,26 +128,16 @@ void PositionOperands::pack_columns(Window& window, int64_t rows, const float* f
 }
 
 // Packs any shape element by element, for kernels and windows that are too large for the way above.
-void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t k,
-                                   int64_t depth, float* a) const {
-  const Gather& g = p_.gather;
+void PositionOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, Interval k,
+                                   float* a) const {
   const int64_t taps = p_.gather.tap_count();
-  for (int64_t i = 0; i < depth; ++i) {
-    const int64_t tap = (k + i) % taps;
-    const int64_t channel = group * p_.source_group + (k + i) / taps;
-    const auto part = g.tap_at(tap);
+  for (int64_t i = 0; i < k.count; ++i) {
+    const auto tap = p_.gather.tap_at((k.first + i) % taps);
+    const float* channel =
+        p_.source.data + (group * p_.channels + (k.first + i) / taps) * p_.source.inner;
     for (const LineRun& run : runs) {
-      for (int64_t r = 0; r < run.count; ++r) {
-        const float* from = p_.source.data + run.n * p_.source.outer + channel * p_.source.inner;
-        bool inside = true;
-        for (int x = 0; x < kSpatial && inside; ++x) {
-          const int64_t at = run.at[x] + (x == kSpatial - 1 ? r : 0);
-          const int64_t offset = g.taps[x][part[x]].offset;
-          inside = g.inside(x, at, offset);
-          from += (at * g.step[x] + offset) * p_.source.spatial[x];
-        }
-        a[(run.first + r) * depth + i] = inside ? *from : 0.0f;
-      }
+      for (int64_t r = 0; r < run.count; ++r)
+        a[(run.first + r) * k.count + i] = element_at(p_.gather, p_.source, channel, run, r, tap);
     }
   }
 }
@@ -179,61 +153,54 @@ void PositionPass::tap_pattern(const int64_t* at, uint8_t* pattern) const {
   }
 }
 
-bool PositionOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                                 uint8_t* absent) const {
+bool PositionOperands::mark_rows(Interval rows, Interval k, uint8_t* absent) const {
   thread_local std::vector<uint8_t> pattern;
   const int64_t taps = p_.gather.tap_count();
   pattern.resize(taps);
   bool any = false;
-  line_runs(p_.gather.grid, row, rows, &thread_runs());
-  p_.for_each_border(thread_runs(), [&](int64_t r, const int64_t* at) {
-    if (!any) std::memset(absent, 0, rows * depth);
+  std::vector<LineRun>& runs = ConvScratch::of_thread().runs;
+  line_runs(p_.gather.grid, rows, &runs);
+  p_.for_each_border(runs, [&](int64_t r, const int64_t* at) {
+    if (!any) std::memset(absent, 0, rows.count * k.count);
     any = true;
     p_.tap_pattern(at, pattern.data());
-    uint8_t* marks = absent + r * depth;
-    const int64_t period = std::min(taps, depth);
-    for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k + i) % taps];
-    repeat(marks, period, depth);
+    uint8_t* marks = absent + r * k.count;
+    const int64_t period = std::min(taps, k.count);
+    for (int64_t i = 0; i < period; ++i) marks[i] = pattern[(k.first + i) % taps];
+    repeat(marks, period, k.count);
   });
   return any;
 }
 
-void PositionOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
-                              const Rounder& round, float* b) const {
-  const float* from = p_.weight + group_ * p_.weight_group + lane * p_.weight_lane;
-  for (int64_t l = 0; l < lanes; l += kPanel) {
-    pack_panel(k, depth, from + l * p_.weight_lane, std::min<int64_t>(kPanel, lanes - l),
-               b + l * depth);
-  }
-  round(b, packed_floats(depth, lanes));
+void PositionOperands::pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const {
+  const float* from = p_.weight + group_ * p_.weight_group + lanes.first * p_.weight_lane;
+  for (int64_t l = 0; l < lanes.count; l += kPanel)
+    pack_panel(k, from + l * p_.weight_lane, std::min<int64_t>(kPanel, lanes.count - l),
+               b + l * k.count);
+  round(b, packed_floats(k.count, lanes.count));
 }
 
 // One panel; `from` is the weight of channel 0, tap offset 0 and the first lane.
-void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, int64_t width,
-                                  float* b) const {
+void PositionOperands::pack_panel(Interval k, const float* from, int64_t width, float* b) const {
   const int64_t taps = p_.gather.tap_count();
   const auto& offsets = p_.weight_offset;
-  const bool whole = k % taps == 0 && depth % taps == 0;
-  const int64_t channel = k / taps, channels = depth / taps;
-  if (p_.weight_lane != 1 && p_.consecutive && p_.weight_channel == taps) {
-    return pack_panels(kernels_, from + offsets[0] + k, 1, p_.weight_lane, depth, width, b);
-  }
+  if (p_.weight_lane != 1 && p_.consecutive && p_.weight_channel == taps)
+    return pack_panels(kernels_, from + offsets[0] + k.first, 1, p_.weight_lane, k.count, width, b);
+  const bool whole = k.first % taps == 0 && k.count % taps == 0;
+  const float* line = from + k.first / taps * p_.weight_channel;
   if (whole && p_.weight_lane != 1 && p_.consecutive && taps > 1) {
-    for (int64_t c = 0; c < channels; ++c) {
-      pack_panels(kernels_, from + offsets[0] + (channel + c) * p_.weight_channel, 1,
-                  p_.weight_lane, taps, width, b + c * taps * kPanel);
-    }
+    for (int64_t i = 0; i < k.count; i += taps, line += p_.weight_channel)
+      pack_panels(kernels_, line + offsets[0], 1, p_.weight_lane, taps, width, b + i * kPanel);
     return;
   }
-  if (width < kPanel) std::fill_n(b, depth * kPanel, 0.0f);
+  if (width < kPanel) std::fill_n(b, k.count * kPanel, 0.0f);
   if (whole && p_.weight_lane != 1 && p_.weight_channel == 1) {
     for (int64_t t = 0; t < taps; ++t)
-      kernels_.transpose(from + offsets[t] + channel, p_.weight_lane, width, channels,
-                         b + t * kPanel, taps * kPanel);
+      kernels_.transpose(line + offsets[t], p_.weight_lane, width, k.count / taps, b + t * kPanel,
+                         taps * kPanel);
     return;
   }
-  const float* line = from + channel * p_.weight_channel;
-  for (int64_t i = 0, tap = k % taps; i < depth; ++i, b += kPanel) {
+  for (int64_t i = 0, tap = k.first % taps; i < k.count; ++i, b += kPanel) {
     const float* first = line + offsets[tap];
     if (p_.weight_lane == 1 && width == kPanel) {
       std::memcpy(b, first, kPanel * sizeof(float));
@@ -246,9 +213,9 @@ void PositionOperands::pack_panel(int64_t k, int64_t depth, const float* from, i
   }
 }
 
-void PositionOperands::row_ids(int64_t row, int64_t rows, uint64_t* ids) const {
-  std::vector<LineRun>& runs = thread_runs();
-  line_runs(p_.gather.grid, row, rows, &runs);
+void PositionOperands::row_ids(Interval rows, uint64_t* ids) const {
+  std::vector<LineRun>& runs = ConvScratch::of_thread().runs;
+  line_runs(p_.gather.grid, rows, &runs);
   for (const LineRun& run : runs) {
     int64_t linear = run.n;
     for (int i = 0; i < kSpatial; ++i)
@@ -257,13 +224,13 @@ void PositionOperands::row_ids(int64_t row, int64_t rows, uint64_t* ids) const {
   }
 }
 
-void PositionOperands::lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const {
-  for (int64_t l = 0; l < lanes; ++l) ids[l] = group_ * p_.lanes + lane + l;
+void PositionOperands::lane_ids(Interval lanes, uint64_t* ids) const {
+  for (int64_t l = 0; l < lanes.count; ++l) ids[l] = first_ + lanes.first + l;
 }
 
 // Where the first position of a run goes, lane 0.
 float* PositionOperands::place(const LineRun& run) const {
-  float* to = p_.result.data + run.n * p_.result.outer + group_ * p_.result_group;
+  float* to = p_.result.data + run.n * p_.result.outer + first_ * p_.result.inner;
   for (int i = 0; i < kSpatial; ++i)
     to += (run.at[i] * p_.result_step[i] + p_.result_phase[i]) * p_.result.spatial[i];
   return to;
@@ -296,22 +263,22 @@ void PositionOperands::store_apart(const float* from, int64_t stride, int64_t ro
   }
 }
 
-void PositionOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes,
-                             const float* values, int64_t stride) const {
-  std::vector<LineRun>& runs = thread_runs();
-  line_runs(p_.gather.grid, row, rows, &runs);
+void PositionOperands::store(Interval rows, Interval lanes, const float* values,
+                             int64_t stride) const {
+  std::vector<LineRun>& runs = ConvScratch::of_thread().runs;
+  line_runs(p_.gather.grid, rows, &runs);
   const int64_t step = p_.result_step[2] * p_.result.spatial[2];
   for (size_t i = 0; i < runs.size();) {
-    float* to = place(runs[i]) + lane * p_.result.inner;
+    float* to = place(runs[i]) + lanes.first * p_.result.inner;
     const float* from = values + runs[i].first * stride;
     const int64_t count = joined(runs, &i, step);
     if (step == 1) {
-      kernels_.transpose(from, stride, count, lanes, to, p_.result.inner);
+      kernels_.transpose(from, stride, count, lanes.count, to, p_.result.inner);
     } else if (p_.result.inner == 1) {
       for (int64_t r = 0; r < count; ++r)
-        std::memcpy(to + r * step, from + r * stride, lanes * sizeof(float));
+        std::memcpy(to + r * step, from + r * stride, lanes.count * sizeof(float));
     } else {
-      store_apart(from, stride, count, lanes, step, to);
+      store_apart(from, stride, count, lanes.count, step, to);
     }
   }
 }

@@ -7,33 +7,70 @@ namespace lpk {
 namespace {
 
 struct SpreadScratch {
-  Window window;
-  std::vector<LineRun> runs;
+  Window& window = ConvScratch::of_thread().window;
+  std::vector<LineRun>& runs = ConvScratch::of_thread().runs;
   std::vector<int32_t> row_at, step_at;
   AlignedFloats dense;
   std::vector<float> lane;
 
-  SpreadBlock block(int64_t rows, int64_t steps) {
-    row_at.resize(rows);
-    step_at.resize(steps);
-    return {window.data(), window.floats(), row_at.data(), step_at.data()};
+  // Copies channels channel(l, c) of every lane l into copy c of a window of some positions. False
+  // if there is no such window; the positions are then in `runs`.
+  template <class Channel>
+  bool fill(const Kernels& kernels, const Gather& gather, const Image<const float>& image,
+            Interval positions, int64_t channels, int64_t lanes, const Channel& channel) {
+    constexpr auto kOrder = Window::Order::kPositions;
+    if (!window.plan(gather, image, positions, kOrder, channels, kPanel)) {
+      line_runs(gather.grid, positions, &runs);
+      return false;
+    }
+    for (int64_t c = 0; c < channels; ++c) {
+      const float* from[kPanel];
+      for (int64_t l = 0; l < lanes; ++l) from[l] = channel(l, c);
+      window.fill_panel(kernels, c, from, lanes);
+    }
+    return true;
   }
-  // Fills rows x steps x kPanel floats where there is no window: pack(lane, to) writes the rows x
-  // steps of one lane.
+
+  // Where the positions of the window begin, and how far behind them its taps lie: `count` taps
+  // from tap `first` of the first copy on.
+  void list_positions(int64_t count, std::vector<int32_t>* to) const {
+    to->resize(count);
+    for (int64_t i = 0; i < count; ++i) (*to)[i] = window.base()[i] * static_cast<int32_t>(kPanel);
+  }
+  void list_taps(const Gather& gather, int64_t first, int64_t count,
+                 std::vector<int32_t>* to) const {
+    to->resize(count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t copy = (first + i) / gather.tap_count();
+      const auto at = gather.tap_at((first + i) % gather.tap_count());
+      const int64_t place = copy * window.size() + window.line(at[0], at[1]) + window.column(at[2]);
+      (*to)[i] = static_cast<int32_t>(place * kPanel);
+    }
+  }
+  // A of every lane one by one, where no window holds it: pack(lane, to) writes the rows x steps of
+  // a lane.
   template <class Pack>
-  SpreadBlock dense_block(int64_t rows, int64_t steps, int64_t lanes, const Pack& pack) {
-    SpreadBlock a = block(rows, steps);
+  void pack_dense(int64_t rows, int64_t steps, int64_t lanes, const Pack& pack) {
     dense.assign(rows * steps * kPanel, 0.0f);
     lane.resize(rows * steps);
     for (int64_t l = 0; l < lanes; ++l) {
       pack(l, lane.data());
       for (int64_t i = 0; i < rows * steps; ++i) dense[i * kPanel + l] = lane[i];
     }
+    row_at.resize(rows);
+    step_at.resize(steps);
     for (int64_t r = 0; r < rows; ++r) row_at[r] = static_cast<int32_t>(r * steps * kPanel);
     for (int64_t i = 0; i < steps; ++i) step_at[i] = static_cast<int32_t>(i * kPanel);
-    a.a = dense.data();
-    a.count = static_cast<int64_t>(dense.size());
-    return a;
+  }
+
+  // Rounds A, and gives it to the tile.
+  void finish(const Rounder& round, bool in_window, TileOperands* tile) {
+    float* a = in_window ? window.data() : dense.data();
+    tile->a = a;
+    tile->a_count = in_window ? window.floats() : static_cast<int64_t>(dense.size());
+    tile->row_at = row_at.data();
+    tile->step_at = step_at.data();
+    round(a, tile->a_count);
   }
 };
 SpreadScratch& thread_scratch() {
@@ -41,109 +78,61 @@ SpreadScratch& thread_scratch() {
   return scratch;
 }
 
-// The index of the first float that tap `tap` reads in copy `copy` of the window.
-int32_t place_of(const Window& window, const Gather& gather, int64_t copy, int64_t tap) {
-  const auto at = gather.tap_at(tap);
-  return static_cast<int32_t>(
-      (copy * window.size() + window.line(at[0], at[1]) + window.column(at[2])) * kPanel);
-}
-
 }  // namespace
 
-void SpreadPositions::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                               const Rounder& round, SpreadBlock* a) const {
+void SpreadPositions::spread_a(Interval rows, Interval k, const Rounder& round,
+                               TileOperands* tile) const {
   SpreadScratch& s = thread_scratch();
   const int64_t taps = p_.gather.tap_count();
-  const int64_t channels = depth / taps;
-  if (!s.window.plan(p_.gather, p_.source, row, rows, Window::Order::kPositions, channels,
-                     kPanel)) {
-    line_runs(p_.gather.grid, row, rows, &s.runs);
-    *a = s.dense_block(rows, depth, lanes_, [&](int64_t l, float* to) {
-      pack_slowly(s.runs, (first_ + l) / p_.lanes, k, depth, to);
-    });
-    return round(a->a, a->count);
+  const auto group = [&](int64_t l) { return (first_ + l) / p_.lanes; };
+  const auto channel = [&](int64_t l, int64_t c) {
+    return p_.source.data + (group(l) * p_.channels + k.first / taps + c) * p_.source.inner;
+  };
+  const bool in_window =
+      s.fill(kernels_, p_.gather, p_.source, rows, k.count / taps, lanes_, channel);
+  if (in_window) {
+    s.list_positions(rows.count, &s.row_at);
+    s.list_taps(p_.gather, 0, k.count, &s.step_at);
+  } else {
+    s.pack_dense(rows.count, k.count, lanes_,
+                 [&](int64_t l, float* to) { pack_slowly(s.runs, group(l), k, to); });
   }
-  *a = s.block(rows, depth);
-  for (int64_t c = 0; c < channels; ++c) {
-    const float* from[kPanel];
-    for (int64_t l = 0; l < lanes_; ++l) {
-      const int64_t channel = (first_ + l) / p_.lanes * p_.source_group + k / taps + c;
-      from[l] = p_.source.data + channel * p_.source.inner;
-    }
-    s.window.fill_panel(kernels_, c, from, lanes_);
-  }
-  for (int64_t r = 0; r < rows; ++r)
-    s.row_at[r] = s.window.base()[r] * static_cast<int32_t>(kPanel);
-  for (int64_t i = 0; i < depth; ++i)
-    s.step_at[i] = place_of(s.window, p_.gather, i / taps, i % taps);
-  round(a->a, a->count);
+  s.finish(round, in_window, tile);
 }
 
-void SpreadPositions::pack_b(int64_t k, int64_t depth, int64_t, int64_t, const Rounder& round,
-                             float* b) const {
+void SpreadPositions::pack_b(Interval k, Interval, const Rounder& round, float* b) const {
   const int64_t taps = p_.gather.tap_count();
-  std::fill_n(b, depth * kPanel, 0.0f);
+  std::fill_n(b, k.count * kPanel, 0.0f);
   for (int64_t l = 0; l < lanes_; ++l) {
     const int64_t lane = first_ + l;
     const float* from =
         p_.weight + lane / p_.lanes * p_.weight_group + lane % p_.lanes * p_.weight_lane;
-    for (int64_t i = 0; i < depth; ++i) {
+    for (int64_t i = 0; i < k.count; ++i) {
       b[i * kPanel + l] =
-          from[(k + i) / taps * p_.weight_channel + p_.weight_offset[(k + i) % taps]];
+          from[(k.first + i) / taps * p_.weight_channel + p_.weight_offset[(k.first + i) % taps]];
     }
   }
-  round(b, depth * kPanel);
+  round(b, k.count * kPanel);
 }
 
-void SpreadPositions::lane_ids(int64_t, int64_t lanes, uint64_t* ids) const {
-  PositionOperands::lane_ids(first_, lanes, ids);
-}
-
-// Consecutive lanes are equally far apart in the result, also from group to group.
-void SpreadPositions::store(int64_t row, int64_t rows, int64_t, int64_t lanes, const float* values,
-                            int64_t stride) const {
-  PositionOperands::store(row, rows, first_, lanes, values, stride);
-}
-
-void SpreadTaps::spread_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                          SpreadBlock* a) const {
+void SpreadTaps::spread_a(Interval rows, Interval k, const Rounder& round,
+                          TileOperands* tile) const {
   SpreadScratch& s = thread_scratch();
   const int64_t taps = p_.gather.kernel_volume();
-  const int64_t channels = (row + rows - 1) / taps - row / taps + 1;
+  const int64_t channels = (rows.first + rows.count - 1) / taps - rows.first / taps + 1;
   const auto group = [&](int64_t l) { return (first_ + l) / p_.out_channels; };
-  if (!s.window.plan(p_.gather, p_.x, k, depth, Window::Order::kPositions, channels, kPanel)) {
-    line_runs(p_.gather.grid, k, depth, &s.runs);
-    *a = s.dense_block(rows, depth, lanes_, [&](int64_t l, float* to) {
-      pack_slowly(s.runs, group(l), row, rows, depth, to);
-    });
-    return round(a->a, a->count);
+  const auto of_lane = [&](int64_t l, int64_t c) {
+    return channel(group(l), rows.first + c * taps);
+  };
+  const bool in_window = s.fill(kernels_, p_.gather, p_.x, k, channels, lanes_, of_lane);
+  if (in_window) {
+    s.list_taps(p_.gather, rows.first % taps, rows.count, &s.row_at);
+    s.list_positions(k.count, &s.step_at);
+  } else {
+    s.pack_dense(rows.count, k.count, lanes_,
+                 [&](int64_t l, float* to) { pack_slowly(s.runs, group(l), rows, k.count, to); });
   }
-  *a = s.block(rows, depth);
-  for (int64_t c = 0; c < channels; ++c) {
-    const float* from[kPanel];
-    for (int64_t l = 0; l < lanes_; ++l) from[l] = channel(group(l), row + c * taps);
-    s.window.fill_panel(kernels_, c, from, lanes_);
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    s.row_at[r] = place_of(s.window, p_.gather, (row + r) / taps - row / taps, (row + r) % taps);
-  }
-  for (int64_t i = 0; i < depth; ++i)
-    s.step_at[i] = s.window.base()[i] * static_cast<int32_t>(kPanel);
-  round(a->a, a->count);
-}
-
-void SpreadTaps::pack_b(int64_t k, int64_t depth, int64_t, int64_t lanes, const Rounder& round,
-                        float* b) const {
-  TapOperands::pack_b(k, depth, first_, lanes, round, b);
-}
-
-void SpreadTaps::lane_ids(int64_t, int64_t lanes, uint64_t* ids) const {
-  TapOperands::lane_ids(first_, lanes, ids);
-}
-
-void SpreadTaps::store(int64_t row, int64_t rows, int64_t, int64_t lanes, const float* values,
-                       int64_t stride) const {
-  TapOperands::store(row, rows, first_, lanes, values, stride);
+  s.finish(round, in_window, tile);
 }
 
 }  // namespace lpk

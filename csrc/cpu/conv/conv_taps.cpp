@@ -6,88 +6,63 @@
 #include "conv_operands.h"
 
 namespace lpk {
-namespace {
-
-struct TapScratch {
-  Window window;
-  std::vector<LineRun> runs;
-  bool measured = false;
-};
-TapScratch& thread_scratch() {
-  thread_local TapScratch scratch;
-  return scratch;
-}
-
-}  // namespace
-
 const float* TapOperands::channel(int64_t group, int64_t row) const {
   return p_.x.data + (group * p_.in_channels + row / p_.gather.kernel_volume()) * p_.x.inner;
 }
 
-void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                         float* a) const {
+void TapOperands::pack_a(Interval rows, Interval k, const Rounder& round, float* a) const {
   const Gather& g = p_.gather;
-  TapScratch& scratch = thread_scratch();
-  scratch.measured = false;
+  ConvScratch& scratch = ConvScratch::of_thread();
   Window& window = scratch.window;
-  const bool windowed = window.plan(g, p_.x, k, depth, Window::Order::kPositions);
+  const bool windowed = window.plan(g, p_.x, k, Window::Order::kPositions);
   scratch.measured = windowed && window.settled();
   if (!windowed) {
-    line_runs(g.grid, k, depth, &scratch.runs);
-    pack_slowly(scratch.runs, group_, row, rows, depth, a);
-    return round(a, rows * depth);
+    line_runs(g.grid, k, &scratch.runs);
+    pack_slowly(scratch.runs, group_, rows, k.count, a);
+    return round(a, rows.count * k.count);
   }
   const float* filled = nullptr;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* from = channel(group_, row + r);
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const float* from = channel(group_, rows.first + r);
     if (from != filled) window.fill(kernels_, round, from);
     filled = from;
-    window.copy(kernels_, g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
+    window.copy(kernels_, g.tap_at((rows.first + r) % g.kernel_volume()), a + r * k.count);
   }
-  if (!scratch.measured) round(a, rows * depth);
+  if (!scratch.measured) round(a, rows.count * k.count);
 }
 
 bool TapOperands::a_range(OperandRange* range) const {
-  *range = thread_scratch().window.range();
-  return thread_scratch().measured;
+  *range = ConvScratch::of_thread().window.range();
+  return ConvScratch::of_thread().measured;
 }
 
 // Packs any shape element by element, for windows that are too large for the way above.
-void TapOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row,
-                              int64_t rows, int64_t depth, float* a) const {
+void TapOperands::pack_slowly(const std::vector<LineRun>& runs, int64_t group, Interval rows,
+                              int64_t depth, float* a) const {
   const Gather& g = p_.gather;
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto tap = g.tap_at((row + r) % g.kernel_volume());
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const auto tap = g.tap_at((rows.first + r) % g.kernel_volume());
     for (const LineRun& run : runs) {
-      for (int64_t i = 0; i < run.count; ++i) {
-        const float* from = channel(group, row + r) + run.n * p_.x.outer;
-        bool inside = true;
-        for (int d = 0; d < kSpatial && inside; ++d) {
-          const int64_t at = run.at[d] + (d == kSpatial - 1 ? i : 0);
-          const int64_t offset = g.taps[d][tap[d]].offset;
-          inside = g.inside(d, at, offset);
-          from += (at * g.step[d] + offset) * p_.x.spatial[d];
-        }
-        a[r * depth + run.first + i] = inside ? *from : 0.0f;
-      }
+      for (int64_t i = 0; i < run.count; ++i)
+        a[r * depth + run.first + i] =
+            element_at(g, p_.x, channel(group, rows.first + r), run, i, tap);
     }
   }
 }
 
-bool TapOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
-                            uint8_t* absent) const {
+bool TapOperands::mark_rows(Interval rows, Interval k, uint8_t* absent) const {
   const Gather& g = p_.gather;
-  std::vector<LineRun>& runs = thread_scratch().runs;
-  line_runs(g.grid, k, depth, &runs);
+  std::vector<LineRun>& runs = ConvScratch::of_thread().runs;
+  line_runs(g.grid, k, &runs);
   bool any = false;
   const auto mark = [&](int64_t r, int64_t from, int64_t to) {
     if (from >= to) return;
-    if (!any) std::memset(absent, 0, rows * depth);
+    if (!any) std::memset(absent, 0, rows.count * k.count);
     any = true;
-    std::memset(absent + r * depth + from, 1, to - from);
+    std::memset(absent + r * k.count + from, 1, to - from);
   };
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto tap = g.tap_at((row + r) % g.kernel_volume());
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const auto tap = g.tap_at((rows.first + r) % g.kernel_volume());
     for (const LineRun& run : runs) {
       const int64_t end = run.first + run.count;
       if (!g.inside(0, run.at[0], g.taps[0][tap[0]].offset) ||
@@ -110,13 +85,11 @@ bool TapOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t depth,
   return any;
 }
 
-void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
-                         const Rounder& round, float* b) const {
-  TapScratch& scratch = thread_scratch();
-  line_runs(p_.gather.grid, k, depth, &scratch.runs);
+void TapOperands::pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const {
+  ConvScratch& scratch = ConvScratch::of_thread();
+  line_runs(p_.gather.grid, k, &scratch.runs);
   const auto start = [&](const LineRun& run) {
-    const float* from =
-        p_.dy.data + run.n * p_.dy.outer + (group_ * p_.out_channels + lane) * p_.dy.inner;
+    const float* from = p_.dy.data + run.n * p_.dy.outer + (first_ + lanes.first) * p_.dy.inner;
     for (int i = 0; i < kSpatial; ++i) from += run.at[i] * p_.dy.spatial[i];
     return from;
   };
@@ -128,39 +101,39 @@ void TapOperands::pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes,
     // Lines that follow each other in memory are copied as one.
     int64_t count = runs[i].count;
     for (++i; i < runs.size() && start(runs[i]) == from + count * step; ++i) count += runs[i].count;
-    for (int64_t l = 0; l < lanes; l += kPanel) {
+    for (int64_t l = 0; l < lanes.count; l += kPanel) {
       pack_panels(kernels_, from + l * p_.dy.inner, step, p_.dy.inner, count,
-                  std::min<int64_t>(kPanel, lanes - l), b + l * depth + first * kPanel);
+                  std::min<int64_t>(kPanel, lanes.count - l), b + l * k.count + first * kPanel);
     }
   }
-  round(b, packed_floats(depth, lanes));
+  round(b, packed_floats(k.count, lanes.count));
 }
 
 // Columns of the key number (c_in, kd, kh, kw) with c_in global across groups.
-void TapOperands::row_ids(int64_t row, int64_t rows, uint64_t* ids) const {
-  std::iota(ids, ids + rows, group_ * p_.in_channels * p_.gather.kernel_volume() + row);
+void TapOperands::row_ids(Interval rows, uint64_t* ids) const {
+  std::iota(ids, ids + rows.count,
+            group_ * p_.in_channels * p_.gather.kernel_volume() + rows.first);
 }
 
-void TapOperands::lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const {
-  std::iota(ids, ids + lanes, group_ * p_.out_channels + lane);
+void TapOperands::lane_ids(Interval lanes, uint64_t* ids) const {
+  std::iota(ids, ids + lanes.count, first_ + lanes.first);
 }
 
-void TapOperands::store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-                        int64_t stride) const {
+void TapOperands::store(Interval rows, Interval lanes, const float* values, int64_t stride) const {
   const Gather& g = p_.gather;
   const auto place = [&](int64_t r) {
-    const auto tap = g.tap_at((row + r) % g.kernel_volume());
-    float* to = p_.dw.data + (group_ * p_.out_channels + lane) * p_.dw.outer +
-                (row + r) / g.kernel_volume() * p_.dw.inner;
+    const auto tap = g.tap_at((rows.first + r) % g.kernel_volume());
+    float* to = p_.dw.data + (first_ + lanes.first) * p_.dw.outer +
+                (rows.first + r) / g.kernel_volume() * p_.dw.inner;
     for (int i = 0; i < kSpatial; ++i) to += tap[i] * p_.dw.spatial[i];
     return to;
   };
-  for (int64_t r = 0; r < rows;) {
+  for (int64_t r = 0; r < rows.count;) {
     float* to = place(r);
     const float* from = values + r * stride;
     int64_t count = 1;
-    for (++r; r < rows && place(r) == to + count; ++r) ++count;
-    kernels_.transpose(from, stride, count, lanes, to, p_.dw.outer);
+    for (++r; r < rows.count && place(r) == to + count; ++r) ++count;
+    kernels_.transpose(from, stride, count, lanes.count, to, p_.dw.outer);
   }
 }
 

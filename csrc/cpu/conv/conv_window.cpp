@@ -1,7 +1,6 @@
 #include "conv_window.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace lpk {
 namespace {
@@ -9,32 +8,26 @@ namespace {
 // Copies of taps run past their end by less than this.
 constexpr int64_t kSlack = 16;
 
-// kStep 0: any.
+// to[i] = from[i * step]; kStep 0: any.
 template <int kStep>
 void copy_strided(const float* from, int64_t any_step, int64_t count, float* to) {
   const int64_t step = kStep == 0 ? any_step : kStep;
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
 }
 
-// to[i] = from[i * step]
 void copy_run(const float* from, int64_t step, int64_t count, float* to) {
-  if (step == 1) {
-    std::memcpy(to, from, count * sizeof(float));
-  } else if (step == -1) {
-    copy_strided<-1>(from, step, count, to);
-  } else if (step == 2) {
-    copy_strided<2>(from, step, count, to);
-  } else {
-    copy_strided<0>(from, step, count, to);
-  }
+  if (step == 1) return copy_strided<1>(from, step, count, to);
+  if (step == -1) return copy_strided<-1>(from, step, count, to);
+  if (step == 2) return copy_strided<2>(from, step, count, to);
+  copy_strided<0>(from, step, count, to);
 }
 
 }  // namespace
 
-void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs) {
+void line_runs(const int64_t* grid, Interval positions, std::vector<LineRun>* runs) {
   runs->clear();
-  int64_t linear = first;
-  while (linear < first + count) {
+  const int64_t end = positions.first + positions.count;
+  for (int64_t linear = positions.first; linear < end;) {
     LineRun run;
     int64_t rest = linear;
     for (int i = kSpatial - 1; i >= 0; --i) {
@@ -42,11 +35,23 @@ void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<Li
       rest /= grid[i];
     }
     run.n = rest;
-    run.first = linear - first;
-    run.count = std::min(grid[2] - run.at[2], first + count - linear);
+    run.first = linear - positions.first;
+    run.count = std::min(grid[2] - run.at[2], end - linear);
     runs->push_back(run);
     linear += run.count;
   }
+}
+
+float element_at(const Gather& gather, const Image<const float>& image, const float* channel,
+                 const LineRun& run, int64_t i, const std::array<int64_t, kSpatial>& tap) {
+  const float* from = channel + run.n * image.outer;
+  for (int axis = 0; axis < kSpatial; ++axis) {
+    const int64_t at = run.at[axis] + (axis == kSpatial - 1 ? i : 0);
+    const int64_t offset = gather.taps[axis][tap[axis]].offset;
+    if (!gather.inside(axis, at, offset)) return 0.0f;
+    from += (at * gather.step[axis] + offset) * image.spatial[axis];
+  }
+  return *from;
 }
 
 // Lines of the same n and d stay together. A line that is not whole may do so only if it is alone
@@ -71,8 +76,8 @@ void Window::cut_pieces() {
   }
 }
 
-bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t first,
-                  int64_t count, Order order, int64_t copies, int64_t width) {
+bool Window::plan(const Gather& gather, const Image<const float>& image, Interval positions,
+                  Order order, int64_t copies, int64_t width) {
   gather_ = &gather;
   image_ = image;
   for (int i = 0; i < kSpatial; ++i) {
@@ -82,7 +87,7 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
   }
   mirrored_ = order == Order::kTaps && gather.taps[2].front().offset > gather.taps[2].back().offset;
   phases_ = order == Order::kPositions && width == 1 ? gather.step[2] : 1;
-  line_runs(gather.grid, first, count, &runs_);
+  line_runs(gather.grid, positions, &runs_);
   cut_pieces();
 
   pitch_ = 0;
@@ -95,13 +100,13 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
   plane_ = pitch_ * height;
   const int64_t piece_size = plane_ * static_cast<int64_t>(gather.taps[0].size());
   size_ = piece_size * static_cast<int64_t>(pieces_.size());
-  settled_ = size_ <= count * gather.tap_count();
+  settled_ = size_ <= positions.count * gather.tap_count();
   range_ = range_of_zeros();
   const int64_t floats = size_ * copies * width + kSlack;
   if (floats > kMaxFloats) return false;
 
   buffer_.assign(floats, 0.0f);
-  base_.resize(count);
+  base_.resize(positions.count);
   copies_.clear();
   panels_.clear();
   for (size_t i = 0; i < pieces_.size(); ++i)
@@ -156,14 +161,9 @@ void Window::plan_copies(const Piece& p, int64_t start) {
   }
 }
 
-void Window::fill_copy(int64_t copy, const float* channel) {
-  const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2] * phases_;
-  float* to = buffer_.data() + copy * size_;
-  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, to + c.to);
-}
-
 void Window::fill(const Kernels& kernels, const Rounder& round, const float* channel) {
-  fill_copy(0, channel);
+  const int64_t stride = mirrored_ ? -image_.spatial[2] : image_.spatial[2] * phases_;
+  for (const Copy& c : copies_) copy_run(channel + c.from, stride, c.count, buffer_.data() + c.to);
   if (!settled_) return;
   round(buffer_.data(), size_);
   kernels.measure(buffer_.data(), size_, &range_);

@@ -51,8 +51,11 @@ struct LineRun {
   int64_t first, count;     // among the positions of the window
 };
 
-// The positions first .. first + count as line runs.
-void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs);
+// Positions as line runs.
+void line_runs(const int64_t* grid, Interval positions, std::vector<LineRun>* runs);
+// The element of a channel that a tap reads at position `i` of a run: 0 outside of the image.
+float element_at(const Gather& gather, const Image<const float>& image, const float* channel,
+                 const LineRun& run, int64_t i, const std::array<int64_t, kSpatial>& tap);
 
 // The source lines that some positions read, of one channel, with zeros for padding: the element
 // that tap (i, j, k) of position p reads is data()[base()[p] + line(i, j) + column(k)].
@@ -66,12 +69,10 @@ class Window {
   static constexpr int64_t kMaxFloats = 1 << 18;
   // False if this needs more memory than a window may have. `copies` of the window lie behind each
   // other, of `width` channels side by side.
-  bool plan(const Gather& gather, const Image<const float>& image, int64_t first, int64_t count,
-            Order order, int64_t copies = 1, int64_t width = 1);
+  bool plan(const Gather& gather, const Image<const float>& image, Interval positions, Order order,
+            int64_t copies = 1, int64_t width = 1);
   // Copies a channel in; rounds and measures it, if it is `settled`.
   void fill(const Kernels& kernels, const Rounder& round, const float* channel);
-  // Copies a channel into copy `copy`.
-  void fill_copy(int64_t copy, const float* channel);
   // Whether channels are rounded and measured in the window: they are if they have fewer elements
   // there than in the blocks packed from the window.
   bool settled() const { return settled_; }
@@ -134,6 +135,18 @@ class Window {
   std::vector<uint8_t> needed_;
   std::vector<int32_t> base_;
   AlignedFloats buffer_;
+};
+
+// What a thread packs and stores blocks with, in any layout.
+struct ConvScratch {
+  Window window;
+  std::vector<LineRun> runs;
+  bool measured = false;  // whether the window has measured what was packed from it last
+
+  static ConvScratch& of_thread() {
+    thread_local ConvScratch scratch;
+    return scratch;
+  }
 };
 
 }  // namespace lpk

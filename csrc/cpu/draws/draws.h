@@ -1,14 +1,31 @@
-// Vectors of stochastic thresholds: for one panel of a product, or for consecutive elements of a
-// tensor.
+// Random words by the vector, as many 32-bit lanes as a register holds, and the draws in them: of
+// one panel of a product, or of consecutive elements of a tensor.
 #pragma once
 
 #include <algorithm>
 
 #include "cpu/drivers/tile.h"
-#include "words.h"
+#include "cpu/lanes/lanes.h"
 
 namespace lpk {
 namespace {
+
+constexpr int kWordLanes = Isa::kWords;
+using Words = Bits32<kWordLanes>::U;
+
+// Philox4x32-10 in every lane (rng.h has the scalar form): c becomes the four words.
+LPK_HD void philox_lanes(Words (&c)[4], uint32_t k0, uint32_t k1) {
+  for (int round = 0; round < 10; ++round) {
+    const auto p0 = wide_product<Bits32<kWordLanes>>(c[0], 0xD2511F53u);
+    const auto p1 = wide_product<Bits32<kWordLanes>>(c[2], 0xCD9E8D57u);
+    c[0] = p1.high ^ c[1] ^ k0;
+    c[2] = p0.high ^ c[3] ^ k1;
+    c[1] = p1.low;
+    c[3] = p0.low;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+}
 
 // The first position after k with a draw in another random word than k's, at most `to`.
 inline int64_t served_by_word(const Tile& t, const DrawLayout& layout, int64_t k, int64_t to) {
@@ -43,9 +60,9 @@ struct PanelDraws {
   uint64_t current_word;
   bool loaded;
 
-  void start(const Tile& t, uint32_t s, int random_bits, Rng generator, int64_t row, int64_t lane) {
-    layout = draw_layout(random_bits);
-    rng = generator;
+  void start(const TileDraws& t, uint32_t s, const Accumulator& acc, int64_t row, int64_t lane) {
+    layout = draw_layout(acc.random_bits);
+    rng = acc.rng;
     seed = t.seed;
     site = s;
     lanes_are_rows = t.lanes_are_rows;
@@ -83,11 +100,6 @@ struct PanelDraws {
     for (int l = 0; l < kWordLanes; ++l) after[l] = first_mixed + static_cast<uint32_t>(l);
     for (int i = 0; i < kRows; ++i)
       store(row_mixed[i], mix32<Words>(load<Words>(after) + row_add[i]) ^ row_flip[i]);
-  }
-
-  void fetch_fast(uint64_t word) {
-    if (!loaded || (word >> 32) != (current_word >> 32)) make_keys(word);
-    mix_fast(static_cast<uint32_t>(word));
   }
 
   LPK_HD void mix_fast(uint32_t low) {
@@ -136,7 +148,8 @@ struct PanelDraws {
     if (rng == Rng::kPhilox) {
       fetch_philox(word);
     } else {
-      fetch_fast(word);
+      if (!loaded || (word >> 32) != (current_word >> 32)) make_keys(word);
+      mix_fast(static_cast<uint32_t>(word));
     }
     current_word = word;
     loaded = true;
@@ -167,6 +180,37 @@ struct PanelDraws {
   }
 };
 
+// The draws of an accumulator's sums and products, where it draws any.
+template <class V, int kRows>
+struct AccumulatorDraws {
+  using D = typename V::D;
+  const Accumulator& acc;
+  PanelDraws<V, kRows> sums, products;
+
+  explicit AccumulatorDraws(const Accumulator& accumulator) : acc(accumulator) {}
+  LPK_HD bool draws_sums() const { return acc.rounding == Rounding::kStochastic; }
+  LPK_HD bool draws_products() const {
+    return acc.has_product && acc.product_rounding == Rounding::kStochastic;
+  }
+  void start(const TileDraws& t, int64_t row, int64_t lane) {
+    if (draws_sums()) sums.start(t, kSiteSum, acc, row, lane);
+    if (draws_products()) products.start(t, kSiteProduct, acc, row, lane);
+  }
+  // The thresholds of vector v of row r at a position.
+  LPK_HD D of_sum(int r, int v, int64_t k) {
+    return draws_sums() ? threshold_at(sums, r, v, static_cast<uint64_t>(k)) : D{};
+  }
+  LPK_HD D of_product(int r, int v, int64_t k) {
+    return draws_products() ? threshold_at(products, r, v, static_cast<uint64_t>(k)) : D{};
+  }
+
+ private:
+  LPK_HD static D threshold_at(PanelDraws<V, kRows>& draws, int r, int v, uint64_t k) {
+    draws.seek(k);
+    return draws.threshold(r, v * V::kWidth, k);
+  }
+};
+
 // Thresholds of V::kWidth consecutive elements from row-major position k on (row = col = 0 in the
 // key).
 template <class V>
@@ -182,8 +226,8 @@ struct ElementDraws {
   uint32_t column;
 
   explicit ElementDraws(const RoundBlock& job)
-      : layout(draw_layout(static_cast<int>(job.random_bits))),
-        rng(static_cast<Rng>(job.rng)),
+      : layout(draw_layout(job.random_bits)),
+        rng(job.rng),
         seed(job.seed),
         site(job.site),
         base(site_base(job.seed, job.site)),
@@ -211,6 +255,94 @@ struct ElementDraws {
     const U draw = (word >> load<U>(shift)) & layout.mask();
     return stochastic_threshold<D>(to_doubles<V>(draw), layout.random_bits);
   }
+};
+
+// V::kWidth words of elements from word `first` on: every lane makes its block of four words and
+// takes one. Compiled once, and not in every loop.
+template <class V>
+__attribute__((noinline)) typename V::U philox_words(uint64_t seed, uint32_t site, uint64_t first) {
+  using U = typename V::U;
+  uint32_t quad[V::kWidth], high[V::kWidth], field[V::kWidth];
+  for (int l = 0; l < V::kWidth; ++l) {
+    const uint64_t q = (first + static_cast<uint64_t>(l)) >> 2;
+    quad[l] = static_cast<uint32_t>(q);
+    high[l] = philox_high_counter(site, 0, 0, q);
+    field[l] = static_cast<uint32_t>(first + static_cast<uint64_t>(l)) & 3;
+  }
+  U c[4] = {load<U>(quad), U{}, U{}, load<U>(high)};
+  philox_lanes(c, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  const U f = load<U>(field);
+  const U low = (f & 1) == 0 ? c[0] : c[1];
+  const U other = (f & 1) == 0 ? c[2] : c[3];
+  return (f & 2) == 0 ? low : other;
+}
+
+// Draws of consecutive elements, a vector of random words at a time: each at the top of a 32-bit
+// lane with a one below it, T = (2 draw + 1) 2^(31-R). kPerWord: draws in a word (1, 2 or 4), so
+// that kPerWord vectors of elements share one of words.
+template <class V, int kPerWord>
+struct WordDraws {
+  using U = typename V::U;
+
+  Rng rng;
+  uint64_t seed;
+  uint32_t site;
+  uint32_t column;
+  RowKey key;
+  uint32_t mask, one;
+  U words{};
+  // Where the words of each vector of elements lie, and how far their draws are from the top.
+  U lane[kPerWord] = {}, shift[kPerWord] = {};
+
+  // The words of a block of at most 2^32 elements have one key: its first is a multiple of 2^16.
+  explicit WordDraws(const ElementBlock& job) : rng(job.rng), seed(job.seed), site(job.site) {
+    const uint64_t base = site_base(job.seed, job.site);
+    column = column_key(base, 0);
+    key = row_key(base, 0, job.index / kPerWord);
+    mask = 0xffffffffu << (32 - job.random_bits);
+    one = 0x80000000u >> (job.random_bits - 1) >> 1;
+    for (int v = 0; v < kPerWord; ++v) {
+      uint32_t lanes[V::kWidth], shifts[V::kWidth];
+      for (int l = 0; l < V::kWidth; ++l) {
+        const int element = v * V::kWidth + l;
+        lanes[l] = static_cast<uint32_t>(element / kPerWord);
+        shifts[l] = static_cast<uint32_t>(32 - 32 / kPerWord * (element % kPerWord + 1));
+      }
+      lane[v] = load<U>(lanes);
+      shift[v] = load<U>(shifts);
+    }
+  }
+
+  // V::kWidth random words, from the word of row-major position k on.
+  LPK_HD void fetch(uint64_t k) {
+    const uint64_t first = k / kPerWord;
+    if (rng == Rng::kPhilox) {
+      words = philox_words<V>(seed, site, first);
+      return;
+    }
+    uint32_t low[V::kWidth];
+    for (int l = 0; l < V::kWidth; ++l) low[l] = static_cast<uint32_t>(l);
+    const U word = load<U>(low) + static_cast<uint32_t>(first);
+    words = mix32<U>((mix32<U>(word + key.add) ^ key.flip) + column);
+  }
+
+  // The draws of the v-th vector of elements that the words serve.
+  LPK_HD U draws(int v) const {
+    U top = words;
+    if constexpr (kPerWord > 1) {
+      top = lanes_at<V>(words, lane[v]);
+      top = shift_left<V>(top, shift[v]);
+    }
+    return (top & mask) | one;
+  }
+};
+
+// Stands for the draws in modes that draw nothing.
+template <class V>
+struct WithoutDraws {
+  explicit WithoutDraws(const ElementBlock&) {}
+  LPK_HD void fetch(uint64_t) {}
+  LPK_HD typename V::U draws(int) const { return typename V::U{}; }
 };
 
 }  // namespace

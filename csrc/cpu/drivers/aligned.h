@@ -1,7 +1,9 @@
-// Arrays that start at a cache line, so that no vector of theirs lies across two.
+// Arrays that start at a cache line, so that no vector of theirs lies across two; arrays that a
+// thread keeps, and that grow.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <vector>
 
@@ -27,6 +29,15 @@ bool operator==(const LineAllocator<T>&, const LineAllocator<U>&) {
 template <class T, class U>
 bool operator!=(const LineAllocator<T>&, const LineAllocator<U>&) {
   return false;
+}
+
+// Makes room for at least `size` elements in each of some arrays.
+template <class... Arrays>
+void grow(int64_t size, Arrays&... arrays) {
+  const auto fit = [size](auto& array) {
+    if (static_cast<int64_t>(array.size()) < size) array.resize(static_cast<size_t>(size));
+  };
+  (fit(arrays), ...);
 }
 
 using AlignedFloats = std::vector<float, LineAllocator<float>>;

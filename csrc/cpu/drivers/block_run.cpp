@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "aligned.h"
 #include "cpu/elementwise/quantize.h"
@@ -14,22 +16,14 @@ namespace {
 struct PackedBlock {
   AlignedFloats values = AlignedFloats(kMaxRows * kMaxDepth + kPanel);
   OperandRange range;
-  uint64_t call = 0;
-  const Operands* operands = nullptr;
-  int64_t row = 0, rows = 0, k = 0, depth = 0;
-
   // Whether this is the block that is held already. Afterwards it is.
-  bool take(uint64_t c, const Operands* of, int64_t r, int64_t count, int64_t from, int64_t deep) {
-    const bool same =
-        c == call && of == operands && r == row && count == rows && from == k && deep == depth;
-    call = c;
-    operands = of;
-    row = r;
-    rows = count;
-    k = from;
-    depth = deep;
-    return same;
+  bool take(uint64_t call, const Operands* of, Interval rows, Interval k) {
+    const auto key = std::make_tuple(call, of, rows.first, rows.count, k.first, k.count);
+    return std::exchange(key_, key) == key;
   }
+
+ private:
+  std::tuple<uint64_t, const Operands*, int64_t, int64_t, int64_t, int64_t> key_;
 };
 
 // Planes of state beside the running sum: Kahan's correction, or the waiting nodes of a tree, one a
@@ -62,14 +56,11 @@ struct BlockScratch {
   // Makes room for `together` positions in one block of k, where these are more than usual: a run
   // of interleaved blocks has no bound.
   void fit(int64_t together) {
-    const auto grow = [](auto* to, int64_t count) {
-      if (static_cast<int64_t>(to->size()) < count) to->resize(count);
-    };
     if (together <= kMaxDepth) return;
-    grow(&a.values, together * kRowGroup + kPanel);
-    grow(&absent, together * kRowGroup);
-    grow(&lane_absent, together * kLanes / kPanel);
-    grow(&b, together * kLanes);
+    grow(together * kRowGroup + kPanel, a.values);
+    grow(together * kRowGroup, absent);
+    grow(together * kLanes / kPanel, lane_absent);
+    grow(together * kLanes, b);
   }
 
   static BlockScratch& of_thread() {
@@ -82,12 +73,13 @@ void BlockMarks::mark() {
   const Product& p = *block_.product;
   if (!rows_marked_) {
     uint8_t* to = scratch_->absent.data();
-    rows = p.operands->mark_rows(block_.row + row_, count_, k_, depth_, to) ? to : nullptr;
+    rows = p.operands->mark_rows({block_.rows.first + rows_.first, rows_.count}, k_, to) ? to
+                                                                                         : nullptr;
     rows_marked_ = true;
   }
   if (!lanes_marked_) {
     uint16_t* to = scratch_->lane_absent.data();
-    lanes = p.operands->mark_lanes(k_, depth_, block_.lane, block_.lanes, to) ? to : nullptr;
+    lanes = p.operands->mark_lanes(k_, block_.lanes, to) ? to : nullptr;
     lanes_marked_ = true;
   }
 }
@@ -104,8 +96,8 @@ BlockRun::BlockRun(const WorkBlock& block, const Kernels& kernel, const Arithmet
       scratch_(BlockScratch::of_thread()) {
   const Product& p = product_;
   scratch_.fit(std::min(acc.positions_together(), p.length));
-  tile.rows = block.rows;
-  tile.lanes = ceil_div(block.lanes, kPanel) * kPanel;
+  tile.rows = block.rows.count;
+  tile.lanes = ceil_div(block.lanes.count, kPanel) * kPanel;
   tile.a = scratch_.a.values.data();
   tile.b = scratch_.b.data();
   tile.b_facts = &scratch_.b_facts;
@@ -119,7 +111,7 @@ BlockRun::BlockRun(const WorkBlock& block, const Kernels& kernel, const Arithmet
   tile.lane_id = scratch_.lane_id;
   tile.lanes_are_rows = p.lanes_are_rows;
   tile.exchanged = p.exchanged;
-  tile.plane = block.rows * tile.lanes;
+  tile.plane = block.rows.count * tile.lanes;
   tile.plane_count = plane_count(acc, tile.length);
   scratch_.planes.resize(tile.plane_count * tile.plane);
   scratch_.held.resize(tile.plane_count * tile.plane / kPanel);
@@ -128,30 +120,27 @@ BlockRun::BlockRun(const WorkBlock& block, const Kernels& kernel, const Arithmet
 }
 
 void BlockRun::clear_inner() const {
-  std::fill_n(tile.inner, block_.rows * tile.lanes, 0.0f);
+  std::fill_n(tile.inner, block_.rows.count * tile.lanes, 0.0f);
   std::fill(scratch_.planes.begin(), scratch_.planes.end(), 0.0f);
   std::fill(scratch_.held.begin(), scratch_.held.end(), 0);
 }
 
 void BlockRun::take_ids() {
-  product_.operands->row_ids(block_.row, block_.rows, scratch_.row_id);
-  product_.operands->lane_ids(block_.lane, block_.lanes, scratch_.lane_id);
-  std::fill(scratch_.lane_id + block_.lanes, scratch_.lane_id + tile.lanes, 0);
+  product_.operands->row_ids(block_.rows, scratch_.row_id);
+  product_.operands->lane_ids(block_.lanes, scratch_.lane_id);
+  std::fill(scratch_.lane_id + block_.lanes.count, scratch_.lane_id + tile.lanes, 0);
 }
 
 AddBlock BlockRun::addition(float* sums, const int64_t* accumulator) const {
   AddBlock job{};
+  static_cast<TileDraws&>(job) = tile;
   job.sum = sums;
   job.stride = tile.stride;
-  job.rows = block_.rows;
-  job.lanes = block_.lanes;
+  job.rows = block_.rows.count;
+  job.lanes = block_.lanes.count;
   job.addend_row = tile.stride;
   job.addend_lane = 1;
   job.accumulator = accumulator;
-  job.seed = tile.seed;
-  job.row_id = tile.row_id;
-  job.lane_id = tile.lane_id;
-  job.lanes_are_rows = tile.lanes_are_rows;
   return job;
 }
 
@@ -159,7 +148,8 @@ AddBlock BlockRun::addition(float* sums, const int64_t* accumulator) const {
 void BlockRun::add_bias(float* sums, const int64_t* accumulator) const {
   const bool by_row = product_.row_bias != nullptr;
   AddBlock job = addition(sums, accumulator);
-  job.addend = by_row ? product_.row_bias + block_.row : product_.lane_bias + block_.lane;
+  job.addend =
+      by_row ? product_.row_bias + block_.rows.first : product_.lane_bias + block_.lanes.first;
   job.addend_row = by_row ? 1 : 0;
   job.addend_lane = by_row ? 0 : 1;
   job.site = kSiteBias;
@@ -171,10 +161,11 @@ void BlockRun::add_bias(float* sums, const int64_t* accumulator) const {
 void BlockRun::start(float* sums, const int64_t* accumulator) const {
   const Product& p = product_;
   std::vector<float>& addend = scratch_.initial;
-  addend.assign(block_.rows * tile.stride, 0.0f);
-  for (int64_t r = 0; r < block_.rows; ++r) {
-    const float* from = p.initial + (block_.row + r) * p.initial_row + block_.lane * p.initial_lane;
-    for (int64_t l = 0; l < block_.lanes; ++l) {
+  addend.assign(block_.rows.count * tile.stride, 0.0f);
+  for (int64_t r = 0; r < block_.rows.count; ++r) {
+    const float* from =
+        p.initial + (block_.rows.first + r) * p.initial_row + block_.lanes.first * p.initial_lane;
+    for (int64_t l = 0; l < block_.lanes.count; ++l) {
       const int64_t at = r * tile.stride + l;
       addend[at] = from[l * p.initial_lane];
       sums[at] = std::copysign(0.0f, addend[at]);
@@ -191,7 +182,7 @@ void BlockRun::start(float* sums, const int64_t* accumulator) const {
 void BlockRun::store(float* sums, const int64_t* accumulator, const int64_t* quantizer) const {
   const Product& p = product_;
   const bool biased = p.row_bias != nullptr || p.lane_bias != nullptr;
-  const int64_t count = block_.rows * tile.stride;
+  const int64_t count = block_.rows.count * tile.stride;
   if (biased) add_bias(sums, accumulator);
   if (number_format(accumulator + InAccumulator::kOuter).one_zero) make_zeros_positive(sums, count);
   if (quantizer != nullptr) {
@@ -203,12 +194,12 @@ void BlockRun::store(float* sums, const int64_t* accumulator, const int64_t* qua
     for (int64_t i = 0; !range.plain && i < count; ++i)
       sums[i] = sums[i] == sums[i] ? sums[i] : nan;
   }
-  p.operands->store(block_.row, block_.rows, block_.lane, block_.lanes, sums, tile.stride);
+  p.operands->store(block_.rows, block_.lanes, sums, tile.stride);
 }
 
 void BlockRun::pack_b(int64_t k) {
   const Product& p = product_;
-  p.operands->pack_b(k, tile.depth, block_.lane, block_.lanes, round_b_, scratch_.b.data());
+  p.operands->pack_b({k, tile.depth}, block_.lanes, round_b_, scratch_.b.data());
   scratch_.b_facts.clear();
   scratch_.b_facts.ranged = p.operands->b_range(&scratch_.b_facts.range);
 }
@@ -216,23 +207,15 @@ void BlockRun::pack_b(int64_t k) {
 // Packs and measures A of some rows, unless it is there already.
 void BlockRun::pack_a(int64_t row, int64_t k, Tile* rows) {
   const Product& p = product_;
-  if (p.spread) {
-    SpreadBlock a;
-    p.operands->spread_a(block_.row + row, rows->rows, k, tile.depth, round_a_, &a);
-    rows->a = a.a;
-    rows->a_range = a.range;
-    rows->a_count = a.count;
-    rows->row_at = a.row_at;
-    rows->step_at = a.step_at;
-    return;
-  }
+  const Interval of_rows{block_.rows.first + row, rows->rows}, of_k{k, tile.depth};
+  if (p.spread) return p.operands->spread_a(of_rows, of_k, round_a_, rows);
   PackedBlock* a = &scratch_.a;
   rows->a_range = &a->range;
-  if (a->take(call_, p.operands, block_.row + row, rows->rows, k, tile.depth)) return;
-  p.operands->pack_a(block_.row + row, rows->rows, k, tile.depth, round_a_, a->values.data());
+  if (a->take(call_, p.operands, of_rows, of_k)) return;
+  p.operands->pack_a(of_rows, of_k, round_a_, a->values.data());
   if (p.operands->a_range(&a->range)) return;
   a->range = range_of_zeros();
-  kernels_.measure(a->values.data(), rows->rows * tile.depth, &a->range);
+  kernels_.measure(a->values.data(), of_rows.count * of_k.count, &a->range);
 }
 
 }  // namespace lpk

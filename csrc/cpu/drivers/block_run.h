@@ -66,11 +66,11 @@ class BlockRun {
 // The marks of one block of k: of all its lanes, and of one group of its rows after the other.
 class BlockMarks final : public Marks {
  public:
-  BlockMarks(const WorkBlock& block, int64_t k, int64_t depth, BlockScratch* scratch)
-      : block_(block), k_(k), depth_(depth), scratch_(scratch) {}
-  void take(int64_t row, int64_t count) {
-    row_ = row;
-    count_ = count;
+  BlockMarks(const WorkBlock& block, Interval k, BlockScratch* scratch)
+      : block_(block), k_(k), scratch_(scratch) {}
+  // of_rows: among those of the work block.
+  void take(Interval of_rows) {
+    rows_ = of_rows;
     rows = nullptr;
     rows_marked_ = false;
   }
@@ -78,22 +78,22 @@ class BlockMarks final : public Marks {
 
  private:
   const WorkBlock& block_;
-  int64_t k_, depth_;
+  Interval k_;
   BlockScratch* scratch_;
-  int64_t row_ = 0, count_ = 0;
+  Interval rows_{};
   bool rows_marked_ = false, lanes_marked_ = false;
 };
 
 template <class Accumulate>
 void BlockRun::for_rows(int64_t k, const Accumulate& accumulate) {
-  const int64_t groups = ceil_div(block_.rows, kRowGroup);
+  const int64_t groups = ceil_div(block_.rows.count, kRowGroup);
   // Short blocks take more rows at a time: runs to pack are longer, and calls fewer.
   const int64_t together = std::max<int64_t>(1, kMaxRows * kMaxDepth / tile.depth / kRowGroup);
   const int64_t parts = ceil_div(groups, together);
-  BlockMarks marks(block_, k, tile.depth, &scratch_);
+  BlockMarks marks(block_, {k, tile.depth}, &scratch_);
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t row = part * groups / parts * kRowGroup;
-    const int64_t end = std::min(block_.rows, (part + 1) * groups / parts * kRowGroup);
+    const int64_t end = std::min(block_.rows.count, (part + 1) * groups / parts * kRowGroup);
     Tile rows = tile;
     rows.rows = end - row;
     rows.inner += row * tile.stride;
@@ -101,7 +101,7 @@ void BlockRun::for_rows(int64_t k, const Accumulate& accumulate) {
     rows.row_id += row;
     rows.planes += row * tile.stride;
     rows.held += row * tile.stride / kPanel;
-    marks.take(row, rows.rows);
+    marks.take({row, rows.rows});
     rows.marks = &marks;
     accumulate(rows, row);
   }

@@ -15,15 +15,9 @@
 #include "block_run.h"
 #include "cpu/elementwise/quantize.h"
 #include "parallel.h"
-#include "scaled.h"
 
 namespace lpk {
 namespace {
-
-bool draws(const Accumulator& acc) {
-  return acc.rounding == Rounding::kStochastic || acc.outer_rounding == Rounding::kStochastic ||
-         (acc.has_product && acc.product_rounding == Rounding::kStochastic);
-}
 
 // Where the block of k that begins at product k ends: after at most `depth` products, and not
 // between positions that a kernel must see together.
@@ -47,8 +41,8 @@ void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& 
   BlockRun run(block, kernel, arithmetic, seed, call);
   Tile& tile = run.tile;
   run.clear_inner();
-  std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
-  if (draws(run.acc)) run.take_ids();
+  std::fill_n(tile.outer, block.rows.count * tile.lanes, 0.0f);
+  if (run.acc.draws()) run.take_ids();
   float* sums = run.acc.chunk > 0 ? tile.outer : tile.inner;
   tile.started = p.initial != nullptr;
   if (tile.started) run.start(sums, tile.accumulator);

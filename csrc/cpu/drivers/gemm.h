@@ -8,15 +8,6 @@
 
 namespace lpk {
 
-// A block of A in which every lane has an A of its own (Tile).
-struct SpreadBlock {
-  float* a;
-  int64_t count;
-  const int32_t* row_at;
-  const int32_t* step_at;
-  const OperandRange* range = nullptr;  // if it is known
-};
-
 // Rounds operands where they are packed: by the integers of a quantizer (Arithmetic), or not at
 // all.
 class Rounder {
@@ -30,6 +21,11 @@ class Rounder {
   const int64_t* quantizer_;
 };
 
+// Consecutive rows, lanes or positions of k.
+struct Interval {
+  int64_t first, count;
+};
+
 // The driver asks the operands for blocks of A (rows x k) and of B (k x lanes), and for a place for
 // the results.
 //
@@ -37,28 +33,24 @@ class Rounder {
 class Operands {
  public:
   virtual ~Operands() = default;
-  // Writes a[r][k], rounded, for rows row .. row + rows and positions k .. k + depth; fewer than
-  // kPanel floats may be written behind it.
-  virtual void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-                      float* a) const = 0;
-  // Called in place of pack_a where the product is spread.
-  virtual void spread_a(int64_t, int64_t, int64_t, int64_t, const Rounder&, SpreadBlock*) const {}
+  // Writes a[r][k], rounded; fewer than kPanel floats may be written behind it.
+  virtual void pack_a(Interval rows, Interval k, const Rounder& round, float* a) const = 0;
+  // Called in place of pack_a where the product is spread, for A of the tile.
+  virtual void spread_a(Interval, Interval, const Rounder&, TileOperands*) const {}
   // Writes panels of kPanel lanes, [panel][k][lane], rounded; lanes past the end are zero.
-  virtual void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-                      float* b) const = 0;
+  virtual void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const = 0;
   // The range of what pack_a and pack_b packed last on this thread, if they measured it.
   virtual bool a_range(OperandRange*) const { return false; }
   virtual bool b_range(OperandRange*) const { return false; }
   // Mark absent taps of a block (Tile), if there are any, and return whether there are. The
   // contents of `absent` are arbitrary before.
-  virtual bool mark_rows(int64_t, int64_t, int64_t, int64_t, uint8_t*) const { return false; }
-  virtual bool mark_lanes(int64_t, int64_t, int64_t, int64_t, uint16_t*) const { return false; }
+  virtual bool mark_rows(Interval, Interval, uint8_t*) const { return false; }
+  virtual bool mark_lanes(Interval, Interval, uint16_t*) const { return false; }
   // Ids of rows and of lanes in the key of a draw.
-  virtual void row_ids(int64_t row, int64_t rows, uint64_t* ids) const = 0;
-  virtual void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const = 0;
+  virtual void row_ids(Interval rows, uint64_t* ids) const = 0;
+  virtual void lane_ids(Interval lanes, uint64_t* ids) const = 0;
   // Takes the results of rows x lanes, rows `stride` apart.
-  virtual void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-                     int64_t stride) const = 0;
+  virtual void store(Interval rows, Interval lanes, const float* values, int64_t stride) const = 0;
 
  protected:
   const Kernels& kernels_ = kernels();
@@ -153,28 +145,31 @@ struct Arithmetic {
 void accumulate_products(const std::vector<Product>& products, const Arithmetic& arithmetic,
                          uint64_t seed, int threads);
 
-// C[b] = A[b] B[b] (+ bias over columns), C contiguous (batch, m, n). Offsets and strides count
-// elements.
+// A, by rows and k, or B, by columns and k. Offsets and strides count elements.
+struct MatmulSide {
+  const float* data;
+  const int64_t* offset;     // of each batch entry
+  int64_t stride, k_stride;  // between rows or columns, and between products
+};
+
+// C[b] = A[b] B[b] (+ bias over columns), C contiguous (batch, m, n).
 struct MatmulArgs {
-  const float* a;
-  const float* b;
+  MatmulSide a, b;
   const float* bias;  // n values or null
   float* c;
   int64_t batch, m, n, k;
-  const int64_t* a_offset;  // of each batch entry
-  const int64_t* b_offset;
-  int64_t a_row, a_k, b_k, b_col;  // strides
   // Contiguous as c: where the outermost sums start, rounded to their format; null: +0.
   const float* initial = nullptr;
 };
 
-// The scales of codes: of the rows of A and of the columns of B, one row or column after the other.
+// The scales of the codes of a side, one row or column after the other.
+struct MatmulSideScales {
+  const float* data;
+  const int64_t* offset;  // of each batch entry
+  int64_t size;           // products that share a scale; 0: all
+};
 struct MatmulScales {
-  const float* left;
-  const float* right;
-  const int64_t* left_offset;  // of each batch entry
-  const int64_t* right_offset;
-  int64_t left_size, right_size;  // products that share a scale; 0: all
+  MatmulSideScales left, right;
   ScaleOrder order;
 };
 

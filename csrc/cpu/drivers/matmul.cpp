@@ -1,5 +1,4 @@
 // C = A B, over a batch.
-#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -13,85 +12,77 @@ namespace {
 class MatmulOperands : public Operands {
  public:
   MatmulOperands(const MatmulArgs& args, int64_t entry, bool transposed)
-      : args_(args), entry_(entry), transposed_(transposed) {
-    const float* a = args.a + args.a_offset[entry];
-    const float* b = args.b + args.b_offset[entry];
-    left_ = transposed ? b : a;
-    right_ = transposed ? a : b;
-    row_stride_ = transposed ? args.b_col : args.a_row;
-    left_k_ = transposed ? args.b_k : args.a_k;
-    lane_stride_ = transposed ? args.a_row : args.b_col;
-    right_k_ = transposed ? args.a_k : args.b_k;
-  }
+      : args_(args),
+        entry_(entry),
+        transposed_(transposed),
+        of_rows_(transposed ? args.b : args.a),
+        of_lanes_(transposed ? args.a : args.b) {}
 
-  void pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, const Rounder& round,
-              float* a) const override {
-    const float* from = left_ + row * row_stride_ + k * left_k_;
-    if (row_stride_ == 1 && left_k_ != 1) {
-      kernels_.transpose(from, left_k_, depth, rows, a, depth);
-      return round(a, rows * depth);
+  void pack_a(Interval rows, Interval k, const Rounder& round, float* a) const override {
+    const MatmulSide& of = of_rows_;
+    const float* from =
+        of.data + of.offset[entry_] + rows.first * of.stride + k.first * of.k_stride;
+    if (of.stride == 1 && of.k_stride != 1) {
+      kernels_.transpose(from, of.k_stride, k.count, rows.count, a, k.count);
+      return round(a, rows.count * k.count);
     }
     float* to = a;
-    for (int64_t r = 0; r < rows; ++r, from += row_stride_, to += depth) {
-      if (left_k_ == 1) {
-        std::memcpy(to, from, depth * sizeof(float));
+    for (int64_t r = 0; r < rows.count; ++r, from += of.stride, to += k.count) {
+      if (of.k_stride == 1) {
+        std::memcpy(to, from, k.count * sizeof(float));
       } else {
-        for (int64_t i = 0; i < depth; ++i) to[i] = from[i * left_k_];
+        for (int64_t i = 0; i < k.count; ++i) to[i] = from[i * of.k_stride];
       }
     }
-    round(a, rows * depth);
+    round(a, rows.count * k.count);
   }
 
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override {
-    const float* from = right_ + k * right_k_ + lane * lane_stride_;
-    pack_panels(kernels_, from, right_k_, lane_stride_, depth, lanes, b);
-    round(b, packed_floats(depth, lanes));
+  void pack_b(Interval k, Interval lanes, const Rounder& round, float* b) const override {
+    const MatmulSide& of = of_lanes_;
+    const float* from =
+        of.data + of.offset[entry_] + k.first * of.k_stride + lanes.first * of.stride;
+    pack_panels(kernels_, from, of.k_stride, of.stride, k.count, lanes.count, b);
+    round(b, packed_floats(k.count, lanes.count));
   }
 
   // The scales of the rows and the lanes of the product.
   ProductScales scales(const MatmulScales& of) const {
     const int64_t k = args_.k;
-    const auto side = [k](const float* scale, int64_t offset, int64_t size, const float* codes,
-                          int64_t row, int64_t codes_k) {
-      const int64_t count = size > 0 && k > 0 ? (k + size - 1) / size : 1;
-      return ScaledSide{scale + offset, count, size, codes, row, codes_k};
+    const auto side = [&](const MatmulSide& codes, const MatmulSideScales& from) {
+      const int64_t count = from.size > 0 && k > 0 ? (k + from.size - 1) / from.size : 1;
+      return ScaledSide{from.data + from.offset[entry_],   count,        from.size,
+                        codes.data + codes.offset[entry_], codes.stride, codes.k_stride};
     };
-    ProductScales found{side(of.left, of.left_offset[entry_], of.left_size,
-                             transposed_ ? right_ : left_, args_.a_row, args_.a_k),
-                        side(of.right, of.right_offset[entry_], of.right_size,
-                             transposed_ ? left_ : right_, args_.b_col, args_.b_k),
-                        of.order};
-    if (!transposed_) return found;
-    std::swap(found.rows, found.lanes);
-    if (of.order == ScaleOrder::kLeft) found.order = ScaleOrder::kRight;
-    if (of.order == ScaleOrder::kRight) found.order = ScaleOrder::kLeft;
-    return found;
+    ProductScales scales{side(args_.a, of.left), side(args_.b, of.right), of.order};
+    if (!transposed_) return scales;
+    std::swap(scales.rows, scales.lanes);
+    if (of.order == ScaleOrder::kLeft) scales.order = ScaleOrder::kRight;
+    if (of.order == ScaleOrder::kRight) scales.order = ScaleOrder::kLeft;
+    return scales;
   }
 
-  void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override {
-    std::iota(ids, ids + rows, (transposed_ ? 0 : entry_ * args_.m) + row);
+  void row_ids(Interval rows, uint64_t* ids) const override {
+    std::iota(ids, ids + rows.count, (transposed_ ? 0 : entry_ * args_.m) + rows.first);
   }
-  void lane_ids(int64_t lane, int64_t lanes, uint64_t* ids) const override {
-    std::iota(ids, ids + lanes, (transposed_ ? entry_ * args_.m : 0) + lane);
+  void lane_ids(Interval lanes, uint64_t* ids) const override {
+    std::iota(ids, ids + lanes.count, (transposed_ ? entry_ * args_.m : 0) + lanes.first);
   }
 
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override {
+  void store(Interval rows, Interval lanes, const float* values, int64_t stride) const override {
     float* c = args_.c + entry_ * args_.m * args_.n;
     if (transposed_)
-      return kernels_.transpose(values, stride, rows, lanes, c + lane * args_.n + row, args_.n);
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(c + (row + r) * args_.n + lane, values + r * stride, lanes * sizeof(float));
+      return kernels_.transpose(values, stride, rows.count, lanes.count,
+                                c + lanes.first * args_.n + rows.first, args_.n);
+    for (int64_t r = 0; r < rows.count; ++r)
+      std::memcpy(c + (rows.first + r) * args_.n + lanes.first, values + r * stride,
+                  lanes.count * sizeof(float));
   }
 
  private:
   const MatmulArgs& args_;
   int64_t entry_;
   bool transposed_;
-  const float* left_;
-  const float* right_;
-  int64_t row_stride_, left_k_, lane_stride_, right_k_;
+  const MatmulSide &of_rows_, &of_lanes_;
 };
 
 }  // namespace

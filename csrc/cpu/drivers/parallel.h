@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <exception>
 
-#include "float_environment.h"
+#include "cpu/lanes/control_word.h"
 
 namespace lpk {
 

@@ -5,14 +5,15 @@
 // Where both sums are float32 to nearest even, one kernel makes them, for a block of k with several
 // segments (csrc/cpu/sums/scaled). Else the kernel of the accumulator makes the inner sums of one
 // segment, and a pass over the outer sums adds them.
-#include "scaled.h"
+#include "cpu/sums/scaled/scaled.h"
 
 #include <algorithm>
 #include <cfloat>
+#include <tuple>
+#include <utility>
 
 #include "aligned.h"
 #include "block_run.h"
-#include "cpu/sums/scaled/scaled.h"
 
 namespace lpk {
 namespace {
@@ -28,16 +29,12 @@ struct BlockScales {
 // share them.
 struct ByteBlocks {
   static constexpr size_t kMost = 64;
-  uint64_t call = 0;
-  const Product* product = nullptr;
-  int64_t lane = 0;
+  std::tuple<uint64_t, const Product*, int64_t> key;
   BytePanels blocks[kMost];
 
-  void take(uint64_t c, const Product* of, int64_t l) {
-    if (c == call && of == product && l == lane) return;
-    call = c;
-    product = of;
-    lane = l;
+  void take(uint64_t call, const Product* product, int64_t lane) {
+    const auto next = std::make_tuple(call, product, lane);
+    if (std::exchange(key, next) == next) return;
     for (BytePanels& each : blocks) each.state = BytePanels::kUnknown;
   }
   // Long sums make the blocks that have no place of their own anew.
@@ -160,9 +157,9 @@ class ScaledBlock {
       end = next;
       next = end < p.length ? segment_end(p, end) : end;
     } while (fused_.any != nullptr && end < p.length && next - k <= run_.most());
-    scales_.row_range = gather(p.scales->rows, scales_, k, block_.row, block_.rows, block_.rows,
-                               kernel_, &scales_.rows);
-    scales_.lane_range = gather(p.scales->lanes, scales_, k, block_.lane, block_.lanes,
+    scales_.row_range = gather(p.scales->rows, scales_, k, block_.rows.first, block_.rows.count,
+                               block_.rows.count, kernel_, &scales_.rows);
+    scales_.lane_range = gather(p.scales->lanes, scales_, k, block_.lanes.first, block_.lanes.count,
                                 run_.tile.lanes, kernel_, &scales_.lanes);
     return end;
   }
@@ -179,7 +176,7 @@ class ScaledBlock {
       t.segments = scales_.segments.data();
       t.segment_count = static_cast<int64_t>(scales_.segments.size());
       t.row_scale = scales_.rows.data() + row;
-      t.row_scale_stride = block_.rows;
+      t.row_scale_stride = block_.rows.count;
       t.lane_scale = scales_.lanes.data();
       t.scale_order = p_scales().order;
       t.row_range = scales_.row_range;
@@ -200,7 +197,7 @@ class ScaledBlock {
     const ScaledSide& side = p_scales().rows;
     OperandRange range = range_of_zeros();
     if (side.codes_k == 1) {
-      t.a = side.codes + (block_.row + row) * side.codes_row + k;
+      t.a = side.codes + (block_.rows.first + row) * side.codes_row + k;
       t.a_stride = side.codes_row;
       t.a_range = &range;
       for (int64_t r = 0; r < t.rows; ++r) kernel_.measure(t.a + r * t.a_stride, t.depth, &range);
@@ -229,10 +226,10 @@ class ScaledBlock {
       if (done + tile.depth < length) tile.depth -= tile.depth % together;
       run_.add(first + done, accumulate);
     }
-    if (run_.acc.fmt.one_zero) make_zeros_positive(tile.inner, block_.rows * tile.stride);
+    if (run_.acc.fmt.one_zero) make_zeros_positive(tile.inner, block_.rows.count * tile.stride);
     AddBlock job = run_.addition(outer_, accumulator_);
     job.addend = tile.inner;
-    job.row_scale = scales_.rows.data() + s * block_.rows;
+    job.row_scale = scales_.rows.data() + s * block_.rows.count;
     job.lane_scale = scales_.lanes.data() + s * tile.lanes;
     job.scale_order = p_scales().order;
     job.site = kSiteOuter;
@@ -266,9 +263,9 @@ void run_scaled_block(const WorkBlock& block, const Kernels& kernel, const Arith
   of_segments.accumulator = inner;
   BlockRun run(block, kernel, of_segments, seed, call);
   float* outer = scratch.outer.data();
-  std::fill_n(outer, block.rows * run.tile.lanes, 0.0f);
+  std::fill_n(outer, block.rows.count * run.tile.lanes, 0.0f);
   run.take_ids();
-  scratch.bytes.take(call, block.product, block.lane);
+  scratch.bytes.take(call, block.product, block.lanes.first);
   if (block.product->initial != nullptr) run.start(outer, arithmetic.accumulator);
   ScaledBlock(block, kernel, arithmetic.accumulator, &run, &scratch).run();
   run.store(outer, arithmetic.accumulator, arithmetic.result);

@@ -12,8 +12,7 @@
 
 #include "common/check.h"
 #include "common/codes.h"
-#include "float_environment.h"
-#include "table_cells.h"
+#include "cpu/lanes/control_word.h"
 
 namespace lpk {
 namespace {
@@ -200,12 +199,7 @@ struct Table {
     infinity[1] = parts.infinity_is_nan ? static_cast<double>(NAN) : values.front();
   }
 
-  static uint32_t word_of(double x) {
-    const float value = canonical_float(x);
-    uint32_t word;
-    std::memcpy(&word, &value, sizeof word);
-    return word;
-  }
+  static uint32_t word_of(double x) { return bits_of_float(canonical_float(x)); }
 
   template <class T>
   const Ladder<T>& made(Ladder<T>* all, Rounding mode) const {

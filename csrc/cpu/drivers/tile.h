@@ -102,7 +102,7 @@ struct TileState {
 // The keys of random draws.
 struct TileDraws {
   uint64_t seed;
-  const uint64_t* row_id;  // of each row, and of each lane
+  const uint64_t* row_id;  // of each row, and of each lane of whole panels
   const uint64_t* lane_id;
   bool lanes_are_rows;  // the lanes carry the key's row, the rows its column
 };
@@ -122,6 +122,15 @@ struct Tile : TileSteps, TileOperands, TileTaps, TileState, TileDraws {
     if (marks->lanes != nullptr) t.lane_absent = marks->lanes + marks_lane / kPanel * depth;
     return t;
   }
+  // Whether all sums are +0 so far.
+  bool at_zero() const { return k0 == 0 && !started; }
+  // Whether a tap is absent in a row, and in which lanes of a panel.
+  bool row_absent(int64_t row, int64_t k) const {
+    return absent != nullptr && absent[row * depth + k] != 0;
+  }
+  uint32_t absent_lanes(int64_t lane, int64_t k) const {
+    return lane_absent == nullptr ? 0 : lane_absent[lane / kPanel * depth + k];
+  }
   int64_t a_floats() const { return spread() ? a_count : rows * depth; }
 };
 
@@ -131,7 +140,7 @@ enum class ScaleOrder : int32_t { kExact = 0, kProduct = 1, kLeft = 2, kRight = 
 
 // sum[r][l] <- round(sum[r][l] + addend[r][l]) in the accumulator's outer format, drawn at position
 // k of `site`.
-struct AddBlock {
+struct AddBlock : TileDraws {
   float* sum;  // rows `stride` apart
   int64_t stride;
   int64_t rows;
@@ -143,41 +152,35 @@ struct AddBlock {
   ScaleOrder scale_order;
 
   const int64_t* accumulator;
-  uint64_t seed;
   uint32_t site;
   uint64_t k;
-  const uint64_t* row_id;
-  const uint64_t* lane_id;  // of whole panels
-  bool lanes_are_rows;
+};
+
+// How the elements of a tensor are rounded, and the key of their draws.
+struct ElementRounding {
+  const int64_t* format;  // 8 integers, 16 or 24 for a block format
+  Rounding rounding;
+  int random_bits;
+  Rng rng;
+  uint64_t seed;
+  uint32_t site;
 };
 
 // y[i] = round(x[i]) for consecutive elements of a tensor, the first at row-major position `index`.
-struct RoundBlock {
+struct RoundBlock : ElementRounding {
   const double* x;
   double* y;
   int64_t count;
-  const int64_t* format;
-  int64_t rounding;
-  int64_t random_bits;
-  int64_t rng;
-  uint64_t seed;
-  uint32_t site;
   uint64_t index;
 };
 
 // The same on the elements themselves, float32, float16 or bfloat16.
-struct ElementBlock {
+struct ElementBlock : ElementRounding {
   const void* x;
   void* y;
   ElementType x_type;
   ElementType y_type;
-  int64_t count;  // at most 2^16
-  const int64_t* format;
-  int64_t rounding;
-  int64_t random_bits;
-  int64_t rng;
-  uint64_t seed;
-  uint32_t site;
+  int64_t count;   // at most 2^16
   uint64_t index;  // of the first: a block does not cross a multiple of 2^32
   bool streamed;   // y will not be read soon: past the caches
 };
@@ -220,21 +223,24 @@ struct PanelCopy {
 struct CountKernels;
 struct BlockKernels;
 struct HadamardKernels;
-struct EventKernels;
+struct EventBlock;
+struct EventCounts;
+using EventKernel = EventCounts(const EventBlock&);
 struct UpdatePiece;
 struct UpdateCounts;
 using UpdateKernel = bool(const UpdatePiece&, UpdateCounts*);
 struct GroupedRule;
-struct GroupedRow;
-struct GroupedPanel;
-using GroupedKernel = void(const GroupedRule&, const GroupedRow&, const GroupedPanel&);
+struct GroupedSide;
+// sums: of each lane, where they start, and then the results.
+using GroupedKernel = void(const GroupedRule&, const GroupedSide& row, const GroupedSide& panel,
+                           double* sums);
 struct ScaledTile;
 
 struct KernelFamilies {
   const CountKernels* counts;
   const BlockKernels* blocks;
   const HadamardKernels* hadamard;
-  const EventKernels* events;
+  EventKernel* events;
   UpdateKernel* update;
   GroupedKernel* grouped;
   // Of products by scale: of any codes, and of integers of eight bits (`has_vnni`); null: none.

@@ -39,7 +39,7 @@ void cut_product(const Product& p, int64_t count, int threads, std::vector<WorkB
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t row = part * groups / parts * kRowGroup;
       const int64_t end = std::min(p.rows, (part + 1) * groups / parts * kRowGroup);
-      blocks->push_back({&p, row, end - row, lane, std::min(width, p.lanes - lane), 0.0});
+      blocks->push_back({&p, {row, end - row}, {lane, std::min(width, p.lanes - lane)}, 0.0});
     }
   }
   const double all = static_cast<double>(blocks->size() - first);

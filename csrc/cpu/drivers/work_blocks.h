@@ -19,8 +19,7 @@ constexpr int64_t ceil_div(int64_t n, int64_t unit) { return (n + unit - 1) / un
 
 struct WorkBlock {
   const Product* product;
-  int64_t row, rows;
-  int64_t lane, lanes;
+  Interval rows, lanes;
   double place;  // among the blocks of its product, as a share of them
 };
 
@@ -33,5 +32,9 @@ struct Turn {
 // smaller where the threads would otherwise run out of them.
 void cut(const std::vector<Product>& products, int threads, std::vector<WorkBlock>* blocks,
          std::vector<Turn>* turns);
+
+// In scaled.cpp: run_block of gemm.cpp for an accumulator with chunk="scale".
+void run_scaled_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& arithmetic,
+                      uint64_t seed, uint64_t call);
 
 }  // namespace lpk

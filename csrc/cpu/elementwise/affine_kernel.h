@@ -10,17 +10,13 @@
 namespace lpk {
 namespace {
 
+// The parts of a span: whole vectors, and the elements left over, with zeros behind them.
 template <class V>
-LPK_HD typename V::D load_part(const double* p, int64_t n) {
+LPK_HD typename V::D load_some(const double* p, int64_t n) {
+  if (n == V::kWidth) return load<typename V::D>(p);
   typename V::D x{};
   std::memcpy(&x, p, static_cast<size_t>(n) * sizeof *p);
   return x;
-}
-
-// The parts of a span: whole vectors, and the elements left over.
-template <class V>
-LPK_HD typename V::D load_some(const double* p, int64_t n) {
-  return n == V::kWidth ? load<typename V::D>(p) : load_part<V>(p, n);
 }
 
 template <class V>
@@ -55,8 +51,7 @@ void narrow_floats(const double* x, int64_t count, float* to) {
 
 template <class V>
 LPK_HD void widen_ends(typename V::D x, typename V::D& lo, typename V::D& hi) {
-  using L = Lanes<typename V::D>;
-  const auto finite = L::value(L::bits(x) & ~kSignBit) < HUGE_VAL;
+  const auto finite = magnitude<typename V::D>(x) < HUGE_VAL;
   lo = (finite & (x < lo)) ? x : lo;
   hi = (finite & (x > hi)) ? x : hi;
 }
@@ -106,7 +101,7 @@ void affine_elements(const AffineSpan& job) {
   using L = Lanes<D>;
   const RoundBlock& b = job.block;
   const Format integers = number_format(b.format);
-  const Rounding mode = static_cast<Rounding>(b.rounding);
+  const Rounding mode = b.rounding;
   const ElementDraws<V> draws(b);
   const auto parameter = [](const double* p, int64_t i, int64_t n) {
     if constexpr (kEach) return load_some<V>(p + i, n);

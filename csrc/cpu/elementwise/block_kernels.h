@@ -67,7 +67,7 @@ struct BlockKernels {
                  int64_t count, float* scale, float* factor);
   // Values of tiles as values of columns; `to` has room for a vector more.
   void (*spread)(const float* of_tiles, int64_t cols, int64_t wide, float* to);
-  // float16 or bfloat16 elements as float32 words, at most kWordSpan of them.
+  // float32, float16 or bfloat16 elements as float32 words; `to` has room for a vector more.
   void (*widen_words)(const void* x, ElementType type, int64_t count, uint32_t* to);
   // False, and nothing done, for a format that words do not take.
   bool (*words)(const ScaledWords&);

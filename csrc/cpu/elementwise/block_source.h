@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "block_kernels.h"
+#include "cpu/drivers/aligned.h"
 #include "cpu/drivers/parallel.h"
 #include "quantize_spans.h"
 
@@ -23,7 +24,7 @@ constexpr int64_t kSlack = 16;
 constexpr double kLeastMagnitude = 0x1p-500, kMostMagnitude = 0x1p600;
 
 // |x|, in between the ends; NaN is above infinity as bits, and so are bits compared.
-inline double magnitude(double x) {
+inline double clamped_magnitude(double x) {
   const double a = std::fabs(x);
   return a > 0 && a < kLeastMagnitude         ? kLeastMagnitude
          : a > kMostMagnitude && a < HUGE_VAL ? kMostMagnitude
@@ -31,14 +32,14 @@ inline double magnitude(double x) {
 }
 
 inline double larger_bits(double a, double b) {
-  return Lanes<double>::bits(a) > Lanes<double>::bits(b) ? a : b;
+  return bits_of_double(a) > bits_of_double(b) ? a : b;
 }
 
 // The larger of the two, where other threads do so too.
 inline void raise(std::atomic<int64_t>& bits, double magnitude) {
-  const int64_t given = Lanes<double>::bits(magnitude);
+  const int64_t after = bits_of_double(magnitude);
   int64_t before = bits;
-  while (before < given && !bits.compare_exchange_weak(before, given)) {
+  while (before < after && !bits.compare_exchange_weak(before, after)) {
   }
 }
 
@@ -57,19 +58,8 @@ struct Space {
   explicit Space(const QuantizeArgs& args) : counted(args) {}
 
   void fit(int64_t tile_count, int64_t cols) {
-    const auto tiles_size = static_cast<size_t>(tile_count + kSlack);
-    const auto size = static_cast<size_t>(cols + kSlack);
-    if (largest.size() < tiles_size) {
-      tiles.resize(tiles_size);
-      largest.resize(tiles_size);
-      scale.resize(tiles_size);
-      factor.resize(tiles_size);
-    }
-    if (columns.size() < size) {
-      columns.resize(size);
-      column_scale.resize(size);
-      column_factor.resize(size);
-    }
+    grow(tile_count + kSlack, tiles, largest, scale, factor);
+    grow(cols + kSlack, columns, column_scale, column_factor);
   }
 };
 
@@ -81,14 +71,15 @@ struct View {
 };
 
 class BlockSource {
- public:
-  // in_words: whether elements are read as float32 words, and not as doubles.
-  BlockSource(const QuantizeArgs& args, bool in_words, int threads)
+ protected:
+  explicit BlockSource(const QuantizeArgs& args)
       : args_(args),
         grid_(args.grid.joined()),
-        by_(*kernels().families.blocks),
-        in_words_(in_words),
-        threads_(threads) {}
+        kernel_(kernels()),
+        by_(*kernel_.families.blocks),
+        format_(args.format),
+        threads_(args.count < 2 * kGrain ? 1 : args.threads),
+        in_words_(args.x_type != ElementType::kFloat64 || format_.steps != Steps::kExact) {}
 
   View view_of(const Piece& piece, Space& space) const {
     const int64_t row = piece.band % grid_.down() * grid_.tall;
@@ -102,9 +93,8 @@ class BlockSource {
       return view;
     }
     view.stride = piece.width;
-    const auto size = static_cast<size_t>(view.rows * piece.width + kSlack);
-    if (in_words_ && space.words.size() < size) space.words.resize(size);
-    if (!in_words_ && space.doubles.size() < size) space.doubles.resize(size);
+    const int64_t size = view.rows * piece.width + kSlack;
+    in_words_ ? grow(size, space.words) : grow(size, space.doubles);
     for (int64_t r = 0; r < view.rows; ++r)
       widen_row(view.index + r * grid_.cols, piece.width, r * piece.width, space);
     view.words = in_words_ ? space.words.data() : nullptr;
@@ -121,14 +111,13 @@ class BlockSource {
         if (in_words_) {
           space.words[at + i] = bits_of_float(static_cast<float>(from[i]));
         } else {
-          space.doubles[at + i] = std::copysign(magnitude(from[i]), from[i]);
+          space.doubles[at + i] = std::copysign(clamped_magnitude(from[i]), from[i]);
         }
       }
       return;
     }
-    constexpr int64_t kMost = kSpan;
-    for (int64_t i = 0; i < count; i += kMost)
-      by_.widen_words(x + i * element_bytes(args_.x_type), args_.x_type, std::min(kMost, count - i),
+    for (int64_t i = 0; i < count; i += kSpan)
+      by_.widen_words(x + i * element_bytes(args_.x_type), args_.x_type, std::min(kSpan, count - i),
                       space.words.data() + at + i);
   }
 
@@ -161,25 +150,24 @@ class BlockSource {
         most = std::max(most, finite_amax(i, std::min(kColumns, end - i), space));
       raise(all, most);
     });
-    return Lanes<double>::value(all);
+    return double_of_bits(all);
   }
 
   double finite_amax(int64_t begin, int64_t count, Space& space) const {
     uint32_t largest;
     const uint32_t* words = static_cast<const uint32_t*>(args_.x) + begin;
     if (args_.x_type != ElementType::kFloat32) {
-      if (space.words.empty()) space.words.resize(kColumns + kSlack);
-      if (space.doubles.empty()) space.doubles.resize(kColumns);
+      in_words_ ? grow(kColumns + kSlack, space.words) : grow(kColumns, space.doubles);
       widen_row(begin, count, 0, space);
       words = space.words.data();
     }
     double most = 0;
     if (in_words_) {
       by_.largest({words, count, 1, count}, count, nullptr, &largest);
-      if (largest < kInfinityBits32) return float_of_bits(largest);
+      if (float_of_bits(largest) < HUGE_VALF) return float_of_bits(largest);
       for (int64_t i = 0; i < count; ++i) {
-        const uint32_t a = words[i] & ~kSignBit32;
-        if (a < kInfinityBits32) most = std::max(most, static_cast<double>(float_of_bits(a)));
+        const double a = std::fabs(float_of_bits(words[i]));
+        if (a < HUGE_VAL) most = std::max(most, a);
       }
       return most;
     }
@@ -190,14 +178,13 @@ class BlockSource {
     return most;
   }
 
- private:
-  static constexpr uint32_t kInfinityBits32 = 0x7f800000u, kSignBit32 = 0x80000000u;
-
   const QuantizeArgs& args_;
   const Grid grid_;
+  const Kernels& kernel_;
   const BlockKernels& by_;
-  const bool in_words_;
+  const BlockFormat format_;
   const int threads_;
+  const bool in_words_;  // whether elements are read as float32 words, and not as doubles
 };
 
 }  // namespace lpk

@@ -30,7 +30,7 @@ struct WordCodes {
     const uint32_t top = ((1u << format.exp_bits) - 1) << m;
     const uint32_t magnitudes = top | ((1u << m) - 1);
     bits = 1 + static_cast<uint32_t>(format.exp_bits) + m;
-    std::memcpy(&magic_bits, &f.magic, sizeof magic_bits);
+    magic_bits = bits_of_float(f.magic);
     first_normal = (format.emin < -126 ? 2u : 1u) << m;
     offset = (f.floor >> f.dropped) - first_normal;
     infinity = format.specials == Specials::kIeee ? top : kNoCode;
@@ -62,6 +62,32 @@ LPK_HD typename V::U number_code(const WordCodes& c, typename V::U a, typename V
   return small ? shifted - c.magic_bits : (a >> c.f.dropped) - c.offset;
 }
 
+// The code of a value of the format.
+template <class V>
+LPK_HD typename V::U code_of_value(const WordCodes& c, typename V::U x) {
+  using U = typename V::U;
+  const U a = x & ~kSignWord;
+  U lost;
+  U code = number_code<V>(c, a, lost);
+  code = a == kInfinityWord ? U{} + c.infinity : code;
+  code |= (x & kSignWord) >> (32 - c.bits);
+  return above<V>(a, U{} + kInfinityWord) ? U{} + c.nan : code;
+}
+
+template <class V>
+LPK_HD typename V::U value_of_code(const WordCodes& c, typename V::U code) {
+  using U = typename V::U;
+  const U magnitude = code & ((1u << (c.bits - 1)) - 1);
+  const U sign = (code << (32 - c.bits)) & kSignWord;
+  U small = as_words<V>(as_floats<V>(magnitude + c.magic_bits) - c.f.magic);
+  if (!c.subnormals) small = U{};
+  U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
+  r = magnitude == c.infinity ? U{} + kInfinityWord : r;
+  r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
+  if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r == kSignWord ? U{} : r;
+  return r;
+}
+
 // All kinds of values, those without a code among them.
 template <class V>
 void encode_any(const WordCodes& c, const CodeBlock& job, const float* x, uint32_t* codes) {
@@ -82,35 +108,6 @@ void encode_any(const WordCodes& c, const CodeBlock& job, const float* x, uint32
   }
 }
 
-template <class V>
-bool any_word(typename V::U words) {
-  if constexpr (V::kWidth == 1) {
-    return words != 0;
-  } else {
-    uint32_t some = 0;
-    for (int i = 0; i < V::kWidth; ++i) some |= words[i];
-    return some != 0;
-  }
-}
-
-template <class V>
-LPK_HD typename V::I to_integers(typename V::F x) {
-  if constexpr (V::kWidth == 1) {
-    return static_cast<int32_t>(x);
-  } else {
-    return __builtin_convertvector(x, typename V::I);
-  }
-}
-
-template <class V>
-LPK_HD typename V::F from_integers(typename V::I n) {
-  if constexpr (V::kWidth == 1) {
-    return static_cast<float>(n);
-  } else {
-    return __builtin_convertvector(n, typename V::F);
-  }
-}
-
 // Whether a fixed format's integers are float32 values, and its quantum and 1 / quantum too.
 inline bool integers_fit(const Format& f) {
   return f.modulus <= 0x1p24 && f.quantum >= 0x1p-126 && f.quantum <= 0x1p126;
@@ -128,9 +125,9 @@ Coding encode_integers(const CodeBlock& job, const Format& f, const float* x, ui
   uint32_t others = 0;
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const F value = load<F>(x + i), n = value * inverse;
-    const auto whole = to_integers<V>(((n >= low) & (n <= high)) ? n : F{});
+    const auto whole = converted<typename V::I>(((n >= low) & (n <= high)) ? n : F{});
     // The value itself is compared, because n may be a small number that became 0.
-    others |= lanes_unlike<V>(from_integers<V>(whole) * quantum, value);
+    others |= lanes_unlike<V>(converted<F>(whole) * quantum, value);
     store(codes + i, (U)whole & mask);
   }
   // The caller finds the value without a code.
@@ -145,7 +142,7 @@ void decode_integers(const CodeBlock& job, const Format& f, const uint32_t* code
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const U top = load<U>(codes + i) << above;
     const auto n = f.lowest < 0 ? (typename V::I)top >> above : (typename V::I)(top >> above);
-    store(x + i, from_integers<V>(n) * quantum);
+    store(x + i, converted<typename V::F>(n) * quantum);
   }
 }
 
@@ -170,7 +167,7 @@ Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
     if (c.one_zero) others |= b == kSignWord ? b : U{};
     store(codes + i, (b & kSignWord) >> (32 - c.bits) | code);
   }
-  if (!any_word<V>(others)) return Coding::kAll;
+  if (lane_bits<V>(others != 0) == 0) return Coding::kAll;
   encode_any<V>(c, job, x, codes);
   bool some = false;
   for (int64_t i = 0; i < job.count; ++i) some |= codes[i] == kNoCode;
@@ -192,7 +189,6 @@ void narrow_codes(const uint32_t* codes, int64_t count, int bits, uint8_t* to) {
 
 template <class V>
 bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
-  using U = typename V::U;
   const Format format = number_format(job.format);
   if (format.kind == Kind::kFixed && integers_fit(format)) {
     decode_integers<V>(job, format, codes, x);
@@ -200,19 +196,8 @@ bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
   }
   if (!WordFormat::fits(format)) return false;
   const WordCodes c(format);
-  const uint32_t magnitude_mask = (1u << (c.bits - 1)) - 1;
-  const uint32_t keep_small = c.subnormals ? 0xffffffffu : 0;
-  for (int64_t i = 0; i < job.count; i += V::kWidth) {
-    const U code = load<U>(codes + i);
-    const U magnitude = code & magnitude_mask;
-    const U sign = (code << (32 - c.bits)) & kSignWord;
-    const U small = as_words<V>(as_floats<V>(magnitude + c.magic_bits) - c.f.magic) & keep_small;
-    U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
-    r = magnitude == c.infinity ? U{} + kInfinityWord : r;
-    r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
-    if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r == kSignWord ? U{} : r;
-    store(x + i, r);
-  }
+  for (int64_t i = 0; i < job.count; i += V::kWidth)
+    store(x + i, value_of_code<V>(c, load<typename V::U>(codes + i)));
   return true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -161,6 +162,29 @@ void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
   }
   BitReader(from).get_all(codes + i, count - i, bits);
 }
+
+// Writes codes of whole vectors first, from a byte boundary on; they fill whole bytes.
+inline void write_span(const Kernels& kernel, const uint32_t* codes, int64_t count, int bits,
+                       uint8_t* to) {
+  const int64_t whole = bits == 8 || bits == 16 ? count / kCodeLanes * kCodeLanes : 0;
+  if (whole > 0) kernel.narrow_codes(codes, whole, bits, to);
+  write_codes(codes + whole, count - whole, bits, to + whole / 8 * bits);
+}
+
+// The place of the first value without a code, in any order of the threads that find some.
+class FirstWithoutCode {
+ public:
+  void add(int64_t place) {
+    int64_t first = place_.load();
+    while (place < first && !place_.compare_exchange_weak(first, place)) {
+    }
+  }
+  // -1: there is none.
+  int64_t get() const { return place_.load() == INT64_MAX ? -1 : place_.load(); }
+
+ private:
+  std::atomic<int64_t> place_{INT64_MAX};
+};
 
 // The values of codes of one format.
 class Decoder {

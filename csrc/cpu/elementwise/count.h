@@ -18,7 +18,6 @@ struct Tally {
   uint32_t bins[kHistograms][kBins];
 
   explicit Tally(bool with_histogram);
-  int64_t bin(int field) const;
   // Adds all to `to`, where other threads do so too.
   void add_to(int64_t* to) const;
 };

@@ -38,11 +38,8 @@ bool count_words(const uint32_t* x, const uint32_t* y, int64_t count, uint32_t i
   if (lanes_above<V>(most, inside) != 0) return false;
   int64_t before = 0, after = 0;
   for (int lane = 0; lane < V::kWidth; ++lane) {
-    if constexpr (V::kWidth == 1) {
-      before = zeros, after = results;
-    } else {
-      before += zeros[lane], after += results[lane];
-    }
+    before += lane_of<V>(zeros, lane);
+    after += lane_of<V>(results, lane);
   }
   tally->counts[kUnderflows] += after - before;
   tally->counts[kZeros] += before - (i - count);
@@ -70,30 +67,26 @@ template <class V>
 void count_span(const CountSpan& span, Tally* tally) {
   using D = typename V::D;
   using I = typename V::I;
-  using L = Lanes<D>;
   const RoundBlock& b = span.block;
-  const Format f = number_format(b.format), endless = unbounded(f);
-  const Rounding mode = static_cast<Rounding>(b.rounding);
-  const double low = low_end(f), high = f.max;
+  const Overflows overflows(number_format(b.format), b.rounding);
   const ElementDraws<V> draws(b);
   bool outside = false;
-  for (int64_t i = 0; i < b.count; ++i) outside |= span.scaled[i] > high || span.scaled[i] < low;
+  for (int64_t i = 0; i < b.count; ++i)
+    outside |= span.scaled[i] > overflows.high || span.scaled[i] < overflows.low;
   I vanished{}, zeros{}, overflowed{}, nonfinite{};
   const I none{}, one = none + 1;
   for (int64_t i = 0; i < b.count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, b.count - i);
     const D x = load_some<V>(span.x + i, n), y = load_some<V>(span.y + i, n);
-    const auto finite = L::value(L::bits(x) & ~kSignBit) < HUGE_VAL;
+    const auto finite = magnitude<D>(x) < HUGE_VAL;
     auto lost = finite & (x != 0.0) & (y == 0.0);
     if (outside) {
       D threshold{};
-      if (mode == Rounding::kStochastic) threshold = draws.thresholds(b.index + i);
+      if (b.rounding == Rounding::kStochastic) threshold = draws.thresholds(b.index + i);
       const D scaled = load_some<V>(span.scaled + i, n);
-      // A table has no values beyond its ends, so that the value itself is judged.
-      const D r = f.kind == Kind::kTable ? scaled : round_to<D>(scaled, endless, mode, threshold);
       // A program's product may be infinite where its value is not.
-      const auto over = finite & (L::value(L::bits(scaled) & ~kSignBit) < HUGE_VAL) &
-                        beyond_ends<D>(r, low, high);
+      const auto over =
+          finite & (magnitude<D>(scaled) < HUGE_VAL) & overflows.among<D>(scaled, threshold);
       overflowed += over ? one : none;
       lost = lost & !over;
     }

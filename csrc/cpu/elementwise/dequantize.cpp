@@ -62,10 +62,6 @@ bool exact_products(const BlockFormat& b) {
          q.quantum * s.quantum >= 0x1p-149 && q.max * s.max < 0x1p127;
 }
 
-float power_of_scale(uint8_t code) {
-  return code == kNanScale ? canonical_nan() : static_cast<float>(power_of_two(code - kScaleBias));
-}
-
 }  // namespace
 
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
@@ -84,7 +80,8 @@ void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x) {
   const int64_t tiles = args.grid.tiles();
   std::vector<float> scale(static_cast<size_t>(tiles));
   if (format.kind == ScaleKind::kE8m0) {
-    std::transform(codes, codes + tiles, scale.begin(), power_of_scale);
+    std::transform(codes, codes + tiles, scale.begin(),
+                   [](uint8_t code) { return scale_of_byte(code); });
     codes += tiles;
   } else if (format.kind == ScaleKind::kFp32) {
     std::memcpy(scale.data(), codes, scale.size() * sizeof(float));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "block_kernels.h"
 #include "cpu/drivers/parallel.h"
 #include "cpu/drivers/tile.h"
 
@@ -11,7 +12,7 @@ namespace lpk {
 namespace {
 
 constexpr int kLanes = kHadamardLanes;
-constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
+constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
 
 // An integer of 32-bit digits, the lowest one first.
 template <int kDigits>
@@ -131,23 +132,7 @@ void transform_exactly(const HadamardTile& t, int run) {
   double sums[kMaxHadamard];
   for (int i = 0; i < t.size; ++i) sums[i] = float_of_bits(words[i]);
   multiply_sylvester(sums, t.size);
-  for (int i = 0; i < t.size; ++i) {
-    const auto y = static_cast<float>(sums[i]);
-    t.y[i * t.y_stride + run] = y == y ? y : float_of_bits(kNan);
-  }
-}
-
-void widen_to_floats(const void* from, ElementType type, int64_t begin, int64_t count, float* to) {
-  if (type == ElementType::kFloat32) {
-    std::memcpy(to, static_cast<const float*>(from) + begin, count * sizeof(float));
-    return;
-  }
-  const uint16_t* halves = static_cast<const uint16_t*>(from) + begin;
-  if (type == ElementType::kBfloat16) {
-    for (int64_t i = 0; i < count; ++i) to[i] = float_of_bits(uint32_t{halves[i]} << 16);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(widen_half(halves[i]));
+  for (int i = 0; i < t.size; ++i) t.y[i * t.y_stride + run] = canonical_float(sums[i]);
 }
 
 // Values of runs in one piece of memory that are transformed together, and values that a thread
@@ -166,7 +151,7 @@ class Transform {
     const float* x = static_cast<const float*>(args_.x) + begin;
     float* y = args_.y + begin;
     if (args_.x_type != ElementType::kFloat32) {
-      widen_to_floats(args_.x, args_.x_type, begin, int64_t{runs} * size, wide_);
+      widen(begin, int64_t{runs} * size, wide_);
       x = wide_;
     }
     if (work_.one_by_one({x, y, runs, size, args_.signs, streamed_})) return;
@@ -187,8 +172,7 @@ class Transform {
       tile.x = static_cast<const float*>(args_.x) + begin;
       tile.x_stride = inner;
     } else {
-      for (int i = 0; i < args_.size; ++i)
-        widen_to_floats(args_.x, args_.x_type, begin + i * inner, runs, x_ + i * kLanes);
+      for (int i = 0; i < args_.size; ++i) widen(begin + i * inner, runs, x_ + i * kLanes);
     }
     if (runs == kLanes) {
       tile.y = args_.y + begin;
@@ -201,6 +185,11 @@ class Transform {
   }
 
  private:
+  // Elements from row-major place `begin` on as float32; vectors reach beyond the last one.
+  void widen(int64_t begin, int64_t count, float* to) const {
+    const char* x = static_cast<const char*>(args_.x) + begin * element_bytes(args_.x_type);
+    kernels_.families.blocks->widen_words(x, args_.x_type, count, reinterpret_cast<uint32_t*>(to));
+  }
   void run(const HadamardTile& tile, int runs) {
     const uint32_t wanted = (1u << runs) - 1;
     for (uint32_t open = work_.side_by_side(tile) & wanted; open != 0; open &= open - 1)

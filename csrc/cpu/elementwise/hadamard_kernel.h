@@ -16,22 +16,11 @@
 namespace lpk {
 namespace {
 
-constexpr int64_t kSignOfDouble = INT64_MIN;
-
-template <class V>
-LPK_HD typename V::I long_words(typename V::U x) {
-  if constexpr (V::kWidth == 1) {
-    return x;
-  } else {
-    return __builtin_convertvector(x, typename V::I);
-  }
-}
-
 // The sign bit in the second lane of every pair of lanes whose numbers differ in the bit kBit.
 template <class V, int kBit>
 LPK_HD typename V::I signs_of_second() {
   typename V::I sign{};
-  for (int i = 0; i < V::kWidth; ++i) sign[i] = (i & kBit) != 0 ? kSignOfDouble : 0;
+  for (int i = 0; i < V::kWidth; ++i) sign[i] = (i & kBit) != 0 ? kSignBit : 0;
   return sign;
 }
 
@@ -101,12 +90,12 @@ struct Extent {
 
   // Of all lanes.
   Extent<Vec<1>> all() const {
-    Extent<Vec<1>> found;
+    Extent<Vec<1>> extent;
     for (int i = 0; i < V::kWidth; ++i) {
-      found.largest = std::max(found.largest, lane(largest, i));
-      found.rest = std::min(found.rest, lane(rest, i));
+      extent.largest = std::max(extent.largest, lane_of<V>(largest, i));
+      extent.rest = std::min(extent.rest, lane_of<V>(rest, i));
     }
-    return found;
+    return extent;
   }
 
   // What a quotient may be wrong by: 0 where a double holds every sum, and infinity where a value
@@ -119,22 +108,14 @@ struct Extent {
     // With F the exponent field of the largest value and f that of the smallest, sums are below
     // 2^(F - 126 + kSteps) and multiples of 2^(f - 150). A subnormal's f may as well be 1.
     constexpr int kMost = 53 - 24 - kSteps;
-    const I field = long_words<V>(largest >> 23);
-    const I spread = field - long_words<V>((rest + 1) >> 23);
+    const I field = converted<typename V::I>(largest >> 23);
+    const I spread = field - converted<typename V::I>((rest + 1) >> 23);
     const I exponent = field == 255 ? I{} + 2047 : field + (1023 - 126);
     const D above = Lanes<D>::value(exponent << 52);
     // Each step is wrong by at most 2^-53 times the sum of all magnitudes, and there are less than
     // 8; the product with the factor adds less than one step.
     const D bound = above * (kSize * factor * 0x1p-50);
     return ((spread > kMost) | (field == 255)) ? bound : D{};
-  }
-
- private:
-  static uint32_t lane(U x, int i) {
-    if constexpr (V::kWidth == 1)
-      return x;
-    else
-      return x[i];
   }
 };
 
@@ -155,11 +136,11 @@ class Quotient {
     // A sum of negative zeros is +0.
     const D y = sum * factor_ + 0.0;
     if (exact_) return with_sign(as_bfloat16(y), y);
-    const D magnitude = L::value(L::bits(y) & ~kSignOfDouble);
+    const D size = magnitude<D>(y);
     // The factor and the product are rounded: less than 2^-51 of y, where 4 and 8 leave nothing.
-    const D wrong = kSquare ? error_ : error_ + magnitude * 0x1p-50;
-    const D low = as_bfloat16(magnitude - wrong), high = as_bfloat16(magnitude + wrong);
-    const auto same = (low == high) & ((magnitude > wrong) | (wrong == 0));
+    const D wrong = kSquare ? error_ : error_ + size * 0x1p-50;
+    const D low = as_bfloat16(size - wrong), high = as_bfloat16(size + wrong);
+    const auto same = (low == high) & ((size > wrong) | (wrong == 0));
     open_ |= ~lane_bits<V>(same);
     return with_sign(high, y);
   }
@@ -167,9 +148,7 @@ class Quotient {
   LPK_HD uint32_t open() const { return open_ & ((1u << V::kWidth) - 1); }
 
  private:
-  LPK_HD static D with_sign(D x, D y) {
-    return L::value(L::bits(x) | (L::bits(y) & kSignOfDouble));
-  }
+  LPK_HD static D with_sign(D x, D y) { return L::value(L::bits(x) | (L::bits(y) & kSignBit)); }
 
   const double factor_;
   const D error_;

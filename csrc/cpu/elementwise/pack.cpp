@@ -1,8 +1,6 @@
 #include "pack.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 
 #include "codes.h"
 #include "cpu/drivers/parallel.h"
@@ -16,21 +14,12 @@ namespace {
 // first cache.
 constexpr int64_t kSpan = 1024;
 
-bool is_block(const PackArgs& args) { return args.format[0] == static_cast<int64_t>(Kind::kBlock); }
+bool is_block(const PackArgs& args) { return kind_of(args.format) == Kind::kBlock; }
 
 bool block_by_block(const PackArgs& args) {
   const auto kind = static_cast<ScaleKind>(args.format[InBlock::kScale]);
   return kind == ScaleKind::kE8m0 && args.format[InBlock::kLines] == 0;
 }
-
-}  // namespace
-
-int64_t packed_bytes(const PackArgs& args) {
-  if (is_block(args)) return packed_block_bytes(args);
-  return (args.count * Codec(args.format).bits() + 7) / 8;
-}
-
-namespace {
 
 // Codes of a span of values, rounded first where args say so. `codes` has room for the count
 // rounded up to kCodeLanes. The result is whether every value has a code.
@@ -52,37 +41,30 @@ bool encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel
   return !missing;
 }
 
-void write_span(const Kernels& kernel, const uint32_t* codes, int64_t count, int bits,
-                uint8_t* to) {
-  const int64_t whole = bits == 8 || bits == 16 ? count / kCodeLanes * kCodeLanes : 0;
-  if (whole > 0) kernel.narrow_codes(codes, whole, bits, to);
-  write_codes(codes + whole, count - whole, bits, to + whole / 8 * bits);
-}
-
 int threads_for(const PackArgs& args) { return args.count < 2 * kGrain ? 1 : args.threads; }
 
 }  // namespace
+
+int64_t packed_bytes(const PackArgs& args) {
+  if (is_block(args)) return packed_block_bytes(args);
+  return (args.count * Codec(args.format).bits() + 7) / 8;
+}
 
 int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
   if (is_block(args)) return pack_blocks(args, x, nullptr, codes);
   const Codec codec(args.format);
   const Kernels& kernel = kernels();
-  std::atomic<int64_t> refused{INT64_MAX};
+  FirstWithoutCode refused;
   parallel_ranges(args.count, kGrain, threads_for(args), [&](int64_t begin, int64_t end) {
     uint32_t span[kSpan];
     for (int64_t at = begin; at < end; at += kSpan) {
       const int64_t count = std::min(kSpan, end - at);
-      if (!encode_span(args, codec, kernel, x + at, count, span)) {
-        const int64_t i = at + (std::find(span, span + count, kNoCode) - span);
-        int64_t first = refused.load();
-        while (i < first && !refused.compare_exchange_weak(first, i)) {
-        }
-        return;
-      }
+      if (!encode_span(args, codec, kernel, x + at, count, span))
+        return refused.add(at + (std::find(span, span + count, kNoCode) - span));
       write_span(kernel, span, count, codec.bits(), codes + at / 8 * codec.bits());
     }
   });
-  return refused.load() == INT64_MAX ? -1 : refused.load();
+  return refused.get();
 }
 
 void unpack(const PackArgs& args, const uint8_t* codes, float* x) {

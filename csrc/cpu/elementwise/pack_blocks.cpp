@@ -1,11 +1,11 @@
 // Block formats packed block by block: a scale byte, then the codes of the block's elements.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
 #include "block_kernels.h"
 #include "codes.h"
+#include "cpu/drivers/aligned.h"
 #include "cpu/drivers/parallel.h"
 #include "pack.h"
 
@@ -27,18 +27,8 @@ struct Space {
   std::vector<uint8_t> bytes;
 
   void fit(int64_t elements, int64_t blocks) {
-    const auto size = static_cast<size_t>(elements + kSlack);
-    const auto tiles = static_cast<size_t>(blocks + kSlack);
-    if (codes.size() < size) {
-      values.resize(size);
-      scaled.resize(size);
-      codes.resize(size);
-    }
-    if (factor.size() < tiles) {
-      factor.resize(tiles);
-      back.resize(tiles);
-      largest.resize(tiles);
-    }
+    grow(elements + kSlack, values, scaled, codes);
+    grow(blocks + kSlack, factor, back, largest);
   }
 };
 
@@ -64,15 +54,13 @@ class BlockCodes {
       codes[p.bit / 8] = 0;
       codes[(p.bits_end - 1) / 8] = 0;
     });
-    std::atomic<int64_t> refused{INT64_MAX};
+    FirstWithoutCode refused;
     for_pieces([&](const Piece& p, Space& space) {
-      int64_t found = pack_piece(p, x, scale == nullptr ? nullptr : scale + p.tile, codes, space);
-      if (found < 0) return;
-      int64_t first = refused.load();
-      while (found < first && !refused.compare_exchange_weak(first, found)) {
-      }
+      const float* scales = scale == nullptr ? nullptr : scale + p.tile;
+      const int64_t place = pack_piece(p, x, scales, codes, space);
+      if (place >= 0) refused.add(place);
     });
-    return refused.load() == INT64_MAX ? -1 : refused.load();
+    return refused.get();
   }
 
   void unpack(const uint8_t* codes, float* x) const {
@@ -150,7 +138,7 @@ class BlockCodes {
                        : scale != nullptr ? static_cast<double>(a)
                                           : exact_scale<double>(a, format_, 1.0);
       const bool none = s != s;
-      space.largest[i] = none ? kNanScale : static_cast<uint32_t>(exponent_of(s) + kScaleBias);
+      space.largest[i] = none ? kNanScale : static_cast<uint32_t>(log2_of(s) + kScaleBias);
       // A block of NaN has no code that a product gives.
       space.factor[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(1 / s);
       space.back[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(s);
@@ -217,9 +205,7 @@ class BlockCodes {
       for (int64_t block = 0; block < in_bytes; ++block) {
         const int64_t begin = block * size, n = std::min(size, count - begin);
         *at++ = static_cast<uint8_t>(space.largest[block]);
-        const int64_t lanes = bits == 8 || bits == 16 ? n / kCodeLanes * kCodeLanes : 0;
-        if (lanes > 0) kernel_.narrow_codes(space.codes.data() + begin, lanes, bits, at);
-        write_codes(space.codes.data() + begin + lanes, n - lanes, bits, at + lanes / 8 * bits);
+        write_span(kernel_, space.codes.data() + begin, n, bits, at);
         at += n * bits / 8;
       }
       if (in_bytes == p.count) return;
@@ -232,7 +218,7 @@ class BlockCodes {
   void write_bits(const Piece& p, int64_t from, int64_t bit, uint8_t* to, Space& space) const {
     const int64_t count = p.rows * p.cols, size = elements_of_block(p);
     const int64_t bytes = (p.bits_end + 7) / 8 - bit / 8;
-    if (space.bytes.size() < static_cast<size_t>(bytes)) space.bytes.resize(bytes);
+    grow(bytes, space.bytes);
     BitWriter writer(space.bytes.data());
     writer.put(0, static_cast<int>(bit % 8));
     for (int64_t block = from; block < p.count; ++block) {
@@ -258,18 +244,12 @@ class BlockCodes {
     const int64_t count = p.rows * p.cols, size = elements_of_block(p);
     const int bits = codec_.bits();
     space.fit(count, p.count);
-    const auto take = [&](int64_t block, uint32_t scale) {
-      space.factor[block] =
-          scale == kNanScale
-              ? canonical_nan()
-              : static_cast<float>(power_of_two(static_cast<int>(scale) - kScaleBias));
-    };
     if (whole_bytes(p)) {
       const int64_t bytes = size * bits / 8, end = (count * bits + 7) / 8;
-      if (space.bytes.size() < static_cast<size_t>(end)) space.bytes.resize(end);
+      grow(end, space.bytes);
       from += p.bit / 8;
       for (int64_t block = 0; block < p.count; ++block, from += 1 + bytes) {
-        take(block, *from);
+        space.factor[block] = scale_of_byte(*from);
         const int64_t at = block * bytes;
         std::memcpy(space.bytes.data() + at, from + 1, std::min(bytes, end - at));
       }
@@ -278,7 +258,7 @@ class BlockCodes {
     BitReader reader(from + p.bit / 8);
     if (p.bit % 8 != 0) reader.get(static_cast<int>(p.bit % 8));
     for (int64_t block = 0; block < p.count; ++block) {
-      take(block, reader.get(8));
+      space.factor[block] = scale_of_byte(reader.get(8));
       const int64_t end = std::min((block + 1) * size, count);
       for (int64_t i = block * size; i < end; ++i) space.codes[i] = reader.get(bits);
     }

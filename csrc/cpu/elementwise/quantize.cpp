@@ -13,18 +13,16 @@ Tally::Tally(bool with_histogram) : histogram(with_histogram) {
   if (histogram) std::memset(bins, 0, sizeof bins);
 }
 
-int64_t Tally::bin(int field) const {
-  int64_t count = 0;
-  for (const auto& each : bins) count += each[field];
-  return count;
-}
-
 void Tally::add_to(int64_t* to) const {
   const auto add = [to](int at, int64_t count) {
     if (count != 0) __atomic_fetch_add(to + at, count, __ATOMIC_RELAXED);
   };
   for (int i = 0; i < kCounts; ++i) add(i, counts[i]);
-  for (int e = 0; histogram && e < kBins; ++e) add(kCounts + e, bin(e));
+  for (int e = 0; histogram && e < kBins; ++e) {
+    int64_t count = 0;
+    for (const auto& histogram_bins : bins) count += histogram_bins[e];
+    add(kCounts + e, count);
+  }
 }
 
 namespace {
@@ -36,17 +34,12 @@ constexpr int64_t kWorthThreads = 2 * kGrain;
 
 ElementBlock element_job(const QuantizeArgs& args, int64_t begin, int64_t end) {
   ElementBlock job{};
+  static_cast<ElementRounding&>(job) = args;
   job.x = static_cast<const char*>(args.x) + begin * element_bytes(args.x_type);
   if (args.y != nullptr) job.y = static_cast<char*>(args.y) + begin * element_bytes(args.y_type);
   job.x_type = args.x_type;
   job.y_type = args.y_type;
   job.count = end - begin;
-  job.format = args.format;
-  job.rounding = args.rounding;
-  job.random_bits = args.random_bits;
-  job.rng = args.rng;
-  job.seed = args.seed;
-  job.site = args.site;
   job.index = static_cast<uint64_t>(begin);
   return job;
 }
@@ -125,7 +118,7 @@ void round_in_place(const Kernels& kernel, const int64_t* quantizer, float* x, i
     QuantizeArgs args{};
     args.x = args.y = x + i;
     args.format = quantizer;
-    args.rounding = quantizer[kFormatInts];
+    args.rounding = static_cast<Rounding>(quantizer[kFormatInts]);
     const int64_t part = std::min(kMost, count - i);
     if (!kernel.round_elements(element_job(args, 0, part)))
       round_through_doubles(args, kernel, 0, part);

@@ -12,7 +12,7 @@ namespace lpk {
 
 // A tensor in row-major order. The axis of an affine format splits it into (outer, length, inner),
 // a block format has a grid.
-struct QuantizeArgs {
+struct QuantizeArgs : ElementRounding {
   const void* x;
   void* y;
   ElementType x_type;
@@ -20,12 +20,6 @@ struct QuantizeArgs {
   int64_t count;
   int64_t outer, length, inner;
   Grid grid;
-  const int64_t* format;  // 8 integers, 16 or 24 for a block format
-  int64_t rounding;
-  int64_t random_bits;
-  int64_t rng;
-  uint64_t seed;
-  uint32_t site;
   int threads;
   int64_t stream_bytes;  // from this much memory, read and written, results go past the caches
   // What happened is added to the counts of common/count.h, with the histogram or without it; y may

@@ -31,9 +31,8 @@ struct Grids {
 struct Affine {
   const QuantizeArgs& args;
   const Kernels& kernel;
-  bool each;    // parameters for each element of a row
-  int64_t row;  // elements that the parameters repeat after
-  int64_t rows;
+  bool each;           // parameters for each element of a row
+  int64_t row;         // elements that the parameters repeat after
   int64_t parameters;  // slices, or elements of a row
 
   // Elements first .. first + count and where their parameters lie: not across the end of a run of
@@ -50,11 +49,13 @@ struct Affine {
   }
 };
 
+// A finite value beyond the ends overflows; both are NaN where there is no line.
 void make_grid(Grids& g, int64_t i, const AffineCodes& codes) {
   const AffineLine<double> line = affine_line(g.lo[i], g.hi[i], codes);
-  const AffineEnds ends = affine_ends(g.lo[i], g.hi[i], codes);
-  g.low[i] = ends.low;
-  g.high[i] = ends.high;
+  const double largest = std::max(std::fabs(g.lo[i]), std::fabs(g.hi[i]));
+  const bool any = g.lo[i] <= g.hi[i];
+  g.low[i] = !any ? static_cast<double>(NAN) : codes.symmetric ? -largest : g.lo[i];
+  g.high[i] = !any ? static_cast<double>(NAN) : codes.symmetric ? largest : g.hi[i];
   g.step[i] = line.step;
   g.top[i] = line.top;
   g.lo[i] = line.lo;
@@ -126,7 +127,7 @@ void quantize_affine(const QuantizeArgs& args) {
   const AffineCodes codes(args.format);
   const int64_t row = args.length * args.inner;
   const bool each = args.length > 1 && args.inner < kLongRun;
-  const Affine a{args, kernels(), each, row, args.outer, each ? row : args.length};
+  const Affine a{args, kernels(), each, row, each ? row : args.length};
   Grids grids(a.parameters);
   // A piece has at least as many elements as it has parameters to merge.
   args.limits == nullptr ? find_ranges(a, grids, std::max(kGrain, 4 * a.parameters))

@@ -12,24 +12,15 @@ namespace lpk {
 
 namespace {
 
-class Blocks {
+class Blocks : BlockSource {
  public:
-  explicit Blocks(const QuantizeArgs& args)
-      : args_(args),
-        grid_(args.grid.joined()),
-        kernel_(kernels()),
-        by_(*kernels().families.blocks),
-        format_(args.format),
-        rounding_(static_cast<Rounding>(args.rounding)),
-        threads_(args.count < 2 * kGrain ? 1 : args.threads),
-        in_words_(args.x_type != ElementType::kFloat64 || format_.steps != Steps::kExact),
-        source_(args, in_words_, threads_) {
+  explicit Blocks(const QuantizeArgs& args) : BlockSource(args) {
     const double amax = args.limits != nullptr       ? given_amax(*args.limits)
-                        : format_.has_tensor_scale() ? source_.finite_amax()
+                        : format_.has_tensor_scale() ? finite_amax()
                                                      : 0.0;
     t_ = 1;
     if (format_.steps != Steps::kExact) {
-      program_.emplace(format_, rounding_, static_cast<float>(amax));
+      program_.emplace(format_, args_.rounding, static_cast<float>(amax));
       t_ = program_->tensor_scale();
     } else if (format_.has_tensor_scale()) {
       t_ = exact_tensor_scale(amax, format_);
@@ -46,14 +37,15 @@ class Blocks {
   bool whole_tensor() const { return args_.format[InBlock::kLines] == kWholeTensor; }
 
   static double given_amax(double amax) {
-    return amax >= 0 && amax < HUGE_VAL ? magnitude(amax) : static_cast<double>(NAN);
+    return amax >= 0 && amax < HUGE_VAL ? clamped_magnitude(amax) : static_cast<double>(NAN);
   }
 
   // Where rounding of words is exact.
   void choose_words() {
     const Format& f = format_.element;
-    const bool directed = rounding_ == Rounding::kTowardPositive ||
-                          rounding_ == Rounding::kTowardNegative || rounding_ == Rounding::kToOdd;
+    const bool directed = args_.rounding == Rounding::kTowardPositive ||
+                          args_.rounding == Rounding::kTowardNegative ||
+                          args_.rounding == Rounding::kToOdd;
     const bool exact = format_.steps == Steps::kExact;
     bracketed_ = exact && format_.kind != ScaleKind::kE8m0;
     // A factor below 1 may make a number a zero, which the rounding modes to a side tell apart.
@@ -72,10 +64,9 @@ class Blocks {
       by_words_ &= std::isfinite(t_) && f.man_bits + s.man_bits + 2 <= 24 &&
                    f.quantum * s.quantum >= 0x1p-149 && f.max * s.max < 0x1p128;
     }
-    if (rounding_ == Rounding::kStochastic) {
+    if (args_.rounding == Rounding::kStochastic) {
       // Vectors of draws begin at a word of random bits, and those of a call have one key.
-      const int64_t per_word = int64_t{1}
-                               << draw_layout(static_cast<int>(args_.random_bits)).per_word_log2;
+      const int64_t per_word = int64_t{1} << draw_layout(args_.random_bits).per_word_log2;
       const int64_t step = grid_.wide > kColumns ? grid_.wide : width();
       by_words_ &= (grid_.cols % per_word == 0 || grid_.outer * grid_.rows == 1) &&
                    (step % per_word == 0 || step >= grid_.cols) &&
@@ -110,8 +101,8 @@ class Blocks {
   void run_piece(const Piece& piece, Space& space) const {
     const int64_t count = (piece.width + grid_.wide - 1) / grid_.wide;
     space.fit(count, piece.width);
-    const View view = source_.view_of(piece, space);
-    source_.find_largest(view, count, space);
+    const View view = view_of(piece, space);
+    find_largest(view, count, space);
     make_scales(piece.band * grid_.across() + piece.col / grid_.wide, count, space);
     by_.spread(space.scale.data(), piece.width, grid_.wide, space.column_scale.data());
     by_.spread(space.factor.data(), piece.width, grid_.wide, space.column_factor.data());
@@ -138,18 +129,18 @@ class Blocks {
     };
     for_pieces([&](int64_t tile, const Piece& piece, Space& space) {
       space.fit(1, piece.width);
-      source_.find_largest(source_.view_of(piece, space), 1, space, piece.width);
+      find_largest(view_of(piece, space), 1, space, piece.width);
       raise(largest[static_cast<size_t>(tile)], space.largest[0]);
     });
     Space all(args_);
     all.fit(tiles, 0);
-    for (int64_t i = 0; i < tiles; ++i) all.largest[i] = Lanes<double>::value(largest[i]);
+    for (int64_t i = 0; i < tiles; ++i) all.largest[i] = double_of_bits(largest[i]);
     make_scales(0, tiles, all);
     for_pieces([&](int64_t tile, const Piece& piece, Space& space) {
       space.fit(1, piece.width);
       std::fill_n(space.column_scale.begin(), piece.width, all.scale[tile]);
       std::fill_n(space.column_factor.begin(), piece.width, all.factor[tile]);
-      round_piece(source_.view_of(piece, space), space);
+      round_piece(view_of(piece, space), space);
     });
   }
 
@@ -191,7 +182,7 @@ class Blocks {
                      : !program_           ? Shrinking::kExact
                      : program_->divides() ? Shrinking::kQuotient
                                            : Shrinking::kProduct;
-    span.ties_toward_zero = format_.ties_toward_zero() && rounding_ == Rounding::kNearestEven;
+    span.ties_toward_zero = format_.ties_toward_zero() && args_.rounding == Rounding::kNearestEven;
     span.one_zero = format_.has_one_zero();
     return span;
   }
@@ -204,13 +195,8 @@ class Blocks {
 
   bool round_words(const View& view, const float* scale, const float* factor) const {
     ScaledWords job{};
-    job.element.x_type = job.element.y_type = ElementType::kFloat32;
+    static_cast<ElementRounding&>(job.element) = args_;
     job.element.format = format_.codes.ints;
-    job.element.rounding = args_.rounding;
-    job.element.random_bits = args_.random_bits;
-    job.element.rng = args_.rng;
-    job.element.seed = args_.seed;
-    job.element.site = args_.site;
     job.element.index = static_cast<uint64_t>(view.index);
     job.from = {view.words, view.stride, view.rows, view.cols};
     job.y = static_cast<float*>(args_.y) + view.index;
@@ -257,7 +243,7 @@ class Blocks {
       round_span(values, span_of(n, scale + c, factor + c), index, &counted, shrunk, to);
       if (args_.y == nullptr || direct) continue;
       kernel_.widen(to, n, x);
-      narrow(x, args_.y_type, index, n, args_.y);
+      store_span(args_, kernel_, x, index, n);
     }
   }
 
@@ -282,15 +268,6 @@ class Blocks {
   static constexpr int64_t kWholeTensor = -2;
   static constexpr int64_t kWordGroup = 64;
 
-  const QuantizeArgs& args_;
-  const Grid grid_;
-  const Kernels& kernel_;
-  const BlockKernels& by_;
-  const BlockFormat format_;
-  const Rounding rounding_;
-  const int threads_;
-  const bool in_words_;
-  const BlockSource source_;
   std::optional<Program> program_;
   double t_;
   bool given_;

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "cpu/draws/word_draws.h"
+#include "cpu/draws/draws.h"
 #include "table_rule.h"
 #include "word_rules.h"
 
@@ -173,9 +173,8 @@ struct RoundingRun {
 template <class V, bool kSmall, class Run>
 void run_stochastic(const ElementBlock& job, const Format& f, const Run& by) {
   using Rule = WordRule<V, Rounding::kStochastic, kSmall>;
-  const int random_bits = static_cast<int>(job.random_bits);
-  const Rule rule(f, random_bits);
-  switch (draw_layout(random_bits).per_word_log2) {
+  const Rule rule(f, job.random_bits);
+  switch (draw_layout(job.random_bits).per_word_log2) {
     case 0:
       return by.template run<Rule, WordDraws<V, 1>, 1>(job, rule);
     case 1:
@@ -185,32 +184,18 @@ void run_stochastic(const ElementBlock& job, const Format& f, const Run& by) {
   }
 }
 
-template <class V, Rounding kMode, bool kSmall, class Run>
-void run_rule(const ElementBlock& job, const Format& f, const Run& by) {
-  using Rule = WordRule<V, kMode, kSmall>;
-  by.template run<Rule, WithoutDraws<V>, 1>(job, Rule(f, 0));
-}
-
 template <class V, bool kSmall, class Run>
 void run_mode(const ElementBlock& job, const Format& f, const Run& by) {
-  switch (static_cast<Rounding>(job.rounding)) {
-    case Rounding::kNearestEven:
-      if (NearestRule<V>::fits(f))
-        return by.template run<NearestRule<V>, WithoutDraws<V>, 1>(job, NearestRule<V>(f, 0));
-      return run_rule<V, Rounding::kNearestEven, kSmall>(job, f, by);
-    case Rounding::kNearestAway:
-      return run_rule<V, Rounding::kNearestAway, kSmall>(job, f, by);
-    case Rounding::kTowardZero:
-      return run_rule<V, Rounding::kTowardZero, kSmall>(job, f, by);
-    case Rounding::kTowardPositive:
-      return run_rule<V, Rounding::kTowardPositive, kSmall>(job, f, by);
-    case Rounding::kTowardNegative:
-      return run_rule<V, Rounding::kTowardNegative, kSmall>(job, f, by);
-    case Rounding::kToOdd:
-      return run_rule<V, Rounding::kToOdd, kSmall>(job, f, by);
-    case Rounding::kStochastic:
-      return run_stochastic<V, kSmall>(job, f, by);
-  }
+  if (job.rounding == Rounding::kNearestEven && NearestRule<V>::fits(f))
+    return by.template run<NearestRule<V>, WithoutDraws<V>, 1>(job, NearestRule<V>(f, 0));
+  for_mode(job.rounding, [&](auto mode) {
+    if constexpr (mode == Rounding::kStochastic) {
+      run_stochastic<V, kSmall>(job, f, by);
+    } else {
+      using Rule = WordRule<V, mode, kSmall>;
+      by.template run<Rule, WithoutDraws<V>, 1>(job, Rule(f, 0));
+    }
+  });
 }
 
 // False, and nothing done, where this kernel is not exact.
@@ -219,11 +204,7 @@ bool run_format(const ElementBlock& job, const Run& by) {
   const Format f = number_format(job.format);
   const ElementType wide = ElementType::kFloat64;
   if (job.x_type == wide || job.y_type == wide || !WordFormat::fits(f)) return false;
-  if (WordFormat(f).evenly_spaced) {
-    run_mode<V, false>(job, f, by);
-  } else {
-    run_mode<V, true>(job, f, by);
-  }
+  WordFormat(f).evenly_spaced ? run_mode<V, false>(job, f, by) : run_mode<V, true>(job, f, by);
   return true;
 }
 
@@ -231,7 +212,7 @@ bool run_format(const ElementBlock& job, const Run& by) {
 template <class V>
 bool round_to_table(const ElementBlock& job) {
   const Format f = number_format(job.format);
-  const auto mode = static_cast<Rounding>(job.rounding);
+  const Rounding mode = job.rounding;
   const ElementType wide = ElementType::kFloat64;
   if (f.kind != Kind::kTable || mode == Rounding::kStochastic) return false;
   if (job.x_type == wide || job.y_type == wide) return false;
@@ -246,7 +227,7 @@ bool round_to_table(const ElementBlock& job) {
 
 template <class V>
 bool round_elements(const ElementBlock& job) {
-  if (job.format[0] == static_cast<int64_t>(Kind::kTable)) return round_to_table<V>(job);
+  if (kind_of(job.format) == Kind::kTable) return round_to_table<V>(job);
   return run_format<V>(job, RoundingRun<V>{});
 }
 

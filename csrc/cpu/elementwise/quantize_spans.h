@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 
+#include "block_kernels.h"
 #include "common/round.h"
 #include "count.h"
 #include "cpu/drivers/tile.h"
@@ -16,32 +17,44 @@ constexpr int64_t kSpan = 1024;
 
 inline RoundBlock round_job(const QuantizeArgs& args, const int64_t* format) {
   RoundBlock job{};
+  static_cast<ElementRounding&>(job) = args;
   job.format = format;
-  job.rounding = args.rounding;
-  job.random_bits = args.random_bits;
-  job.rng = args.rng;
-  job.seed = args.seed;
-  job.site = args.site;
   return job;
 }
 
-// Elements begin .. begin + count as doubles, and back.
+// Elements begin .. begin + count, at most kSpan, as doubles, and back. float16 and bfloat16 go by
+// way of float32, whose vectors reach beyond the last element.
 inline void load_span(const QuantizeArgs& args, const Kernels& kernel, int64_t begin, int64_t count,
                       double* to) {
-  if (args.x_type == ElementType::kFloat32) {
-    kernel.widen(static_cast<const float*>(args.x) + begin, count, to);
+  const char* x = static_cast<const char*>(args.x) + begin * element_bytes(args.x_type);
+  if (args.x_type == ElementType::kFloat64) {
+    std::memcpy(to, x, static_cast<size_t>(count) * sizeof *to);
+  } else if (args.x_type == ElementType::kFloat32) {
+    kernel.widen(reinterpret_cast<const float*>(x), count, to);
   } else {
-    widen(args.x, args.x_type, begin, count, to);
+    uint32_t words[kSpan + kPanel];
+    kernel.families.blocks->widen_words(x, args.x_type, count, words);
+    kernel.widen(reinterpret_cast<const float*>(words), count, to);
   }
 }
 
+// Every NaN becomes the canonical one of the type, 0x7fc00000 in float32. y's type holds the
+// values.
 inline void store_span(const QuantizeArgs& args, const Kernels& kernel, const double* from,
                        int64_t begin, int64_t count) {
   if (args.y == nullptr) return;
-  if (args.y_type == ElementType::kFloat32) {
+  if (args.y_type == ElementType::kFloat64) {
+    double* y = static_cast<double*>(args.y) + begin;
+    for (int64_t i = 0; i < count; ++i) y[i] = from[i] == from[i] ? from[i] : __builtin_nan("");
+  } else if (args.y_type == ElementType::kFloat32) {
     kernel.narrow(from, count, static_cast<float*>(args.y) + begin);
   } else {
-    narrow(from, args.y_type, begin, count, args.y);
+    uint32_t words[kSpan + kPanel] = {};
+    ElementBlock job{};
+    job.y = args.y;
+    job.y_type = args.y_type;
+    kernel.narrow(from, count, reinterpret_cast<float*>(words));
+    kernel.families.counts->write(words, job, begin, count);
   }
 }
 
@@ -83,8 +96,8 @@ class Counted {
     const auto* x = static_cast<const uint32_t*>(of.x);
     const auto* y = static_cast<const uint32_t*>(of.y);
     if (by_->words(x, y, of.count, bits_of_float(static_cast<float>(f.max)), &tally_)) return;
-    RoundBlock job{nullptr,        nullptr, 0,       of.format, of.rounding,
-                   of.random_bits, of.rng,  of.seed, of.site,   0};
+    RoundBlock job{};
+    static_cast<ElementRounding&>(job) = of;
     double results[kSpan];
     for (int64_t i = 0; i < of.count; i += kSpan) {
       job.count = std::min(kSpan, of.count - i);

@@ -2,7 +2,6 @@
 // for a vector at a time. Every mode but the one that draws.
 #pragma once
 
-#include "cpu/drivers/table_cells.h"
 #include "word_format.h"
 
 namespace lpk {

@@ -3,14 +3,79 @@
 // next span reads is fetched while this one is stepped.
 #pragma once
 
-#include "update_lanes.h"
+#include <algorithm>
+
 #include "update_rounder.h"
 #include "update_values.h"
 
 namespace lpk {
 namespace {
 
+// Values of a span: its six words for each leave room in the cache for the lines on their way in.
+constexpr int64_t kUpdateSpan = 512;
 static_assert(kUpdateSpan % kGroup == 0);
+
+template <class V>
+LPK_HD typename V::U canonical_words(typename V::F x) {
+  using U = typename V::U;
+  const U words = as_words<V>(x);
+  return above<V>(words & ~kSignWord, U{} + kInfinityWord) ? U{} + kNanWord : words;
+}
+
+// The factor by which gradients are still multiplied.
+struct GradientScale {
+  bool scaled = false, inverted = false;
+  float value = 1;
+
+  explicit GradientScale(const float* given) {
+    if (given == nullptr) return;
+    value = *given;
+    scaled = true;
+    // The quotient by a power of two is the product by its reciprocal.
+    const uint32_t bits = bits_of_float(value);
+    const uint32_t exponent = bits >> 23 & 0xff;
+    inverted = (bits & 0x7fffff) == 0 && exponent > 0 && exponent < 254;
+    if (inverted) value = 1.0f / value;
+  }
+
+  template <class F>
+  LPK_HD F operator()(F x) const {
+    if (inverted) return x * value;
+    return scaled ? x / value : x;
+  }
+};
+
+// Elements of a piece from `begin` on, no more than a span, through copies: with zeros before the
+// first, `lead` of them, and behind the last, up to whole vectors. run(memory, elements) steps
+// these.
+template <class Run>
+void step_copies(const UpdatePiece& piece, int64_t begin, int64_t lead, int64_t count,
+                 int64_t lanes, const Run& run) {
+  alignas(64) char copies[kPlaces][kUpdateSpan * 4] = {};
+  void* at[kPlaces];
+  const UpdateArgs& args = *piece.args;
+  for (int place = 0; place < kPlaces; ++place) {
+    const void* memory = piece.at(place, begin);
+    at[place] = memory == nullptr ? nullptr : copies[place];
+    if (memory != nullptr)
+      std::memcpy(copies[place] + lead * args.bytes(place), memory,
+                  static_cast<size_t>(count * args.bytes(place)));
+  }
+  if (args.working_is_master) at[kWeight] = at[kMaster];
+  run(at, (lead + count + lanes - 1) / lanes * lanes);
+  for (int place = kMaster; place < kPlaces; ++place) {
+    if (at[place] != nullptr)
+      std::memcpy(piece.at(place, begin),
+                  static_cast<const char*>(at[place]) + lead * args.bytes(place),
+                  static_cast<size_t>(count * args.bytes(place)));
+  }
+}
+
+// How many draws of the first element's random word belong to elements before it.
+inline int64_t lead_of(const UpdatePiece& piece) {
+  constexpr int64_t kMostPerWord = 4;
+  return piece.place(piece.begin) % kMostPerWord;
+}
 
 struct UpdateSpan {
   alignas(64) uint32_t gradient[kUpdateSpan];
@@ -31,7 +96,7 @@ class UpdateSpans {
       : piece_(piece),
         counts_(counts),
         states_(update_options(piece.args->numbers).states()),
-        lying_{
+        layouts_{
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
         rounders_{
             {piece, kGrad}, {piece, kMaster}, {piece, kFirst}, {piece, kSecond}, {piece, kWeight}},
@@ -99,7 +164,7 @@ class UpdateSpans {
     }
     counts_->asked += asked;
     counts_->unchanged += unchanged;
-    store_values<V>(lying_[kMaster], span_.after, count, memory[kMaster], false);
+    store_values<V>(layouts_[kMaster], span_.after, count, memory[kMaster], false);
     if (!piece_.args->working_is_master)
       write(kWeight, span_.after, index, count, memory, streamed);
   }
@@ -113,25 +178,23 @@ class UpdateSpans {
            quantum >= wide.emin - wide.man_bits && f.max <= wide.max;
   }
 
-  bool lies_open(int place) const {
-    return lying_[place].lies == static_cast<int>(ElementType::kFloat32);
-  }
+  bool is_float(int place) const { return layouts_[place].is(ElementType::kFloat32); }
 
   const uint32_t* read(int place, const void* memory, int64_t count, uint32_t* span) const {
-    if (lies_open(place)) return static_cast<const uint32_t*>(memory);
-    load_values<V>(lying_[place], memory, count, span);
+    if (is_float(place)) return static_cast<const uint32_t*>(memory);
+    load_values<V>(layouts_[place], memory, count, span);
     return span;
   }
 
   // A state that is neither decoded nor rounded is stepped where it lies.
   uint32_t* read_state(int place, void* const* memory, int64_t count) {
-    uint32_t* const x = lies_open(place) && !rounders_[place].rounds()
+    uint32_t* const x = is_float(place) && !rounders_[place].rounds()
                             ? static_cast<uint32_t*>(memory[place])
                             : span_.states[place - kFirst];
     if (piece_.constants->begins) {
       std::fill_n(x, count, 0u);
     } else if (x != memory[place]) {
-      load_values<V>(lying_[place], memory[place], count, x);
+      load_values<V>(layouts_[place], memory[place], count, x);
     }
     return x;
   }
@@ -141,7 +204,7 @@ class UpdateSpans {
     if (x == memory[place]) return;
     const bool exact = place == kWeight && copy_is_exact_;
     if (rounders_[place].rounds() && !exact) rounders_[place](x, count, index);
-    store_values<V>(lying_[place], x, count, memory[place], streamed);
+    store_values<V>(layouts_[place], x, count, memory[place], streamed);
   }
 
   const uint32_t* read_gradient(const void* memory, int64_t index, int64_t count) {
@@ -165,11 +228,11 @@ class UpdateSpans {
       // In place of a tensor that is not there the gradient is fetched once more, which costs
       // nothing.
       const int from = memory[place] != nullptr ? place : kGrad;
-      next[place] = static_cast<const char*>(memory[from]) + kUpdateSpan * lying_[from].bytes;
+      next[place] = static_cast<const char*>(memory[from]) + kUpdateSpan * layouts_[from].bytes;
     }
     for (int64_t i = 0; i < count; i += kLanes) {
       for (int place = 0; place < kWeight; ++place)
-        __builtin_prefetch(next[place] + i * lying_[place].bytes);
+        __builtin_prefetch(next[place] + i * layouts_[place].bytes);
       const F g = as_floats<V>(load<U>(gradient + i));
       const F old = as_floats<V>(load<U>(before + i));
       F w = old, first{}, second{};
@@ -190,12 +253,22 @@ class UpdateSpans {
   const UpdatePiece& piece_;
   UpdateCounts* counts_;
   int states_;
-  Lying lying_[kPlaces];
-  Rounder<V> rounders_[kPlaces];
+  Layout layouts_[kPlaces];
+  SpanRounder<V> rounders_[kPlaces];
   GradientScale scale_;
   bool copy_is_exact_;  // of the master: nothing is rounded
   UpdateSpan span_;
 };
+
+// False, and nothing done, where a format is not for words.
+template <class V>
+bool step_piece(const UpdatePiece& piece, UpdateCounts* counts) {
+  for (int place = 0; place < kPlaces; ++place) {
+    if (!WordFormat::fits(number_format(piece.args->quantizer(place)))) return false;
+  }
+  UpdateSpans<V>(piece, counts).run();
+  return true;
+}
 
 }  // namespace
 }  // namespace lpk

@@ -5,8 +5,6 @@
 //   below               values are n 2^q, the bits of n 2^q + magic are n more than those of magic
 #pragma once
 
-#include <cmath>
-
 #include "common/format.h"
 #include "cpu/lanes/lanes.h"
 
@@ -36,8 +34,8 @@ struct WordFormat {
     small_shift = static_cast<uint32_t>(q + 150);
     magic = static_cast<float>(power_of_two(q + 23));
     parity = f.man_bits == 0 ? static_cast<uint32_t>(f.bias - 127) & 1u : 0;
-    max = bits_of(static_cast<float>(f.max));
-    beyond = f.overflow == Overflow::kNan ? kNanWord : bits_of(static_cast<float>(f.beyond));
+    max = bits_of_float(static_cast<float>(f.max));
+    beyond = f.overflow == Overflow::kNan ? kNanWord : bits_of_float(static_cast<float>(f.beyond));
     beyond_sign = f.overflow == Overflow::kNan ? 0 : kSignWord;
     one_zero = f.one_zero;
     evenly_spaced = f.emin == -126 && q == -126 - f.man_bits;
@@ -50,12 +48,6 @@ struct WordFormat {
   }
 
  private:
-  LPK_HD static uint32_t bits_of(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    return bits;
-  }
-
   // The exponent of the distance between values below min_normal; without subnormals the neighbour
   // of min_normal is 0.
   LPK_HD static int quantum_exponent(const Format& f) {

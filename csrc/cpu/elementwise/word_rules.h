@@ -97,9 +97,7 @@ struct WordRule {
     const auto inexact = shift_left<V>(n, shift) != significand;
     const auto up = moves_away(n, significand, shift, inexact, sign, draw);
     const U m = up ? n + 1 : n;
-    uint32_t magic_bits;
-    std::memcpy(&magic_bits, &f.magic, sizeof magic_bits);
-    return as_words<V>(as_floats<V>(m + magic_bits) - f.magic);
+    return as_words<V>(as_floats<V>(m + bits_of_float(f.magic)) - f.magic);
   }
 
   template <class Mask>

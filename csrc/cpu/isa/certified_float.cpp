@@ -3,9 +3,8 @@
 
 namespace lpk::LPK_ISA {
 
-bool run_certified_float(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                         const OperandRange& b, const ExactSums& exact) {
-  return run_certified_tile<Floats<Isa::kWords>>(t, acc, a, b, exact);
+bool run_certified_float(const CertifiedJob& job) {
+  return run_certified_tile<Floats<Isa::kWords>>(job);
 }
 
 }  // namespace lpk::LPK_ISA

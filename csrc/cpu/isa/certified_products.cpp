@@ -4,9 +4,8 @@
 
 namespace lpk::LPK_ISA {
 
-bool run_rounded_products(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b, const ExactSums& exact) {
-  return run_rounded_tile<Floats<Isa::kWords>>(t, acc, a, b, exact);
+bool run_rounded_products(const CertifiedJob& job) {
+  return run_rounded_tile<Floats<Isa::kWords>>(job);
 }
 
 }  // namespace lpk::LPK_ISA

@@ -4,9 +4,6 @@
 
 namespace lpk::LPK_ISA {
 
-bool run_truncated(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                   const OperandRange& b, const ExactSums& exact) {
-  return run_truncated_tile<Floats<Isa::kWords>>(t, acc, a, b, exact);
-}
+bool run_truncated(const CertifiedJob& job) { return run_truncated_tile<Floats<Isa::kWords>>(job); }
 
 }  // namespace lpk::LPK_ISA

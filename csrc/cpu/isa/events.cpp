@@ -3,6 +3,8 @@
 
 namespace lpk::LPK_ISA {
 
-const EventKernels kEvents = event_kernels<DoubleVector>();
+EventCounts count_events(const EventBlock& block) {
+  return count_block_events<DoubleVector>(block);
+}
 
 }  // namespace lpk::LPK_ISA

@@ -32,16 +32,10 @@ bool try_mode(const Tile& t, const Accumulator& acc, const OperandRange& a, cons
 
 bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                     const OperandRange& b) {
-  switch (acc.rounding) {
-    case Rounding::kNearestEven:
-      return try_mode<Rounding::kNearestEven>(t, acc, a, b);
-    case Rounding::kTowardZero:
-      return try_mode<Rounding::kTowardZero>(t, acc, a, b);
-    case Rounding::kStochastic:
-      return try_mode<Rounding::kStochastic>(t, acc, a, b);
-    default:
-      return false;
-  }
+  return for_mode(acc.rounding, [&](auto mode) {
+    if constexpr (kCommon<mode>) return try_mode<mode>(t, acc, a, b);
+    return false;
+  });
 }
 
 }  // namespace lpk

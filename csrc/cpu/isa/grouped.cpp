@@ -3,8 +3,9 @@
 
 namespace lpk::LPK_ISA {
 
-void grouped_row(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
-  run_grouped_row<DoubleVector>(rule, row, panel);
+void grouped_row(const GroupedRule& rule, const GroupedSide& row, const GroupedSide& panel,
+                 double* sums) {
+  GroupedSums<DoubleVector>(rule, row, panel, sums).run();
 }
 
 }  // namespace lpk::LPK_ISA

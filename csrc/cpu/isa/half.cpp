@@ -2,8 +2,6 @@
 
 namespace lpk {
 
-void run_half_tile(const Tile& t, const HalfSums& sums, bool outer_is_half) {
-  run_half_sums(t, sums, outer_is_half);
-}
+void run_half_tile(const Tile& t, const HalfSums& sums) { run_half_sums(t, sums); }
 
 }  // namespace lpk

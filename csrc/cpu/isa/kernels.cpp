@@ -16,15 +16,15 @@ inline void measure(const float* x, int64_t count, OperandRange* range) {
 
 // A call for many values: a table is searched one by one.
 template <class V>
-void round_block_to_table(const RoundBlock& job, const Table& table, Rounding mode) {
+void round_block_to_table(const RoundBlock& job, const Table& table) {
   constexpr int64_t kMost = 256;
   double thresholds[kMost];
   const ElementDraws<V> draws(job);
   for (int64_t i = 0; i < job.count; i += kMost) {
     const int64_t n = std::min(kMost, job.count - i);
-    for (int64_t at = 0; mode == Rounding::kStochastic && at < n; at += V::kWidth)
+    for (int64_t at = 0; job.rounding == Rounding::kStochastic && at < n; at += V::kWidth)
       store(thresholds + at, draws.thresholds(job.index + i + at));
-    round_to_table(table, mode, job.x + i, thresholds, job.y + i, n);
+    round_to_table(table, job.rounding, job.x + i, thresholds, job.y + i, n);
   }
 }
 
@@ -33,36 +33,24 @@ template <class V>
 void round_block(const RoundBlock& job) {
   using D = typename V::D;
   const Format f = number_format(job.format);
-  const Rounding mode = static_cast<Rounding>(job.rounding);
-  if (f.kind == Kind::kTable) return round_block_to_table<V>(job, *f.table, mode);
-  const bool nearest = plain_nearest(f, mode);
+  if (f.kind == Kind::kTable) return round_block_to_table<V>(job, *f.table);
+  const bool nearest = plain_nearest(f, job.rounding);
   const ElementDraws<V> draws(job);
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, job.count - i);
-    D x{};
-    if (n == V::kWidth) {
-      x = load<D>(job.x + i);
-    } else {
-      std::memcpy(&x, job.x + i, n * sizeof(double));
-    }
-    D y;
+    const D x = load_some<V>(job.x + i, n);
     if (nearest) {
-      y = round_to_float_nearest_even<D>(x, f);
+      store_some<V>(job.y + i, round_to_float_nearest_even<D>(x, f), n);
     } else {
       D threshold{};
-      if (mode == Rounding::kStochastic) threshold = draws.thresholds(job.index + i);
-      y = round_to<D>(x, f, mode, threshold);
-    }
-    if (n == V::kWidth) {
-      store(job.y + i, y);
-    } else {
-      std::memcpy(job.y + i, &y, n * sizeof(double));
+      if (job.rounding == Rounding::kStochastic) threshold = draws.thresholds(job.index + i);
+      store_some<V>(job.y + i, round_to<D>(x, f, job.rounding, threshold), n);
     }
   }
 }
 
 constexpr Kernels kernels_of(const char* name, void (*accumulate)(const Tile&)) {
-  KernelFamilies families = {&kCounts,     &kBlocks,    &kHadamard, &kEvents,
+  KernelFamilies families = {&kCounts,     &kBlocks,    &kHadamard, count_events,
                              update_piece, grouped_row, nullptr,    nullptr};
   if constexpr (Isa::kWords > 1) families.scaled = accumulate_scaled;
   if constexpr (Isa::kRoundsAsTold) families.scaled_bytes = accumulate_dot_products;

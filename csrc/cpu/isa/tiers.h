@@ -17,11 +17,10 @@ namespace {
 //   double      everything
 
 // The first certified tier that takes the tile; false if none does.
-inline bool run_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b, const ExactSums& exact) {
+inline bool run_certified(const CertifiedJob& job) {
   if constexpr (Isa::kWords > 1) {
-    return run_certified_float(t, acc, a, b, exact) || run_truncated(t, acc, a, b, exact) ||
-           run_rounded_products(t, acc, a, b, exact) || run_certified_double(t, acc, a, b, exact);
+    return run_certified_float(job) || run_truncated(job) || run_rounded_products(job) ||
+           run_certified_double(job);
   }
   return false;
 }
@@ -43,7 +42,7 @@ inline void accumulate_certified(const Tile& t, const Accumulator& acc, const Op
     run_exact_tile(t.marked(), acc);
     return count_products(Tier::kDouble, left);
   }
-  if (!run_certified(t, acc, a, b, exact)) exact(t);
+  if (!run_certified({t, acc, a, b, exact})) exact(t);
   count_products(Tier::kCertified, left);
 }
 
@@ -60,8 +59,7 @@ inline void accumulate_half_first(const Tile& t) {
   const bool other = t.spread() || acc.rounds_every_step();
   const HalfSums sums = other ? HalfSums{} : half_sums(t, acc, a, b);
   if (!sums.valid) return accumulate_certified(t, acc, a, b);
-  const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
-  run_half_tile(t.marked(), sums, outer_is_half);
+  run_half_tile(t.marked(), sums);
   count_products(Tier::kHardware, t.rows * t.lanes * t.depth);
 }
 

@@ -25,8 +25,8 @@ using WordVector = Bits32<Isa::kWords>;
 
 extern const BlockKernels kBlocks;
 extern const CountKernels kCounts;
-extern const EventKernels kEvents;
 extern const HadamardKernels kHadamard;
+EventKernel count_events;
 GroupedKernel grouped_row;
 UpdateKernel update_piece;
 void accumulate_scaled(const ScaledTile& t);
@@ -37,8 +37,7 @@ void accumulate_operands(const Tile& t);
 void run_exact_tile(const Tile& t, const Accumulator& acc);
 
 // Sums under a certificate; false, and nothing done, where there is none.
-using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                           const OperandRange& b, const ExactSums& exact);
+using CertifiedTier = bool(const CertifiedJob& job);
 CertifiedTier run_certified_float, run_certified_double;
 // The same in the modes other than nearest_even and to_odd.
 CertifiedTier run_truncated;

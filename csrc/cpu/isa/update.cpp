@@ -1,4 +1,4 @@
-#include "cpu/elementwise/update_kernel.h"
+#include "cpu/elementwise/update_spans.h"
 #include "units.h"
 
 namespace lpk::LPK_ISA {

@@ -89,16 +89,6 @@ LPK_HD Sixteen::H words_as_halves<Sixteen>(Sixteen::U x) {
 }
 
 template <>
-LPK_HD Sixteen::U bytes_as_words<Sixteen>(Sixteen::B b) {
-  return (Sixteen::U)_mm512_cvtepu8_epi32((__m128i)b);
-}
-
-template <>
-LPK_HD Sixteen::B words_as_bytes<Sixteen>(Sixteen::U x) {
-  return (Sixteen::B)_mm512_cvtepi32_epi8((__m512i)x);
-}
-
-template <>
 LPK_HD Sixteen::H bytes_as_upper_halves<Sixteen>(Sixteen::B b) {
   return (Sixteen::H)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)b), 8);
 }

@@ -22,7 +22,7 @@ LPK_HD void set_control_word(ControlWord word) {
   _mm_setcsr(word);
   asm volatile("" ::: "memory");
 }
-LPK_HD void set_usual_control() { set_control_word(0x1F80); }
+LPK_HD ControlWord usual_control() { return 0x1F80; }
 
 constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
@@ -43,7 +43,7 @@ LPK_HD ControlWord control_word() {
 LPK_HD void set_control_word(ControlWord word) {
   asm volatile("msr fpcr, %0" ::"r"(word) : "memory");
 }
-LPK_HD void set_usual_control() { set_control_word(0); }
+LPK_HD ControlWord usual_control() { return 0; }
 
 constexpr int kNearestMode = 0, kUp = 1, kDown = 2, kZero = 3;
 LPK_HD ControlWord rounding_by(int mode, ControlWord word) {
@@ -59,7 +59,33 @@ LPK_HD ControlWord control_word() {
   return word;
 }
 LPK_HD void set_control_word(const ControlWord& word) { std::fesetenv(&word.environment); }
-LPK_HD void set_usual_control() { std::fesetenv(FE_DFL_ENV); }
+LPK_HD ControlWord usual_control() {
+  const ControlWord saved = control_word();
+  std::fesetenv(FE_DFL_ENV);
+  const ControlWord usual = control_word();
+  set_control_word(saved);
+  return usual;
+}
 #endif
+
+// The processor has a control word from construction to destruction. Rounded values must be loaded
+// and stored in between: no compiler moves a load or a store past either end.
+class ControlScope {
+ public:
+  LPK_HD explicit ControlScope(const ControlWord& word) : saved_(control_word()) {
+    set_control_word(word);
+  }
+  LPK_HD ~ControlScope() { set_control_word(saved_); }
+  ControlScope(const ControlScope&) = delete;
+  ControlScope& operator=(const ControlScope&) = delete;
+
+ private:
+  ControlWord saved_;
+};
+
+// The arithmetic every kernel assumes, whatever the process has set.
+struct FloatEnvironment : ControlScope {
+  LPK_HD FloatEnvironment() : ControlScope(usual_control()) {}
+};
 
 }  // namespace lpk

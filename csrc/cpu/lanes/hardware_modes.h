@@ -8,12 +8,11 @@ namespace lpk {
 namespace {
 
 // The processor's mode for one of ours. Our modes that look at magnitudes round these toward zero.
-template <Rounding kMode>
-constexpr int hardware_mode() {
-  if (kMode == Rounding::kNearestEven) return kNearestMode;
-  if (kMode == Rounding::kTowardPositive) return kUp;
-  if (kMode == Rounding::kTowardNegative) return kDown;
-  return kZero;
+constexpr int hardware_mode(Rounding mode) {
+  return mode == Rounding::kNearestEven      ? kNearestMode
+         : mode == Rounding::kTowardPositive ? kUp
+         : mode == Rounding::kTowardNegative ? kDown
+                                             : kZero;
 }
 
 // The usual rounding, or instructions that take a rounding of their own: nothing to set.
@@ -21,20 +20,9 @@ struct UsualRounding {
   using Paused = UsualRounding;
 };
 
-// The processor rounds by `mode` from construction to destruction, for instructions that take no
-// rounding of their own. Rounded values must be loaded and stored in between: no compiler moves a
-// load or a store past either end.
-class ProcessorMode {
- public:
-  explicit ProcessorMode(int mode) : saved_(control_word()) {
-    set_control_word(rounding_by(mode, saved_));
-  }
-  ~ProcessorMode() { set_control_word(saved_); }
-  ProcessorMode(const ProcessorMode&) = delete;
-  ProcessorMode& operator=(const ProcessorMode&) = delete;
-
- private:
-  ControlWord saved_;
+// The processor rounds by `mode`, for instructions that take no rounding of their own.
+struct ProcessorMode : ControlScope {
+  explicit ProcessorMode(int mode) : ControlScope(rounding_by(mode, control_word())) {}
 };
 
 // The same for a mode known to the compiler.
@@ -70,7 +58,7 @@ LPK_HD F sum_of_product(F a, F b, F c) {
   if constexpr (kMadeOdd<kMode>) {
     return odd_of_bracket<L>(L::template fma<kDown>(a, b, c), L::template fma<kUp>(a, b, c));
   } else {
-    return L::template fma<hardware_mode<kMode>()>(a, b, c);
+    return L::template fma<hardware_mode(kMode)>(a, b, c);
   }
 }
 
@@ -79,7 +67,7 @@ LPK_HD F product_alone(F a, F b) {
   if constexpr (kMadeOdd<kMode>) {
     return odd_of_bracket<L>(L::template mul<kDown>(a, b), L::template mul<kUp>(a, b));
   } else {
-    return L::template mul<hardware_mode<kMode>()>(a, b);
+    return L::template mul<hardware_mode(kMode)>(a, b);
   }
 }
 
@@ -88,7 +76,7 @@ LPK_HD F sum_alone(F b, F c) {
   if constexpr (kMadeOdd<kMode>) {
     return odd_of_bracket<L>(L::template add<kDown>(b, c), L::template add<kUp>(b, c));
   } else {
-    return L::template add<hardware_mode<kMode>()>(b, c);
+    return L::template add<hardware_mode(kMode)>(b, c);
   }
 }
 

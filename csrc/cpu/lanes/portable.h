@@ -8,10 +8,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "common/update.h"
 #include "cpu/drivers/element_types.h"
-#include "permuted.h"
 
 namespace lpk {
 
@@ -30,6 +31,7 @@ struct Vec<1> {
   using D = double;
   using I = int64_t;
   using U = uint32_t;
+  using F = float;
   static constexpr int kWidth = 1;
 };
 
@@ -54,32 +56,30 @@ LPK_HD void store(void* p, T x) {
   std::memcpy(p, &x, sizeof x);
 }
 
+// Every lane of x as an element of To, a vector of as many lanes.
+template <class To, class From>
+LPK_HD To converted(From x) {
+  if constexpr (std::is_arithmetic_v<From>) {
+    return static_cast<To>(x);
+  } else {
+    return __builtin_convertvector(x, To);
+  }
+}
+
 // Floats at p as doubles, and back: only for values that float32 holds.
 template <class V>
 LPK_HD typename V::D load_floats(const float* p) {
-  if constexpr (V::kWidth == 1) {
-    return *p;
-  } else {
-    return __builtin_convertvector(load<typename V::F>(p), typename V::D);
-  }
+  return converted<typename V::D>(load<typename V::F>(p));
 }
 
 template <class V>
 LPK_HD void store_floats(float* p, typename V::D x) {
-  if constexpr (V::kWidth == 1) {
-    *p = static_cast<float>(x);
-  } else {
-    store(p, __builtin_convertvector(x, typename V::F));
-  }
+  store(p, converted<typename V::F>(x));
 }
 
 template <class V>
 LPK_HD typename V::D to_doubles(typename V::U x) {
-  if constexpr (V::kWidth == 1) {
-    return static_cast<double>(x);
-  } else {
-    return __builtin_convertvector(x, typename V::D);
-  }
+  return converted<typename V::D>(x);
 }
 
 // acc + a b, made odd.
@@ -91,6 +91,27 @@ LPK_HD D odd_product_sum(D acc, D a, D b) {
 namespace {
 
 constexpr uint32_t kSignWord = 0x80000000u;
+
+// Calls run(mode) with a mode known to the compiler.
+template <class Run>
+auto for_mode(Rounding mode, const Run& run) {
+  switch (mode) {
+    case Rounding::kNearestEven:
+      return run(std::integral_constant<Rounding, Rounding::kNearestEven>());
+    case Rounding::kNearestAway:
+      return run(std::integral_constant<Rounding, Rounding::kNearestAway>());
+    case Rounding::kTowardZero:
+      return run(std::integral_constant<Rounding, Rounding::kTowardZero>());
+    case Rounding::kTowardPositive:
+      return run(std::integral_constant<Rounding, Rounding::kTowardPositive>());
+    case Rounding::kTowardNegative:
+      return run(std::integral_constant<Rounding, Rounding::kTowardNegative>());
+    case Rounding::kToOdd:
+      return run(std::integral_constant<Rounding, Rounding::kToOdd>());
+    default:
+      return run(std::integral_constant<Rounding, Rounding::kStochastic>());
+  }
+}
 
 // Vectors whose instructions round as they are told, where the instruction set has them.
 template <class T>
@@ -119,16 +140,12 @@ struct Bits32<1> {
 
 template <class V>
 LPK_HD typename V::F as_floats(typename V::U x) {
-  typename V::F f;
-  std::memcpy(&f, &x, sizeof f);
-  return f;
+  return same_bits<typename V::F>(x);
 }
 
 template <class V>
 LPK_HD typename V::U as_words(typename V::F f) {
-  typename V::U x;
-  std::memcpy(&x, &f, sizeof x);
-  return x;
+  return same_bits<typename V::U>(f);
 }
 
 // a > b as signed integers, which is how magnitudes of floats are compared.
@@ -138,39 +155,32 @@ LPK_HD auto above(typename V::U a, typename V::U b) {
 }
 
 template <class V>
-LPK_HD typename V::U halves_as_words(typename V::H h) {
+LPK_HD uint32_t lane_of(typename V::U x, int lane) {
   if constexpr (V::kWidth == 1) {
-    return h;
+    return x;
   } else {
-    return __builtin_convertvector(h, typename V::U);
+    return x[lane];
   }
+}
+
+template <class V>
+LPK_HD typename V::U halves_as_words(typename V::H h) {
+  return converted<typename V::U>(h);
 }
 
 template <class V>
 LPK_HD typename V::H words_as_halves(typename V::U x) {
-  if constexpr (V::kWidth == 1) {
-    return static_cast<uint16_t>(x);
-  } else {
-    return __builtin_convertvector(x, typename V::H);
-  }
+  return converted<typename V::H>(x);
 }
 
 template <class V>
 LPK_HD typename V::U bytes_as_words(typename V::B b) {
-  if constexpr (V::kWidth == 1) {
-    return b;
-  } else {
-    return __builtin_convertvector(b, typename V::U);
-  }
+  return converted<typename V::U>(b);
 }
 
 template <class V>
 LPK_HD typename V::B words_as_bytes(typename V::U x) {
-  if constexpr (V::kWidth == 1) {
-    return static_cast<uint8_t>(x);
-  } else {
-    return __builtin_convertvector(x, typename V::B);
-  }
+  return converted<typename V::B>(x);
 }
 
 // Codes of e5m2 are the upper bytes of float16's.
@@ -183,6 +193,46 @@ template <class V>
 LPK_HD typename V::B upper_halves_as_bytes(typename V::H h) {
   return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
 }
+
+// x with the lanes exchanged whose numbers differ in the bit kBit.
+template <int kBit, class X, int... kLane>
+LPK_HD X exchanged(X x, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(x, x, (kLane ^ kBit)...);
+}
+
+template <int kBit, class X>
+LPK_HD X exchanged(X x) {
+  constexpr int kWidth = sizeof x / sizeof x[0];
+  return exchanged<kBit>(x, std::make_integer_sequence<int, kWidth>{});
+}
+
+// Lane i[l] of x in lane l; of i only the bits count that number a lane.
+template <class V>
+LPK_HD typename V::U lanes_at(typename V::U x, typename V::U i) {
+  if constexpr (V::kWidth == 1) {
+    return x;
+  } else {
+    typename V::U y{};
+    for (int l = 0; l < V::kWidth; ++l) y[l] = x[i[l] % V::kWidth];
+    return y;
+  }
+}
+
+// A table of 16 words in registers, read by the low four bits of an index.
+template <class V>
+struct SixteenWords {
+  using U = typename V::U;
+  static constexpr int kParts = 16 / V::kWidth;
+  U part[kParts];
+
+  explicit SixteenWords(const void* from) { std::memcpy(part, from, sizeof part); }
+  LPK_HD U at(U i) const {
+    U word = lanes_at<V>(part[0], i);
+    for (uint32_t p = 1; p < kParts; ++p)
+      word = (i & (16 - V::kWidth)) == p * V::kWidth ? lanes_at<V>(part[p], i) : word;
+    return word;
+  }
+};
 
 // Shifts by a count of each lane's own; 32 and more leave nothing.
 template <class V>

@@ -30,6 +30,14 @@ inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int 
          f.emin - f.man_bits + shift >= in.emin && 1 - shift >= std::min(in.enough, log2_of(f.max));
 }
 
+// The place where a rule works: its operands, the shift of the sums, and whether these are watched.
+template <class S>
+struct CertifiedWork : CertifiedJob {
+  const Operands<S>& operands;
+  int shift;
+  bool watched;
+};
+
 // The kind of tile: kMarked has absent taps that must be passed over.
 enum class Taps { kPlain, kMarked, kSpread };
 
@@ -52,17 +60,16 @@ struct CertifiedRun {
   bool closes;
   bool watched;  // inner sums may reach the bound; outer ones always may
 
-  CertifiedRun(const Accumulator& accumulator, const Operands<S>& scaled, int sum_shift,
-               const Rule& sum_rule, const Product& product_rule, bool may_reach_bound)
-      : acc(accumulator),
-        operands(scaled),
-        scale(S::all(std::ldexp(1.0, sum_shift))),
-        unscale(S::all(std::ldexp(1.0, -sum_shift))),
+  CertifiedRun(const CertifiedWork<S>& work, const Rule& sum_rule, const Product& product_rule)
+      : acc(work.acc),
+        operands(work.operands),
+        scale(S::all(std::ldexp(1.0, work.shift))),
+        unscale(S::all(std::ldexp(1.0, -work.shift))),
         rule(sum_rule),
         product(product_rule),
         end(acc),
-        closes(Rule::kClosesChunks && closes_by_sum_rule(S::kPrecision, acc, sum_shift)),
-        watched(Rule::kTracked && may_reach_bound) {}
+        closes(Rule::kClosesChunks && closes_by_sum_rule(S::kPrecision, acc, work.shift)),
+        watched(Rule::kTracked && work.watched) {}
 
   // outer <- round(outer + inner), inner <- +0; in memory only if the block ends here.
   template <int kRows, int kColumns>
@@ -148,8 +155,7 @@ struct CertifiedRun {
     [[maybe_unused]] const uint32_t* words[kPanels];
     typename Rule::LaneState lanes;
     if constexpr (Rule::kStochastic) {
-      for (int p = 0; p < kPanels; ++p)
-        draws[p].start(t, kSiteSum, acc.random_bits, acc.rng, 0, p * kPanel);
+      for (int p = 0; p < kPanels; ++p) draws[p].start(t, kSiteSum, acc, 0, p * kPanel);
       lanes = typename Rule::LaneState(draws[0].layout, 22 - acc.fmt.man_bits - acc.random_bits);
     }
     // One OR for two sums; four chains of them.
@@ -166,7 +172,7 @@ struct CertifiedRun {
       }
       LPK_CLANG_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+        if (kMarks && t.row_absent(r, k)) continue;
         LPK_CLANG_UNROLL
         for (int v = 0; v < kColumns; ++v) {
           if constexpr (Rule::kStochastic)

@@ -29,22 +29,10 @@ namespace {
 template <class S>
 constexpr bool kSumsOdd = Isa::kRoundsAsTold || S::kDouble;
 
-// The place where a rule works: a tile, its operands, whether sums are watched, and the function
-// that makes the parts for which the certificate does not hold.
-template <class S>
-struct CertifiedWork {
-  const Tile& tile;
-  const Operands<S>& operands;
-  const Accumulator& acc;
-  int shift;  // of the sums
-  bool watched;
-  const ExactSums& exact;
-};
-
 template <class S, class Rule, class Product = ExactProduct>
 bool run_certified(const CertifiedWork<S>& work, const Rule& rule, const Product& product = {}) {
   using Run = CertifiedRun<S, Rule, Product>;
-  const Run run(work.acc, work.operands, work.shift, rule, product, work.watched);
+  const Run run(work, rule, product);
   const Tile tile = rule.keeps_zeros() ? work.tile.marked() : work.tile;
   if (tile.spread()) {
     CertifiedGroups<Taps::kSpread, Run>(tile, run, work.exact).run();
@@ -76,6 +64,15 @@ bool run_certified_nearest(const CertifiedWork<S>& work, bool floor) {
   return false;
 }
 
+// The certificate of sums of such addends; `factor` is the operand that the sums' scale goes to.
+template <class S>
+Certificate certify(const CertifiedJob& job, const AddendRange& addends,
+                    const OperandRange& factor) {
+  const Accumulator& acc = job.acc;
+  return certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, addends,
+                 state_range<true>(job.tile, acc), factor, job.terms());
+}
+
 // Chooses the rule; false if there is none for the accumulator.
 template <class S>
 bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
@@ -89,16 +86,6 @@ bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
   return run_certified_nearest<S, NearestSum<S>>(work, c.floor);
 }
 
-// The range of the finite running sums that a tile goes on from. Groups look for infinite ones.
-__attribute__((noinline)) inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
-  OperandRange all = range_of_zeros();
-  const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
-  if ((t.k0 == 0 && !t.started) || begins) return all;
-  for (int64_t r = 0; r < t.rows; ++r)
-    all = merged(all, operand_range<true>(t.inner + r * t.stride, t.lanes));
-  return all;
-}
-
 template <class S, bool kWraps>
 bool run_grid_rule(const CertifiedWork<S>& work, const GridCertificate& c) {
   const Accumulator& acc = work.acc;
@@ -109,26 +96,21 @@ bool run_grid_rule(const CertifiedWork<S>& work, const GridCertificate& c) {
 
 // Fixed-point sums of exact products.
 template <class S>
-bool run_grid_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                   const OperandRange& b, const ExactSums& exact) {
-  AddendRange products = product_range(a, b);
+bool run_grid_tile(const CertifiedJob& job) {
+  const Tile& t = job.tile;
+  const Accumulator& acc = job.acc;
+  AddendRange products = product_range(job.a, job.b);
   if (!products.plain) return false;
   // It only matters here whether products are whole quanta.
   products.lowest = lowest_bit(t.a, t.a_floats()) + lowest_bit(t.b, t.lanes * t.depth);
   if (acc.has_product && !products_stay_on_grid(acc.product, products)) return false;
-  const OperandRange& factor = Operands<S>::scales_b(t) ? b : a;
-  const GridCertificate c =
-      certify_grid(S::kPrecision, acc.fmt, acc.rounding, products, state_range(t, acc), factor);
+  const GridCertificate c = certify_grid(S::kPrecision, acc.fmt, acc.rounding, products,
+                                         state_range<true>(t, acc), job.factor());
   if (!c.valid) return false;
-  const Operands<S> scaled(t, c.shift);
-  const CertifiedWork<S> work{t, scaled, acc, c.shift, false, exact};
+  const Operands<S> scaled(job, c.shift);
+  const CertifiedWork<S> work{job, scaled, c.shift, false};
   if (acc.fmt.overflow == Overflow::kWrap) return run_grid_rule<S, true>(work, c);
   return run_grid_rule<S, false>(work, c);
-}
-
-// Products of the longest sum in the tile.
-inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
-  return acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
 }
 
 // The shift from a format's largest binade to float32's if the format ends in infinity, else 0.
@@ -142,19 +124,15 @@ inline int shift_of_infinity(const Format& f) {
 // False if there is no certificate at all, as for products that must be rounded
 // (certified_products.h) and other modes (certified_truncated.h).
 template <class S>
-bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const ExactSums& exact) {
-  if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(t, acc, a, b, exact);
-  if (acc.rounding != Rounding::kNearestEven) return false;
-  const AddendRange products = product_range(a, b);
-  if (acc.has_product && !products_stay(acc.product, products)) return false;
-  const Certificate c =
-      certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products, state_range(t, acc),
-              Operands<S>::scales_b(t) ? b : a, terms_of(t, acc));
+bool run_certified_tile(const CertifiedJob& job) {
+  const Accumulator& acc = job.acc;
+  if (acc.fmt.kind == Kind::kFixed) return run_grid_tile<S>(job);
+  if (acc.rounding != Rounding::kNearestEven || !products_stay(acc, job.a, job.b)) return false;
+  const Certificate c = certify<S>(job, product_range(job.a, job.b), job.factor());
   if (!c.valid || (!kSumsOdd<S> && c.odd)) return false;
   const int shift = 1 - c.bound;
-  const Operands<S> scaled(t, shift);
-  const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
+  const Operands<S> scaled(job, shift);
+  const CertifiedWork<S> work{job, scaled, shift, c.reached};
   const bool overflows = c.reached && c.overflows && !c.odd && !c.floor;
   if (overflows && splits_shortly<S>(acc.fmt) && acc.fmt.overflow == Overflow::kSaturate) {
     using Sum = NearestSum<S>;
@@ -163,15 +141,15 @@ bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRang
   if constexpr (!S::kDouble) {
     const int far = shift_of_infinity(acc.fmt);
     // Scaled operands stay finite, as they do where the bound is found.
-    const int highest = Operands<S>::scales_b(t) ? b.highest : a.highest;
-    if (overflows && far > 0 && highest + far <= 126) {
+    if (overflows && far > 0 && job.factor().highest + far <= 126) {
       std::optional<Operands<S>> again;
       const auto infinite = [&](const Tile& part) {
-        if (!again) again.emplace(t, far, 0, 1);
-        const CertifiedWork<S> rest{part, *again, acc, far, false, exact};
+        if (!again) again.emplace(job, far, 0, 1);
+        const CertifiedWork<S> rest{{part, acc, job.a, job.b, job.exact}, *again, far, false};
         run_certified(rest, InfiniteRule<S>(acc.fmt));
       };
-      return run_certified_rule(CertifiedWork<S>{t, scaled, acc, shift, c.reached, infinite}, c);
+      const CertifiedJob with_infinities{job.tile, acc, job.a, job.b, infinite};
+      return run_certified_rule(CertifiedWork<S>{with_infinities, scaled, shift, c.reached}, c);
     }
   }
   return run_certified_rule(work, c);

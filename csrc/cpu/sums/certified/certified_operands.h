@@ -6,24 +6,24 @@
 #include <vector>
 
 #include "cpu/drivers/aligned.h"
-#include "cpu/drivers/tile.h"
+#include "exact_sums.h"
 
 namespace lpk {
 namespace {
 
-// The operands of a tile in the precision of S, the smaller one times 2^by: the other lies in cache
-// or over more memory. If the smaller one's exponents have no room, the other is scaled by 2^other.
-// Valid until the thread makes the next Operands of this `set`: a tile may need two.
+// The operands of a tile in the precision of S, the factor (CertifiedJob) times 2^by. If its
+// exponents have no room, the other operand is scaled by 2^other. Valid until the thread makes the
+// next Operands of this `set`: a tile may need two.
 template <class S>
 struct Operands {
   using Scalar = typename S::Scalar;
 
-  Operands(const Tile& t, int by, int other = 0, int set = 0) : from_a_(t.a), from_b_(t.b) {
-    const int64_t b_count = t.lanes * t.depth;
-    a_ = copy<0>(t.a, t.a_floats(), scales_b(t) ? other : by, set);
-    b_ = copy<1>(t.b, b_count, scales_b(t) ? by : other, set);
+  Operands(const CertifiedJob& job, int by, int other = 0, int set = 0)
+      : from_a_(job.tile.a), from_b_(job.tile.b) {
+    const Tile& t = job.tile;
+    a_ = copy<0>(t.a, t.a_floats(), job.scales_b() ? other : by, set);
+    b_ = copy<1>(t.b, t.lanes * t.depth, job.scales_b() ? by : other, set);
   }
-  static bool scales_b(const Tile& t) { return t.spread() || t.lanes < t.rows; }
 
   // Where the operands of a part of the tile begin.
   const Scalar* a_of(const Tile& part) const { return a_ + (part.a - from_a_); }

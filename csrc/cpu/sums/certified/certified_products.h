@@ -93,23 +93,31 @@ struct FullProduct {
   LPK_HD F seen(F h) const { return S::masked(h, watched_bits); }
 };
 
+// The modes that truncate, where instructions round as they are told; false for others.
+template <class S, class Product>
+bool run_truncating(const CertifiedWork<S>& work, const Product& product) {
+  if constexpr (Isa::kRoundsAsTold) {
+    if (work.acc.rounding == Rounding::kTowardZero)
+      return run_certified(work, TruncationRule<S>(work.acc.fmt), product);
+    if (work.acc.rounding == Rounding::kStochastic)
+      return run_certified(work, StochasticRule<S>(work.acc.fmt), product);
+  }
+  return false;
+}
+
 template <class S>
 bool run_full_products(const CertifiedWork<S>& work, const Certificate& c,
                        const FullProduct<S>& product) {
-  const Accumulator& acc = work.acc;
+  const Format& f = work.acc.fmt;
+  if (run_truncating(work, product)) return true;
   if constexpr (Isa::kRoundsAsTold) {
-    if (acc.rounding == Rounding::kTowardZero)
-      return run_certified(work, TruncationRule<S>(acc.fmt), product);
-    if (acc.rounding == Rounding::kStochastic)
-      return run_certified(work, StochasticRule<S>(acc.fmt), product);
-    if (one_digit_less(S::kPrecision, acc.fmt))
-      return run_certified(work, BracketRule<S>(acc.fmt), product);
+    if (one_digit_less(S::kPrecision, f)) return run_certified(work, BracketRule<S>(f), product);
   }
-  if (acc.fmt.emin + work.shift < -126) return false;
+  if (f.emin + work.shift < -126) return false;
   if constexpr (kSumsOdd<S>) {
-    if (c.odd) return run_certified(work, FloorRule<S, OddSum<S>>(acc.fmt, work.shift), product);
+    if (c.odd) return run_certified(work, FloorRule<S, OddSum<S>>(f, work.shift), product);
   }
-  return run_certified(work, FloorRule<S, NearestSum<S>>(acc.fmt, work.shift), product);
+  return run_certified(work, FloorRule<S, NearestSum<S>>(f, work.shift), product);
 }
 
 // The rest: short products, whose sums are never -0.
@@ -117,12 +125,7 @@ template <class S>
 bool run_short_products(const CertifiedWork<S>& work, const ProductCertificate& p) {
   const Accumulator& acc = work.acc;
   const ShortProduct<S, false> product(acc.product, p, work.shift);
-  if constexpr (Isa::kRoundsAsTold) {
-    if (acc.rounding == Rounding::kTowardZero)
-      return run_certified(work, TruncationRule<S>(acc.fmt), product);
-    if (acc.rounding == Rounding::kStochastic)
-      return run_certified(work, StochasticRule<S>(acc.fmt), product);
-  }
+  if (run_truncating(work, product)) return true;
   if (!splits_shortly<S>(acc.fmt))
     return run_certified(work, SplitRule<S, NearestSum<S>>(acc.fmt), product);
   const ShortSplitRule<S, NearestSum<S>> sum(acc.fmt);
@@ -132,26 +135,25 @@ bool run_short_products(const CertifiedWork<S>& work, const ProductCertificate& 
 
 // A tile whose products the accumulator rounds, in float32; false if there is no certificate.
 template <class S>
-bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                      const OperandRange& b, const ExactSums& exact) {
+bool run_rounded_tile(const CertifiedJob& job) {
+  const Accumulator& acc = job.acc;
   const bool nearest = acc.rounding == Rounding::kNearestEven;
-  if (!acc.has_product || products_stay(acc.product, product_range(a, b))) return false;
   const bool truncates =
       acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kStochastic;
+  if (products_stay(acc, job.a, job.b)) return false;
   if (!nearest && !(Isa::kRoundsAsTold && truncates)) return false;
-  const ProductCertificate p =
-      certify_products(acc, product_range(a, b), Operands<S>::scales_b(t) ? b : a, b);
+  const AddendRange products = product_range(job.a, job.b);
+  const ProductCertificate p = certify_products(acc, products, job.factor(), job.b);
   if (!p.valid) return false;
-  const AddendRange addends = addend_range(acc, product_range(a, b));
+  const AddendRange addends = addend_range(acc, products);
   // Sums have a scale of their own, which the operands do not take.
   const OperandRange unscaled{true, false, 1, addends.highest, addends.highest};
-  const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, addends,
-                                state_range(t, acc), unscaled, terms_of(t, acc));
+  const Certificate c = certify<S>(job, addends, unscaled);
   if (!c.valid || (!kSumsOdd<S> && c.odd)) return false;
   const int shift = 1 - c.bound;
   if (std::abs(shift - p.shift) > 126) return false;
-  const Operands<S> scaled(t, p.shift);
-  const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
+  const Operands<S> scaled(job, p.shift);
+  const CertifiedWork<S> work{job, scaled, shift, c.reached};
   const bool brief = acc.product.man_bits <= 10 && !p.saturates && !c.odd && !c.floor &&
                      (!p.watched || (nearest && splits_shortly<S>(acc.fmt)));
   if (brief) return run_short_products(work, p);

@@ -22,8 +22,8 @@ namespace lpk {
 namespace {
 
 template <class S, Rounding kRounding>
-struct CarriedRule : TruncationRule<S, hardware_mode<kRounding>()> {
-  using Base = TruncationRule<S, hardware_mode<kRounding>()>;
+struct CarriedRule : TruncationRule<S, hardware_mode(kRounding)> {
+  using Base = TruncationRule<S, hardware_mode(kRounding)>;
   using F = typename S::F;
   typename S::I carry;
 
@@ -82,11 +82,11 @@ struct GroundCertificate {
   int factor_shift, other_shift;  // of the operands: together -126 - emin
 };
 
-inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRange& p,
-                                        const OperandRange& state, const OperandRange& factor,
-                                        const OperandRange& other, int64_t terms) {
+inline GroundCertificate certify_ground(const CertifiedJob& job, const AddendRange& p) {
   constexpr GroundCertificate kNone{false, false, 0, 0, 0};
+  const Accumulator& acc = job.acc;
   const Format& f = acc.fmt;
+  const OperandRange state = state_range<true>(job.tile, acc);
   if (!p.plain || !state.plain || f.kind != Kind::kFloat || !f.subnormals) return kNone;
   // The places that the second rounding looks at are among the first's.
   const int looks = acc.rounding == Rounding::kStochastic    ? acc.random_bits + 1
@@ -101,11 +101,11 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   if (shift > 0 || shift < -126 || p.highest > bound) return kNone;
   // Scaled operands stay normal: subnormal ones take the processor a hundred cycles each.
   const auto room = [](const OperandRange& x) { return 126 + x.lowest + x.width - 1; };
-  const int factor_shift = std::max(shift, -std::max(room(factor), 0));
+  const int factor_shift = std::max(shift, -std::max(room(job.factor()), 0));
   const int other_shift = shift - factor_shift;
-  if (-other_shift > std::max(room(other), 0)) return kNone;
+  if (-other_shift > std::max(room(job.other()), 0)) return kNone;
   // A sum of 2^bound overflows.
-  const bool reached = highest_sum(f, acc.rounding, p, state, terms + 1) > bound;
+  const bool reached = highest_sum(f, acc.rounding, p, state, job.terms() + 1) > bound;
   return {true, reached, bound, factor_shift, other_shift};
 }
 
@@ -123,64 +123,51 @@ inline bool mostly_normal(const Tile& t, const Format& f) {
 }
 
 template <class S, class Rule>
-bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const ExactSums& exact) {
-  const AddendRange products = product_range(a, b);
-  const bool scales_b = Operands<S>::scales_b(t);
-  const OperandRange& factor = scales_b ? b : a;
-  const OperandRange state = state_range(t, acc);
-  const int64_t terms = terms_of(t, acc);
+bool run_truncated_rule(const CertifiedJob& job) {
+  const Accumulator& acc = job.acc;
+  const AddendRange products = product_range(job.a, job.b);
   // In this mode a zero sum of addends with opposite signs is -0.
   const bool negative = acc.rounding == Rounding::kTowardNegative;
-  const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products,
-                                state, factor, terms);
+  const Certificate c = certify<S>(job, products, job.factor());
   if (c.valid && !c.floor) {
     const int shift = 1 - c.bound;
-    const Operands<S> scaled(t, shift);
-    const CertifiedWork<S> work{t, scaled, acc, shift, c.reached, exact};
+    const Operands<S> scaled(job, shift);
+    const CertifiedWork<S> work{job, scaled, shift, c.reached};
     return run_certified(work, GroundedRule<S, Rule>(acc.fmt, 2.0, negative));
   }
-  const GroundCertificate g = certify_ground(acc, products, state, factor, scales_b ? a : b, terms);
-  if (!g.valid || !mostly_normal(t, acc.fmt)) return false;
+  const GroundCertificate g = certify_ground(job, products);
+  if (!g.valid || !mostly_normal(job.tile, acc.fmt)) return false;
   const int shift = -126 - acc.fmt.emin;
-  const Operands<S> scaled(t, g.factor_shift, g.other_shift);
-  const CertifiedWork<S> work{t, scaled, acc, shift, g.reached, exact};
+  const Operands<S> scaled(job, g.factor_shift, g.other_shift);
+  const CertifiedWork<S> work{job, scaled, shift, g.reached};
   return run_certified(work,
                        GroundedRule<S, Rule>(acc.fmt, std::ldexp(1.0, g.bound + shift), true));
 }
 
-// Whether the accumulator leaves all products as they are.
-inline bool takes_products(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
-  return !acc.has_product || products_stay(acc.product, product_range(a, b));
-}
-
 // Float formats and exact products; false if there is no certificate.
 template <class S>
-bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const ExactSums& exact) {
-  if (!takes_products(acc, a, b)) return false;
-  switch (acc.rounding) {
-    case Rounding::kNearestEven:
-      if constexpr (!Isa::kRoundsAsTold) {
-        if (acc.fmt.man_bits == 23)
-          return run_truncated_rule<S, TruncationRule<S, kNearestMode>>(t, acc, a, b, exact);
-        if (one_digit_less(S::kPrecision, acc.fmt)) return false;
-        return run_truncated_rule<S, OddCarriedRule<S>>(t, acc, a, b, exact);
-      }
-      return false;
-    case Rounding::kTowardZero:
-      return run_truncated_rule<S, TruncationRule<S>>(t, acc, a, b, exact);
-    case Rounding::kNearestAway:
-      return run_truncated_rule<S, CarriedRule<S, Rounding::kNearestAway>>(t, acc, a, b, exact);
-    case Rounding::kTowardPositive:
-      return run_truncated_rule<S, CarriedRule<S, Rounding::kTowardPositive>>(t, acc, a, b, exact);
-    case Rounding::kTowardNegative:
-      return run_truncated_rule<S, CarriedRule<S, Rounding::kTowardNegative>>(t, acc, a, b, exact);
-    case Rounding::kStochastic:
-      return run_truncated_rule<S, StochasticRule<S>>(t, acc, a, b, exact);
-    default:
-      return false;
+bool run_truncated_tile(const CertifiedJob& job) {
+  const Accumulator& acc = job.acc;
+  if (!products_stay(acc, job.a, job.b)) return false;
+  if constexpr (!Isa::kRoundsAsTold) {
+    if (acc.rounding == Rounding::kNearestEven) {
+      if (acc.fmt.man_bits == 23)
+        return run_truncated_rule<S, TruncationRule<S, kNearestMode>>(job);
+      if (one_digit_less(S::kPrecision, acc.fmt)) return false;
+      return run_truncated_rule<S, OddCarriedRule<S>>(job);
+    }
   }
+  return for_mode(acc.rounding, [&](auto mode) {
+    if constexpr (mode == Rounding::kNearestEven || mode == Rounding::kToOdd) {
+      return false;
+    } else if constexpr (mode == Rounding::kTowardZero) {
+      return run_truncated_rule<S, TruncationRule<S>>(job);
+    } else if constexpr (mode == Rounding::kStochastic) {
+      return run_truncated_rule<S, StochasticRule<S>>(job);
+    } else {
+      return run_truncated_rule<S, CarriedRule<S, mode>>(job);
+    }
+  });
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
-// How a certified tier hands on the parts of a tile that it cannot make.
+// What a certified tier is given, and how it hands on the parts of a tile that it cannot make.
 #pragma once
+
+#include <algorithm>
 
 #include "cpu/drivers/tile.h"
 
@@ -20,6 +22,21 @@ class ExactSums {
  private:
   const void* function_;
   void (*call_)(const void*, const Tile&);
+};
+
+// A tile for a certified tier, its accumulator, and the ranges of its operands.
+struct CertifiedJob {
+  const Tile& tile;
+  const Accumulator& acc;
+  const OperandRange &a, &b;
+  const ExactSums& exact;
+
+  // The operand that is scaled is the smaller one: the other lies in cache or over more memory.
+  bool scales_b() const { return tile.spread() || tile.lanes < tile.rows; }
+  const OperandRange& factor() const { return scales_b() ? b : a; }
+  const OperandRange& other() const { return scales_b() ? a : b; }
+  // Products of the longest sum in the tile.
+  int64_t terms() const { return acc.chunk > 0 ? std::min(acc.chunk, tile.depth) : tile.depth; }
 };
 
 }  // namespace lpk

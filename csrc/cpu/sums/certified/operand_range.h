@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "common/certificate.h"
 #include "cpu/drivers/tile.h"
@@ -21,8 +20,7 @@ __attribute__((noinline)) OperandRange operand_range(const float* x, int64_t cou
   uint32_t least = kExponent;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, x + i, sizeof bits);
+    uint32_t bits = bits_of_float(x[i]);
     // By a mask: compilers make no vectors of a choice here.
     if (kFinite) bits &= 0u - static_cast<uint32_t>((bits & kExponent) != kExponent);
     mantissas |= bits & kMantissa;
@@ -56,29 +54,33 @@ inline OperandRange merged(const OperandRange& a, const OperandRange& b) {
           std::max(a.highest, b.highest)};
 }
 
+// The range of the running sums that a tile goes on from. With kFinite that of the finite ones.
+template <bool kFinite>
+__attribute__((noinline)) OperandRange state_range(const Tile& t, const Accumulator& acc) {
+  OperandRange all = range_of_zeros();
+  const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
+  if (t.at_zero() || begins) return all;
+  for (int64_t r = 0; r < t.rows; ++r)
+    all = merged(all, operand_range<kFinite>(t.inner + r * t.stride, t.lanes));
+  return all;
+}
+
 // The largest l such that every element is a multiple of 2^l, for plain elements. (`lowest` above
 // is a bound: it takes the widest element to be the smallest one too.)
 __attribute__((noinline)) inline int lowest_bit(const float* x, int64_t count) {
   constexpr uint32_t kInfinity = 0x7f800000;
   uint32_t least = kInfinity;
   for (int64_t i = 0; i < count; ++i) {
-    const float magnitude = std::fabs(x[i]);
-    uint32_t bits;
-    std::memcpy(&bits, &magnitude, sizeof bits);
+    const float size = std::fabs(x[i]);
+    const uint32_t bits = bits_of_float(size);
     // Without its last bit; a power of two has none to lose.
-    const uint32_t rest_bits = (bits & 0x007fffff) != 0 ? bits & (bits - 1) : 0;
-    float rest;
-    std::memcpy(&rest, &rest_bits, sizeof rest);
-    const float last = magnitude - rest;
-    uint32_t last_bits;
-    std::memcpy(&last_bits, &last, sizeof last_bits);
-    last_bits = last_bits == 0 ? kInfinity : last_bits;
-    least = last_bits < least ? last_bits : least;
+    const uint32_t rest = (bits & 0x007fffff) != 0 ? bits & (bits - 1) : 0;
+    const uint32_t difference = bits_of_float(size - float_of_bits(rest));
+    const uint32_t last = difference == 0 ? kInfinity : difference;
+    least = last < least ? last : least;
   }
   // It may be subnormal.
-  float lowest;
-  std::memcpy(&lowest, &least, sizeof lowest);
-  return least == kInfinity ? 0 : std::ilogb(lowest);
+  return least == kInfinity ? 0 : std::ilogb(float_of_bits(least));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct Snapshot {
   bool infinite = false;  // or NaN
 
   explicit Snapshot(const Tile& t) {
-    if (!at_zero(t)) take(t);
+    if (!t.at_zero()) take(t);
   }
   // This, like all that happens once a block, is compiled once, and not in every kernel.
   __attribute__((noinline)) void take(const Tile& t) {
@@ -42,18 +42,17 @@ struct Snapshot {
   }
   __attribute__((noinline)) bool has_nan() const {
     if (!infinite) return false;
-    bool found = false;
+    bool nan = false;
     for (const auto& row : inner) {
-      for (float x : row) found |= x != x;
+      for (float x : row) nan |= x != x;
     }
-    return found;
+    return nan;
   }
-  static bool at_zero(const Tile& t) { return t.k0 == 0 && !t.started; }
   __attribute__((noinline)) void restore(const Tile& t) const {
     for (int r = 0; r < kRows; ++r) {
       float* to_inner = t.inner + r * t.stride;
       float* to_outer = t.outer + r * t.stride;
-      if (at_zero(t)) {
+      if (t.at_zero()) {
         std::memset(to_inner, 0, sizeof inner[r]);
         std::memset(to_outer, 0, sizeof outer[r]);
       } else {

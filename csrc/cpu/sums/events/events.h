@@ -47,8 +47,4 @@ struct EventBlock {
   int64_t lane, lanes;
 };
 
-struct EventKernels {
-  EventCounts (*count)(const EventBlock&);
-};
-
 }  // namespace lpk

@@ -14,11 +14,6 @@ LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
          rounding == Rounding::kNearestEven;
 }
 
-LPK_HD Format float32_format() {
-  const int64_t ints[kFormatInts] = {static_cast<int64_t>(Kind::kFloat), 8, 23, 127, 0, 1, 0, 0};
-  return float_format(ints);
-}
-
 // nearest_even in a format that plain_nearest accepts, stochastic, or any other mode.
 enum class AddMode { kNearest, kStochastic, kOther };
 
@@ -28,7 +23,6 @@ struct Addition {
   // The keys of draws are made once for so many rows.
   static constexpr int kRows = kMode == AddMode::kStochastic ? 16 : 4;
   const AddBlock& job;
-  const Tile& key;
   const Accumulator& acc;
   const Format& float32;
 
@@ -95,7 +89,7 @@ struct Addition {
   void run_panel(int64_t row, int64_t lane, int64_t width) const {
     PanelDraws<V, kCount> draws;
     if constexpr (kMode == AddMode::kStochastic) {
-      draws.start(key, job.site, acc.random_bits, acc.rng, row, lane);
+      draws.start(job, job.site, acc, row, lane);
       draws.seek(job.k);
     }
     for (int r = 0; r < kCount; ++r) {
@@ -134,18 +128,13 @@ struct Addition {
 template <class V>
 void add_block(const AddBlock& job) {
   const Accumulator acc = accumulator_from(job.accumulator);
-  Tile key{};
-  key.seed = job.seed;
-  key.row_id = job.row_id;
-  key.lane_id = job.lane_id;
-  key.lanes_are_rows = job.lanes_are_rows;
   const Format float32 = float32_format();
   if (plain_nearest(acc.outer, acc.outer_rounding)) {
-    Addition<V, AddMode::kNearest>{job, key, acc, float32}.run();
+    Addition<V, AddMode::kNearest>{job, acc, float32}.run();
   } else if (acc.outer_rounding == Rounding::kStochastic) {
-    Addition<V, AddMode::kStochastic>{job, key, acc, float32}.run();
+    Addition<V, AddMode::kStochastic>{job, acc, float32}.run();
   } else {
-    Addition<V, AddMode::kOther>{job, key, acc, float32}.run();
+    Addition<V, AddMode::kOther>{job, acc, float32}.run();
   }
 }
 

@@ -17,13 +17,6 @@ namespace {
 // Products of a step: exact, rounded to nearest in a float format, or rounded in any way.
 enum class Products { kExact, kNearest, kAny };
 
-// What a kernel is specialised for.
-template <AddMode kMode, Products kRounded>
-struct Variant {
-  static constexpr AddMode kSums = kMode;
-  static constexpr Products kProducts = kRounded;
-};
-
 // Lanes of a panel, from lane `first` on, whose bit is set in `marks`: a mask for ?:.
 template <class V>
 LPK_HD auto marked_lanes(uint32_t marks, int first) {
@@ -84,7 +77,7 @@ void close_rows(const Tile& t, const Accumulator& acc, int64_t row, int64_t lane
   const bool stochastic = acc.outer_rounding == Rounding::kStochastic;
   PanelDraws<V, kRows> draws;
   if (stochastic) {
-    draws.start(t, kSiteOuter, acc.random_bits, acc.rng, row, lane);
+    draws.start(t, kSiteOuter, acc, row, lane);
     draws.seek(chunk);
   }
   for (int r = 0; r < kRows; ++r) {
@@ -113,13 +106,13 @@ void close_panel(const Tile& t, const Accumulator& acc, int64_t row, int64_t row
 
 // One group of rows against one panel: the state in registers, the loop over k, the closing of
 // chunks.
-template <class V, int kRows, class Variant>
+template <class V, int kRows, AddMode kSums, Products kProducts>
 struct PanelKernel {
   using D = typename V::D;
   static constexpr int kVectors = kPanel / V::kWidth;
-  static constexpr bool kNearest = Variant::kSums == AddMode::kNearest;
-  static constexpr bool kStochastic = Variant::kSums == AddMode::kStochastic;
-  static constexpr bool kAnyProducts = Variant::kProducts == Products::kAny;
+  static constexpr bool kNearest = kSums == AddMode::kNearest;
+  static constexpr bool kStochastic = kSums == AddMode::kStochastic;
+  static constexpr bool kAnyProducts = kProducts == Products::kAny;
   using Draws = PanelDraws<V, kRows>;
 
   const Panel<V>& p;
@@ -130,7 +123,7 @@ struct PanelKernel {
   }
 
   LPK_HD D product_of(D a, D b) const {
-    if constexpr (Variant::kProducts == Products::kNearest) {
+    if constexpr (kProducts == Products::kNearest) {
       return round_to_float_nearest_even<D>(a * b, p.acc.product);
     } else {
       return a * b;
@@ -140,7 +133,7 @@ struct PanelKernel {
   // `product` is a b, rounded; a and b count where it is exact.
   LPK_HD D step(D sum, D a, D b, D product, const Draws& sums, int r, int v, uint64_t k) const {
     const Format& fmt = p.acc.fmt;
-    if constexpr (kNearest && Variant::kProducts == Products::kExact) {
+    if constexpr (kNearest && kProducts == Products::kExact) {
       return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), fmt);
     } else if constexpr (kNearest) {
       return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), fmt);
@@ -160,15 +153,14 @@ struct PanelKernel {
       const uint64_t position = static_cast<uint64_t>(t.position_of(k));
       if (kStochastic) sums.seek(position);
       if (draws_products()) products.seek(position);
-      const uint32_t marks =
-          t.lane_absent == nullptr ? 0 : t.lane_absent[p.lane / kPanel * t.depth + k];
+      const uint32_t marks = t.absent_lanes(p.lane, k);
       D column[kVectors];
       for (int v = 0; v < kVectors; ++v) column[v] = load<D>(p.b + k * kPanel + v * V::kWidth);
       [[maybe_unused]] D rounded[kRows][kVectors];
       if constexpr (kAnyProducts) round_products<V, kRows>(p, products, k, position, rounded);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        if (t.absent != nullptr && t.absent[(p.row + r) * t.depth + k]) continue;
+        if (t.row_absent(p.row + r, k)) continue;
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
           const D a = p.left(r, v, k);
@@ -188,8 +180,8 @@ struct PanelKernel {
     }
     Draws sums, products;
     const Accumulator& acc = p.acc;
-    if (kStochastic) sums.start(t, kSiteSum, acc.random_bits, acc.rng, p.row, p.lane);
-    if (draws_products()) products.start(t, kSiteProduct, acc.random_bits, acc.rng, p.row, p.lane);
+    if (kStochastic) sums.start(t, kSiteSum, acc, p.row, p.lane);
+    if (draws_products()) products.start(t, kSiteProduct, acc, p.row, p.lane);
     for_each_span(t, p.acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       run_span(sum, from, to, sums, products);
       if (closed < 0) return;
@@ -207,25 +199,30 @@ struct PanelKernel {
   }
 };
 
-template <class V, int kRows, class Variant>
-void run_double_variant(const Tile& t, const Accumulator& acc) {
-  const ChunkEnd end(acc);
-  thread_local std::vector<double> a;
-  thread_local std::vector<double> b;
+// Calls body(a, b, lane) for every panel of lanes first .. last - 1, with A, unless it is spread,
+// and the panel of B widened to double. A panel of B stays in the first cache while the rows pass
+// by.
+template <class Body>
+void for_each_panel(const Tile& t, int64_t first, int64_t last, const Body& body) {
+  thread_local std::vector<double> a, b;
   if (!t.spread()) a.assign(t.a, t.a + t.rows * t.depth);
-  // The loop over panels is the outer one, so that a panel of B stays in the first cache while the
-  // rows pass by.
-  for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
+  for (int64_t lane = first; lane < last; lane += kPanel) {
     const float* from = t.b + lane * t.depth;
     b.assign(from, from + t.depth * kPanel);
-    int64_t row = 0;
-    for (; row + kRows <= t.rows; row += kRows) {
-      PanelKernel<V, kRows, Variant>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
-    }
-    for (; row < t.rows; ++row) {
-      PanelKernel<V, 1, Variant>{Panel<V>{t, acc, a.data(), b.data(), row, lane}, end}.run();
-    }
+    body(a.data(), b.data(), lane);
   }
+}
+
+template <class V, int kRows, AddMode kSums, Products kProducts>
+void run_double_variant(const Tile& t, const Accumulator& acc) {
+  const ChunkEnd end(acc);
+  for_each_panel(t, 0, t.lanes, [&](const double* a, const double* b, int64_t lane) {
+    int64_t row = 0;
+    for (; row + kRows <= t.rows; row += kRows)
+      PanelKernel<V, kRows, kSums, kProducts>{Panel<V>{t, acc, a, b, row, lane}, end}.run();
+    for (; row < t.rows; ++row)
+      PanelKernel<V, 1, kSums, kProducts>{Panel<V>{t, acc, a, b, row, lane}, end}.run();
+  });
 }
 
 // kRows rows at a time: as many as the registers hold accumulators for.
@@ -236,13 +233,12 @@ template <class V, AddMode kSums>
 void run_double_sums(const Tile& t, const Accumulator& acc) {
   // Long steps need fewer rows to hide their latency.
   constexpr int kRows = kSums == AddMode::kNearest ? kDoubleRows<V> : std::min(2, kDoubleRows<V>);
-  if (!acc.has_product)
-    return run_double_variant<V, kRows, Variant<kSums, Products::kExact>>(t, acc);
+  if (!acc.has_product) return run_double_variant<V, kRows, kSums, Products::kExact>(t, acc);
   if constexpr (kSums == AddMode::kNearest) {
     if (plain_nearest(acc.product, acc.product_rounding))
-      return run_double_variant<V, kRows, Variant<kSums, Products::kNearest>>(t, acc);
+      return run_double_variant<V, kRows, kSums, Products::kNearest>(t, acc);
   }
-  run_double_variant<V, kRows, Variant<kSums, Products::kAny>>(t, acc);
+  run_double_variant<V, kRows, kSums, Products::kAny>(t, acc);
 }
 
 template <class V>

@@ -8,8 +8,7 @@
 
 #include "chunks.h"
 #include "cpu/sums/certified/operand_range.h"
-#include "fixed_lane_rule.h"
-#include "power_rule.h"
+#include "float_lane_rules.h"
 
 namespace lpk {
 namespace {
@@ -43,7 +42,7 @@ struct FloatStep {
       : sum_rule(acc.fmt, acc.random_bits), product_rule(acc.product, acc.random_bits) {}
 
   LPK_HD F operator()(F sum, F a, F b, const LaneDraws<L>& draws) const {
-    constexpr int kHardware = hardware_mode<Sum::kMode>();
+    constexpr int kHardware = hardware_mode(Sum::kMode);
     F total;
     if constexpr (kProduct) {
       const F exact = L::kMantissa == 52 ? a * b : product_alone<L, Product::kMode>(a, b);
@@ -68,17 +67,12 @@ struct LaneTile {
   const typename L::Scalar* a;
   const typename L::Scalar* b;
 
-  LPK_HD bool absent(int64_t row, int64_t k) const {
-    return t.absent != nullptr && t.absent[row * t.depth + k] != 0;
-  }
   LPK_HD typename L::F left(int64_t row, int64_t k, int v) const {
     return t.spread() ? L::operands(a + t.row_at[row] + t.step_at[k] + v * L::kWidth)
                       : L::one_operand(a + row * t.depth + k);
   }
   LPK_HD typename L::Mask present(int64_t lane, int64_t k, int v) const {
-    const uint32_t marks =
-        t.lane_absent != nullptr ? t.lane_absent[lane / kPanel * t.depth + k] : 0;
-    return static_cast<typename L::Mask>(~marks >> (v * L::kWidth));
+    return static_cast<typename L::Mask>(~t.absent_lanes(lane, k) >> (v * L::kWidth));
   }
 };
 
@@ -101,7 +95,7 @@ void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& 
   PanelDraws<Vec<8>, kRows> draws;
   LaneDraws<L> lanes{};
   if constexpr (Step::kStochastic) {
-    draws.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
+    draws.start(t, kSiteSum, acc, row, lane);
     lanes = LaneDraws<L>(draws.layout, step.sum_rule.draw_place(acc.fmt, acc.random_bits));
   }
   for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
@@ -116,7 +110,7 @@ void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& 
         typename L::F column[kVectors];
         for (int v = 0; v < kVectors; ++v) column[v] = L::operands(b + k * kPanel + v * L::kWidth);
         for (int r = 0; r < kRows; ++r) {
-          if (kAny && tile.absent(row + r, k)) continue;
+          if (kAny && t.row_absent(row + r, k)) continue;
           for (int v = 0; v < kVectors; ++v) {
             if constexpr (Step::kStochastic) lanes.take(draws.row_words(r) + v * L::kWidth);
             if constexpr (kAny) {
@@ -211,28 +205,6 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a = {}
     if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
   }
   return run_step<FloatStep<Sum, Product, false>>(t, acc);
-}
-
-// Calls run(mode) with a mode known to the compiler.
-template <class Run>
-bool for_mode(Rounding mode, const Run& run) {
-  switch (mode) {
-    case Rounding::kNearestEven:
-      return run(std::integral_constant<Rounding, Rounding::kNearestEven>());
-    case Rounding::kNearestAway:
-      return run(std::integral_constant<Rounding, Rounding::kNearestAway>());
-    case Rounding::kTowardZero:
-      return run(std::integral_constant<Rounding, Rounding::kTowardZero>());
-    case Rounding::kTowardPositive:
-      return run(std::integral_constant<Rounding, Rounding::kTowardPositive>());
-    case Rounding::kTowardNegative:
-      return run(std::integral_constant<Rounding, Rounding::kTowardNegative>());
-    case Rounding::kToOdd:
-      return run(std::integral_constant<Rounding, Rounding::kToOdd>());
-    case Rounding::kStochastic:
-      return run(std::integral_constant<Rounding, Rounding::kStochastic>());
-  }
-  return false;
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ struct NarrowRule : LaneRule {
       a = L::template fma<kZero>(binade, added_unit, a);
     }
     if constexpr (kSigned) a = L::with_sign_of(a, s);
-    F shifted = L::template fma<hardware_mode<kMode>()>(binade, magic, a);
+    F shifted = L::template fma<hardware_mode(kMode)>(binade, magic, a);
     if constexpr (kMode == Rounding::kToOdd) {
       // The last bit of `shifted` is the parity of the code.
       shifted = odd_of_bracket<L>(shifted, L::template fma<kUp>(binade, magic, a));
@@ -240,6 +240,110 @@ struct SameRule : LaneRule {
   static constexpr Rounding kMode = kRule;
   SameRule(const Format&, int) {}
   static bool fits(const Format& f, int) { return is_float32(f) && kMode != Rounding::kStochastic; }
+};
+
+// A saturating fixed-point format of at most 26 bits, in doubles: first stopped at its ends, where
+// rounding leaves it, then rounded to the grid. Zeros are +0.
+template <class Lanes, Rounding kRule>
+struct FixedRule : LaneRule {
+  using L = Lanes;
+  using F = typename L::F;
+  static constexpr bool kRare = true;
+  static constexpr Rounding kMode = kRule;
+  // Whether the sum itself is rounded, and not its magnitude.
+  static constexpr bool kSigned =
+      kMadeOdd<kMode> || kMode == Rounding::kTowardPositive || kMode == Rounding::kTowardNegative;
+  F lowest, highest, magic, added;
+
+  FixedRule(const Format& f, int random_bits)
+      : lowest(L::all(f.lowest)),
+        highest(L::all(f.max)),
+        magic(L::all((kSigned ? 0x1.8p52 : 0x1p52) * f.quantum)),
+        added(L::all(f.quantum *
+                     std::ldexp(0.5, kMode == Rounding::kStochastic ? -random_bits : 0))) {}
+
+  static bool fits(const Format& f, int random_bits) {
+    return L::kMantissa == 52 && f.kind == Kind::kFixed && f.overflow == Overflow::kSaturate &&
+           f.modulus <= 0x1p26 && random_bits <= 24;
+  }
+
+  LPK_HD F operator()(F s, const LaneDraws<L>& draws) const {
+    // A NaN is the second operand, and stays.
+    const F stopped = L::min(highest, L::max(lowest, s));
+    if constexpr (kMode == Rounding::kToOdd) {
+      return odd_of_bracket<L>(L::template add<kDown>(stopped, magic),
+                               L::template add<kUp>(stopped, magic)) -
+             magic;
+    } else if constexpr (kSigned) {
+      return L::template add<hardware_mode(kMode)>(stopped, magic) - magic;
+    } else {
+      F a = L::abs(stopped);
+      if constexpr (kMode == Rounding::kStochastic) {
+        a = L::template fma<kZero>(draws.number(), added, a);
+      } else if constexpr (kMode == Rounding::kNearestAway) {
+        a = L::template add<kZero>(a, added);
+      }
+      const F r = L::template add<kZero>(a, magic) - magic;
+      return L::with_sign_of(r, stopped) + L::all(0.0);
+    }
+  }
+};
+
+// nearest_even and to_odd in a format without a mantissa, whose values are zero and powers of two.
+// nearest_even adds half of the binade to the bits, less one where the code is even: a tie goes on
+// from odd codes only. to_odd adds a binade to even codes of inexact sums.
+template <class Lanes, Rounding kRule>
+struct PowerRule : LaneRule {
+  using L = Lanes;
+  using F = typename L::F;
+  using I = typename L::I;
+  using Mask = typename L::Mask;
+  static constexpr Rounding kMode = kRule;
+  F min_normal, vanishing, max, beyond;
+  I half_less_one, flip;
+
+  PowerRule(const Format& f, int)
+      : min_normal(L::all(f.min_normal)),
+        vanishing(L::all(kMode == Rounding::kToOdd ? 0.0 : f.min_normal / 2)),
+        max(L::all(f.max)),
+        beyond(L::all(f.beyond)),
+        half_less_one(L::word((int64_t{1} << (L::kMantissa - 1)) - 1)),
+        flip(L::word((kBias + f.emin - 1) & 1)) {}
+
+  static bool fits(const Format& f, int) {
+    if (f.kind != Kind::kFloat || f.man_bits != 0) return false;
+    return L::kMantissa == 52 || (f.emin - 1 >= -126 && std::ilogb(f.max) <= 126);
+  }
+
+  LPK_HD F operator()(F s, const LaneDraws<L>&) const {
+    const F a = L::abs(s);
+    // The smallest of the values below min_normal become zero. A NaN is not among them: given a
+    // NaN, max leaves its second operand.
+    const I bits =
+        L::bits(L::max_or_zero(L::template compare<_CMP_NLE_UQ>(a, vanishing), min_normal, a));
+    const I odd = L::exponent_parity(bits, flip);
+    const F number = L::select(L::template compare<_CMP_ORD_Q>(s, s), rounded(a, bits, odd), s);
+    return L::with_sign_of(number, s);
+  }
+
+ private:
+  static constexpr int kBias = L::kMantissa == 52 ? 1023 : 127;
+
+  LPK_HD F rounded(F a, I bits, I odd) const {
+    if constexpr (kMode == Rounding::kNearestEven) {
+      const I carried = L::plus(L::plus(bits, half_less_one), odd);
+      const F r = L::masked(L::value(carried), kInfinityBits<L>);
+      return L::select(L::template compare<_CMP_GT_OQ>(r, max), beyond, r);
+    } else {
+      const F below = L::masked(L::value(bits), kInfinityBits<L>);
+      // An exact sum is its own power of two.
+      const Mask inexact = L::template compare<_CMP_NEQ_OQ>(below, a);
+      const Mask even = static_cast<Mask>(~L::any_bit(odd, L::word(1)));
+      const F r = L::select(inexact & even, below + below, below);
+      const F finite = L::select(L::template compare<_CMP_GT_OQ>(r, max), max, r);
+      return L::select(L::template compare<_CMP_EQ_OQ>(a, L::all(HUGE_VAL)), beyond, finite);
+    }
+  }
 };
 
 }  // namespace

@@ -55,7 +55,7 @@ class GroupedProduct {
       kernel_(
           rule_,
           {row.values.data(), row.places.data(), row_scale.values.data(), row_scale.places.data()},
-          {b.values.data(), b.places.data(), scale.values.data(), scale.places.data(), sums});
+          {b.values.data(), b.places.data(), scale.values.data(), scale.places.data()}, sums);
       for (int64_t l = 0; l < lanes; ++l) args_.c[place + l] = canonical_float(sums[l]);
     }
     count_products(Tier::kDouble, std::min(kRows, args_.m - first_row) * kPanel * args_.k);

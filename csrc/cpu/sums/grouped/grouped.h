@@ -31,24 +31,17 @@ constexpr int64_t segments_of(int64_t k, int64_t size) {
   return size > 0 ? (k + size - 1) / size : 1;
 }
 
-// A panel of kPanel columns, as doubles: [k][lane] and [segment][lane]. A place is the binade that
-// a block is aligned by, 0 where there is none.
-struct GroupedPanel {
-  const double *b, *b_place;
-  const double *scale, *scale_place;
-  double* sums;  // of each lane: where they start, and then the results
+// A row of A or a panel of kPanel columns of B, as doubles: [k] and [segment], each of every lane.
+// A place is the binade that a block is aligned by, 0 where there is none.
+struct GroupedSide {
+  const double *codes, *places;
+  const double *scales, *scale_places;
 };
 
 // What a kernel knows of all rows.
 struct GroupedRule {
   Accumulator acc;
   int64_t k, a_size, b_size, group;
-};
-
-// One row of A: its codes and places, its scales and theirs.
-struct GroupedRow {
-  const double *a, *a_place;
-  const double *scale, *scale_place;
 };
 
 }  // namespace lpk

@@ -19,12 +19,13 @@ class GroupedSums {
   using L = Lanes<D>;
   static constexpr int kVectors = kPanel / V::kWidth;
 
-  GroupedSums(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel)
-      : rule_(rule), row_(row), panel_(panel) {}
+  GroupedSums(const GroupedRule& rule, const GroupedSide& row, const GroupedSide& panel,
+              double* sums)
+      : rule_(rule), row_(row), panel_(panel), sums_(sums) {}
 
   void run() {
     D sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) sum[v] = at(panel_.sums, 0, v);
+    for (int v = 0; v < kVectors; ++v) sum[v] = at(sums_, 0, v);
     for (int64_t first = 0; first < rule_.k; first += rule_.acc.block) {
       add_terms(first, std::min(first + rule_.acc.block, rule_.k));
       for (int v = 0; v < kVectors; ++v) {
@@ -34,7 +35,7 @@ class GroupedSums {
         sum[v] = rounded_block<D>(units, place, rule_.acc, D{});
       }
     }
-    for (int v = 0; v < kVectors; ++v) store(panel_.sums + v * V::kWidth, sum[v]);
+    for (int v = 0; v < kVectors; ++v) store(sums_ + v * V::kWidth, sum[v]);
   }
 
  private:
@@ -56,8 +57,8 @@ class GroupedSums {
       const int64_t left = segment(k, rule_.a_size), right = segment(k, rule_.b_size);
       D scale[kVectors], place[kVectors];
       for (int v = 0; v < kVectors; ++v) {
-        scale[v] = L::all(row_.scale[left]) * at(panel_.scale, right, v);
-        place[v] = L::all(row_.scale_place[left]) * at(panel_.scale_place, right, v);
+        scale[v] = L::all(row_.scales[left]) * at(panel_.scales, right, v);
+        place[v] = L::all(row_.scale_places[left]) * at(panel_.scale_places, right, v);
       }
       if (rule_.group == 1) {
         add_products(k, stop, scale, place);
@@ -71,10 +72,10 @@ class GroupedSums {
                     const D (&place)[kVectors]) {
     D largest[kVectors] = {};
     for (int64_t k = first; k < end; ++k, ++count_) {
-      const D a = L::all(row_.a[k]), a_place = L::all(row_.a_place[k]);
+      const D a = L::all(row_.codes[k]), a_place = L::all(row_.places[k]);
       for (int v = 0; v < kVectors; ++v) {
-        terms_[count_][v] = a * at(panel_.b, k, v) * scale[v];
-        largest[v] = L::max(a_place * at(panel_.b_place, k, v), largest[v]);
+        terms_[count_][v] = a * at(panel_.codes, k, v) * scale[v];
+        largest[v] = L::max(a_place * at(panel_.places, k, v), largest[v]);
       }
     }
     for (int v = 0; v < kVectors; ++v) largest_[v] = L::max(largest[v] * place[v], largest_[v]);
@@ -85,8 +86,8 @@ class GroupedSums {
     for (int64_t k = first; k < end; k += rule_.group, ++count_) {
       D total[kVectors] = {};
       for (int64_t i = k; i < std::min(k + rule_.group, end); ++i) {
-        const D a = L::all(row_.a[i]);
-        for (int v = 0; v < kVectors; ++v) total[v] += a * at(panel_.b, i, v);
+        const D a = L::all(row_.codes[i]);
+        for (int v = 0; v < kVectors; ++v) total[v] += a * at(panel_.codes, i, v);
       }
       for (int v = 0; v < kVectors; ++v) terms_[count_][v] = total[v] * scale[v];
     }
@@ -94,17 +95,12 @@ class GroupedSums {
   }
 
   const GroupedRule& rule_;
-  const GroupedRow& row_;
-  const GroupedPanel& panel_;
+  const GroupedSide &row_, &panel_;
+  double* const sums_;
   int count_ = 0;
   D largest_[kVectors];
   D terms_[kMaxBlock][kVectors];
 };
-
-template <class V>
-void run_grouped_row(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
-  GroupedSums<V>(rule, row, panel).run();
-}
 
 }  // namespace
 }  // namespace lpk

@@ -10,11 +10,27 @@
 
 #include <vector>
 
+#include "cpu/lanes/half_lanes.h"
 #include "cpu/sums/exact/chunks.h"
-#include "half_products.h"
+#include "half_sums.h"
 
 namespace lpk {
 namespace {
+
+// acc + a product: exact, by one multiply-add, or rounded to half precision before it is added.
+struct FusedHalfProduct {
+  LPK_HD Half sum(Half a, Half b, Half acc) const { return half_fma(a, b, acc); }
+};
+
+template <bool kSaturates>
+struct HalfProduct {
+  Half limit = all_halves(65504.0f);
+  LPK_HD Half sum(Half a, Half b, Half acc) const {
+    Half p = half_product(a, b);
+    if (kSaturates) p = half_within(p, limit);
+    return half_sum(p, acc);
+  }
+};
 
 // Where the sums of a tile lie in memory, by rows against pairs of panels. The last pair of a tile
 // may have one panel only: `beside` then takes the missing panel's sums. The functions, for ends of
@@ -90,7 +106,6 @@ struct HalfRun {
   const HalfState& state;
   const uint32_t* a;    // rows x depth, each a value twice
   const HalfColumn* b;  // pairs of panels of depth x 32
-  Half limit = all_halves(65504.0f);
 
   LPK_HD uint32_t marks(int64_t lane, int64_t k) const {
     const uint16_t* low = t.lane_absent + lane / kPanel * t.depth + k;
@@ -123,11 +138,11 @@ struct HalfRun {
           column[v] = lpk::load<Half>(vector_of(from, v % kHalfVectors));
         }
         for (int r = 0; r < kRows; ++r) {
-          if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
+          if (kMasked && t.row_absent(row + r, k)) continue;
           const Half x = half_of_row(left[r * t.depth + k]);
           for (int v = 0; v < kVectors; ++v) {
             Half next = product.sum(x, column[v], sum[r][v]);
-            if (kSaturates) next = half_within(next, limit);
+            if (kSaturates) next = half_within(next, state.limit);
             if (kMasked && t.lane_absent != nullptr) {
               const uint32_t absent = marks(lane + v / kHalfVectors * kHalfLanes, k);
               sum[r][v] = half_kept(absent >> v % kHalfVectors * kHalves, sum[r][v], next);
@@ -202,19 +217,6 @@ inline const HalfColumn* halves_of_b(const Tile& t) {
   return facts.halves.data();
 }
 
-inline int mode_of_sums(Rounding rounding) {
-  switch (rounding) {
-    case Rounding::kTowardZero:
-      return kZero;
-    case Rounding::kTowardPositive:
-      return kUp;
-    case Rounding::kTowardNegative:
-      return kDown;
-    default:
-      return kNearestMode;
-  }
-}
-
 template <bool kSaturates, class Product>
 void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half, const Product& product) {
   float beside[12 * kPanel] = {};
@@ -222,17 +224,17 @@ void run_half(const Tile& t, const Accumulator& acc, bool outer_is_half, const P
   const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
                         beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
   const HalfRun<Product, kSaturates> run{t, acc, product, state, words_of_a(t), halves_of_b(t)};
-  const ProcessorMode direction(mode_of_sums(acc.rounding));
+  const ProcessorMode direction(hardware_mode(acc.rounding));
   if (t.absent != nullptr || t.lane_absent != nullptr) return run.template all<true>();
   run.template all<false>();
 }
 
-inline void run_half_sums(const Tile& t, const HalfSums& sums, bool outer_is_half) {
+inline void run_half_sums(const Tile& t, const HalfSums& sums) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const auto run = [&](const auto& product) {
     if (acc.fmt.overflow == Overflow::kSaturate)
-      return run_half<true>(t, acc, outer_is_half, product);
-    run_half<false>(t, acc, outer_is_half, product);
+      return run_half<true>(t, acc, sums.outer_is_half, product);
+    run_half<false>(t, acc, sums.outer_is_half, product);
   };
   if (!sums.rounds_products) return run(FusedHalfProduct{});
   if (sums.saturates) return run(HalfProduct<true>{});

@@ -10,11 +10,12 @@ namespace lpk {
 struct HalfSums {
   bool valid;
   bool rounds_products;
-  bool saturates;  // products do
+  bool saturates;      // products do
+  bool outer_is_half;  // the sums of chunks are made so, too
 };
 
 // In csrc/cpu/isa/half.cpp, for a tile that half_sums accepts.
-void run_half_tile(const Tile& t, const HalfSums& sums, bool outer_is_half);
+void run_half_tile(const Tile& t, const HalfSums& sums);
 
 namespace {
 
@@ -37,11 +38,12 @@ inline HalfSums half_sums(const Tile& t, const Accumulator& acc, const OperandRa
       acc.rounding == Rounding::kTowardPositive || acc.rounding == Rounding::kTowardNegative;
   if (!processor_mode || !half_precision(acc.fmt)) return kNone;
   HalfSums sums{};
-  if (acc.has_product && !products_stay(acc.product, product_range(a, b))) {
+  if (!products_stay(acc, a, b)) {
     if (!half_precision(acc.product) || acc.product_rounding != acc.rounding) return kNone;
     sums.rounds_products = true;
     sums.saturates = acc.product.overflow == Overflow::kSaturate;
   }
+  sums.outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
   sums.valid = half_values(a, t.a, t.rows * t.depth) && half_values(b, t.b, t.lanes * t.depth);
   return sums;
 }

@@ -6,15 +6,6 @@
 namespace lpk {
 namespace {
 
-// The range of the values from which the sums of the tile go on.
-inline OperandRange started_from(const Tile& t) {
-  OperandRange all = range_of_zeros();
-  if (t.k0 == 0 && !t.started) return all;
-  for (int64_t r = 0; r < t.rows; ++r)
-    all = merged(all, operand_range(t.inner + r * t.stride, t.lanes));
-  return all;
-}
-
 // Lanes from `lane` on, kVectors vectors of them; where a sum is too large for the certificate the
 // exact sums of `exact`. Returns how many.
 template <class T, int kVectors, bool kPlain, class End, class Exact>
@@ -66,14 +57,7 @@ bool run_operand_lanes(const Tile& t, const Accumulator& acc, const OperandBlock
   const int left = std::ilogb(acc.left_min_normal), right = std::ilogb(acc.right_min_normal);
   thread_local OperandRows<T> rows;
   rows.pack(t, blocks, proof.a_lowest, t.exchanged ? right : left);
-  const OperandGroup<T> group{t,
-                              acc,
-                              blocks,
-                              proof,
-                              rows.size.data(),
-                              rows.side.data(),
-                              rows.place.data(),
-                              t.exchanged ? left : right};
+  const OperandGroup<T> group{t, acc, blocks, proof, rows, t.exchanged ? left : right};
   proof.plain ? run_operand_groups<T, true>(group, end, exact)
               : run_operand_groups<T, false>(group, end, exact);
   return true;
@@ -85,7 +69,7 @@ bool run_operand_vectors(const Tile& t, const Accumulator& acc, const OperandBlo
                          const Exact& exact) {
   if (t.spread()) return false;
   const ChunkEnd end(acc);
-  const OperandRange state = started_from(t);
+  const OperandRange state = state_range<false>(t, acc);
   return run_operand_lanes<float>(t, acc, blocks, state, end, exact) ||
          run_operand_lanes<double>(t, acc, blocks, state, end, exact);
 }

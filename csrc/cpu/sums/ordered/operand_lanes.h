@@ -57,6 +57,54 @@ struct BlockRounding {
   }
 };
 
+// A by rows, in the order of blocks: its magnitudes, how many bytes away the half of B lies that
+// makes products positive, and its exponents, each four times.
+template <class T>
+struct OperandRows {
+  std::vector<T, LineAllocator<T>> size;
+  std::vector<uint32_t, LineAllocator<uint32_t>> side;
+  std::vector<int32_t, LineAllocator<int32_t>> place;
+
+  // Vectors pass the end of a row, the last one of the whole.
+  void pack(const Tile& t, const OperandBlocks& blocks, int lowest, int emin) {
+    const auto steps = static_cast<int64_t>(blocks.order.size());
+    size.resize(t.rows * steps + kFloats);
+    side.resize(t.rows * steps + kFloats);
+    place.resize(t.rows * steps + kFloats);
+    line_.resize(steps + kFloats);
+    for (int64_t row = 0; row < t.rows; ++row) {
+      const float* x = t.a + row * t.depth;
+      for (int64_t s = 0; s < steps; ++s) line_[s] = x[blocks.order[s]];
+      for (int64_t s = 0; s < steps; s += kFloats)
+        pack_steps(line_.data() + s, row * steps + s, lowest, emin);
+    }
+  }
+
+ private:
+  using Floats = OperandVector<float>;
+  using I = Floats::I;
+  static constexpr int64_t kFloats = kVectorBytes / 4;
+
+  LPK_HD void pack_steps(const float* x, int64_t at, int lowest, int emin) {
+    using O = OperandVector<T>;
+    constexpr int64_t kWidth = kVectorBytes / static_cast<int64_t>(sizeof(T));
+    for (int64_t i = 0; i < kFloats; i += kWidth) {
+      const typename O::F value = O::load_sums(x + i);
+      store(size.data() + at + i, O::max(value, -value));
+    }
+    const I bits = load<I>(x);
+    I e = bits >> 23 & 255;
+    e = (e > emin + 127 ? e : I{} + (emin + 127)) - (lowest + 127);
+    e = (bits << 1) == 0 ? I{} + kAbsent : e;
+    e &= 255;
+    e |= e << 8;
+    store(place.data() + at, e | e << 16);
+    store(side.data() + at, (bits >> 31) & kHalfBytes<T>);
+  }
+
+  std::vector<float> line_;
+};
+
 // The part of a tile that these kernels take at once: some lanes, every row.
 template <class T>
 struct OperandGroup {
@@ -64,11 +112,7 @@ struct OperandGroup {
   const Accumulator& acc;
   const OperandBlocks& blocks;
   const OperandCertificate& proof;
-  // A by rows, in the order of blocks: its magnitudes, how many bytes away the half of B lies that
-  // makes products positive, and its exponents, each four times.
-  const T* size;
-  const uint32_t* side;
-  const int32_t* place;
+  const OperandRows<T>& rows;
   int b_emin;  // of the format of B's side
 };
 
@@ -155,7 +199,7 @@ struct OperandKernel {
   template <int kCount>
   LPK_HD void find_places(const OperandBlock& block, int64_t row, int8_t* to) const {
     using B = typename Bytes::B;
-    const int32_t* place = group.place + row * steps_of_row;
+    const int32_t* place = group.rows.place.data() + row * steps_of_row;
     const int8_t* places = columns.places.data();
     B most[kCount];
     for (B& m : most) m = B{} + std::numeric_limits<int8_t>::min();
@@ -189,8 +233,8 @@ struct OperandKernel {
       p[v] = m + O::max(c, F{});
       n[v] = m + O::max(-c, F{});
     }
-    const T* size = group.size + row * steps_of_row;
-    const uint32_t* side = group.side + row * steps_of_row;
+    const T* size = group.rows.size.data() + row * steps_of_row;
+    const uint32_t* side = group.rows.side.data() + row * steps_of_row;
     const char* halves = reinterpret_cast<const char*>(columns.halves.data());
     halves += block.first * 2 * kHalfBytes<T>;
     for (int64_t s = block.first; s < block.end; ++s, halves += 2 * kHalfBytes<T>) {
@@ -258,76 +302,27 @@ struct OperandKernel {
 class SavedLanes {
  public:
   SavedLanes(const Tile& t, int64_t lane, int64_t lanes) : t_(t), lane_(lane), lanes_(lanes) {
-    thread_local std::vector<float> buffer;
-    saved_ = &buffer;
-    buffer.resize(2 * t.rows * lanes);
-    each([](float* state, float* saved, int64_t bytes) { std::memcpy(saved, state, bytes); });
+    saved_.resize(2 * t.rows * lanes);
+    copy<true>();
   }
-  void restore() const {
-    each([](float* state, float* saved, int64_t bytes) { std::memcpy(state, saved, bytes); });
-  }
+  void restore() const { copy<false>(); }
 
  private:
-  template <class Copy>
-  void each(const Copy& copy) const {
-    float* saved = saved_->data();
+  template <bool kSave>
+  void copy() const {
+    float* saved = saved_.data();
     for (int64_t row = 0; row < t_.rows; ++row) {
-      for (float* state : {t_.inner, t_.outer}) {
-        copy(state + row * t_.stride + lane_, saved, lanes_ * sizeof(float));
+      for (float* sums : {t_.inner, t_.outer}) {
+        float* state = sums + row * t_.stride + lane_;
+        std::memcpy(kSave ? saved : state, kSave ? state : saved, lanes_ * sizeof(float));
         saved += lanes_;
       }
     }
   }
+
   const Tile& t_;
   int64_t lane_, lanes_;
-  std::vector<float>* saved_;
-};
-
-// Rows of A in the order of blocks.
-template <class T>
-struct OperandRows {
-  std::vector<T, LineAllocator<T>> size;
-  std::vector<uint32_t, LineAllocator<uint32_t>> side;
-  std::vector<int32_t, LineAllocator<int32_t>> place;
-
-  // Vectors pass the end of a row, the last one of the whole.
-  void pack(const Tile& t, const OperandBlocks& blocks, int lowest, int emin) {
-    const auto steps = static_cast<int64_t>(blocks.order.size());
-    size.resize(t.rows * steps + kFloats);
-    side.resize(t.rows * steps + kFloats);
-    place.resize(t.rows * steps + kFloats);
-    line_.resize(steps + kFloats);
-    for (int64_t row = 0; row < t.rows; ++row) {
-      const float* x = t.a + row * t.depth;
-      for (int64_t s = 0; s < steps; ++s) line_[s] = x[blocks.order[s]];
-      for (int64_t s = 0; s < steps; s += kFloats)
-        pack_steps(line_.data() + s, row * steps + s, lowest, emin);
-    }
-  }
-
- private:
-  using Floats = OperandVector<float>;
-  using I = Floats::I;
-  static constexpr int64_t kFloats = kVectorBytes / 4;
-
-  LPK_HD void pack_steps(const float* x, int64_t at, int lowest, int emin) {
-    using O = OperandVector<T>;
-    constexpr int64_t kWidth = kVectorBytes / static_cast<int64_t>(sizeof(T));
-    for (int64_t i = 0; i < kFloats; i += kWidth) {
-      const typename O::F value = O::load_sums(x + i);
-      store(size.data() + at + i, O::max(value, -value));
-    }
-    const I bits = load<I>(x);
-    I e = bits >> 23 & 255;
-    e = (e > emin + 127 ? e : I{} + (emin + 127)) - (lowest + 127);
-    e = (bits << 1) == 0 ? I{} + kAbsent : e;
-    e &= 255;
-    e |= e << 8;
-    store(place.data() + at, e | e << 16);
-    store(side.data() + at, (bits >> 31) & kHalfBytes<T>);
-  }
-
-  std::vector<float> line_;
+  inline static thread_local std::vector<float> saved_;
 };
 
 }  // namespace

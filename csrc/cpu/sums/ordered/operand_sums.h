@@ -3,11 +3,59 @@
 
 #include <vector>
 
-#include "operand_blocks.h"
 #include "ordered_sums.h"
 
 namespace lpk {
 namespace {
+
+// Steps order[first] .. order[end - 1] of the tile.
+struct OperandBlock {
+  int64_t first, end;
+  int64_t key;     // the position of its draw
+  int64_t closes;  // the chunk that ends behind it, or -1
+};
+
+class OperandBlocks {
+ public:
+  std::vector<int64_t> order;
+  std::vector<OperandBlock> all;
+
+  // Lists the blocks of the tile, which the driver has ended where a run of interleaved blocks
+  // ends. A chunk without products is a block without steps.
+  void list(const Tile& t, const Accumulator& acc) {
+    order.clear();
+    all.clear();
+    for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
+      for (int64_t k = from; k < to;) k = add_run(t, acc, k, to);
+      if (closed < 0) return;
+      if (from == to) add(0, -1);
+      all.back().closes = closed;
+    });
+  }
+
+ private:
+  // The run that holds step k; returns the first step behind it.
+  int64_t add_run(const Tile& t, const Accumulator& acc, int64_t k, int64_t to) {
+    const int64_t at = t.position_of(k);
+    const int64_t start = acc.chunk > 0 ? at / acc.chunk * acc.chunk : 0;
+    const int64_t first = at - (at - start) % acc.positions_together();
+    const int64_t stop = std::min(first_from(t, k, first + acc.positions_together()), to);
+    const int64_t turns = std::min(acc.interleaved, (t.position_of(stop - 1) - first) / 2 + 1);
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      const int64_t before = static_cast<int64_t>(order.size());
+      for (int64_t i = k; i < stop; ++i) {
+        if (turn_of(t.position_of(i) - first, acc) == turn) order.push_back(i);
+      }
+      if (before < static_cast<int64_t>(order.size())) add(first + first_of_turn(turn), before);
+    }
+    return stop;
+  }
+  // With the steps from order[before] on; none where that is negative.
+  void add(int64_t key, int64_t before) {
+    const auto end = static_cast<int64_t>(order.size());
+    all.push_back({before < 0 ? end : before, end, key, -1});
+  }
+};
 
 // The binades of the operands as AlignedPlace takes them, laid out as they are.
 inline void list_binades(const double* x, int64_t count, double min_normal,
@@ -61,7 +109,7 @@ struct OperandSums : OrderedSums<V, 1> {
   }
   __attribute__((noinline)) D rounded_units(D units, const AlignedPlace<D>& place, int v,
                                             int64_t key) {
-    return rounded_block<D>(units, place, acc, this->sum_threshold(0, v, key));
+    return rounded_block<D>(units, place, acc, this->draws.of_sum(0, v, key));
   }
 
   void run(const OperandBlocks& blocks) {
@@ -82,25 +130,20 @@ template <class V>
 void run_operand_sums(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
                       int64_t first, int64_t last) {
   const ChunkEnd end(acc);
-  thread_local std::vector<double> a, b, a_binades, b_binades;
+  thread_local std::vector<double> a_binades, b_binades;
   const double a_min = t.exchanged ? acc.right_min_normal : acc.left_min_normal;
   const double b_min = t.exchanged ? acc.left_min_normal : acc.right_min_normal;
-  if (!t.spread()) {
-    a.assign(t.a, t.a + t.rows * t.depth);
-    list_binades(a.data(), t.rows * t.depth, a_min, &a_binades);
-  }
-  for (int64_t lane = first; lane < last; lane += kPanel) {
-    const float* from = t.b + lane * t.depth;
-    b.assign(from, from + t.depth * kPanel);
-    list_binades(b.data(), t.depth * kPanel, b_min, &b_binades);
+  for_each_panel(t, first, last, [&](const double* a, const double* b, int64_t lane) {
+    if (lane == first && !t.spread()) list_binades(a, t.rows * t.depth, a_min, &a_binades);
+    list_binades(b, t.depth * kPanel, b_min, &b_binades);
     for (int64_t row = 0; row < t.rows; ++row) {
-      OperandSums<V> sums(t, acc, end, a.data(), b.data(), row, lane);
+      OperandSums<V> sums({t, acc, a, b, row, lane}, end);
       sums.a_binade = a_binades.data();
       sums.b_binade = b_binades.data();
       sums.a_min_normal = a_min;
       sums.run(blocks);
     }
-  }
+  });
   count_products(Tier::kDouble, t.rows * (last - first) * t.depth);
 }
 

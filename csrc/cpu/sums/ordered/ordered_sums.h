@@ -13,45 +13,26 @@ constexpr uint32_t kAllLanes = (1u << kPanel) - 1;
 // Sums to nearest_even in a float format with a mantissa are rounded inside the loops, and all
 // other sums by functions that the loops call.
 template <class V, int kGroup>
-struct OrderedSums {
+struct OrderedSums : Panel<V> {
   using D = typename V::D;
+  using Base = Panel<V>;
+  using Base::t, Base::acc, Base::b, Base::row, Base::lane, Base::state, Base::left;
   static constexpr int kRows = kGroup;
   static constexpr int kVectors = kPanel / V::kWidth;
 
-  const Tile& t;
-  const Accumulator& acc;
   const ChunkEnd& chunk_end;
-  const double* a;  // rows x depth, unless it is spread
-  const double* b;  // depth x kPanel
-  int64_t row;
-  int64_t lane;
   const bool nearest;  // how sums round
   const bool nearest_products;
-  PanelDraws<V, kRows> sums, products;
+  AccumulatorDraws<V, kRows> draws;
 
-  OrderedSums(const Tile& tile, const Accumulator& accumulator, const ChunkEnd& end,
-              const double* widened_a, const double* panel, int64_t first_row, int64_t first_lane)
-      : t(tile),
-        acc(accumulator),
+  OrderedSums(const Panel<V>& panel, const ChunkEnd& end)
+      : Panel<V>(panel),
         chunk_end(end),
-        a(widened_a),
-        b(panel),
-        row(first_row),
-        lane(first_lane),
         nearest(plain_nearest(acc.fmt, acc.rounding)),
-        nearest_products(plain_nearest(acc.product, acc.product_rounding)) {
-    if (draws_sums()) sums.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
-    if (draws_products()) products.start(t, kSiteProduct, acc.random_bits, acc.rng, row, lane);
+        nearest_products(plain_nearest(acc.product, acc.product_rounding)),
+        draws(acc) {
+    draws.start(t, row, lane);
   }
-
-  LPK_HD bool draws_sums() const { return acc.rounding == Rounding::kStochastic; }
-  LPK_HD bool draws_products() const {
-    return acc.has_product && acc.product_rounding == Rounding::kStochastic;
-  }
-  LPK_HD float* state(float* base, int r, int v) const {
-    return base + (row + r) * t.stride + lane + v * V::kWidth;
-  }
-  LPK_HD int64_t position(int64_t k) const { return t.position_of(k); }
 
   // Where the sum that holds a position starts and ends.
   LPK_HD int64_t sum_start(int64_t at) const {
@@ -63,19 +44,13 @@ struct OrderedSums {
 
   // The lanes that have a product.
   LPK_HD uint32_t present(int r, int64_t k) const {
-    if (t.absent != nullptr && t.absent[(row + r) * t.depth + k]) return 0;
-    if (t.lane_absent == nullptr) return kAllLanes;
-    return kAllLanes & ~static_cast<uint32_t>(t.lane_absent[lane / kPanel * t.depth + k]);
+    return t.row_absent(row + r, k) ? 0 : kAllLanes & ~t.absent_lanes(lane, k);
   }
   LPK_HD static D where(uint32_t lanes, int v, D x, D otherwise) {
     if (lanes == kAllLanes) return x;
     return marked_lanes<V>(lanes, v * V::kWidth) ? x : otherwise;
   }
 
-  LPK_HD D left(int r, int v, int64_t k) const {
-    if (!t.spread()) return Lanes<D>::all(a[(row + r) * t.depth + k]);
-    return load_floats<V>(t.a + t.row_at[row + r] + t.step_at[k] + v * V::kWidth);
-  }
   LPK_HD D right(int v, int64_t k) const { return load<D>(b + k * kPanel + v * V::kWidth); }
 
   LPK_HD D exact_product(int r, int v, int64_t k) const { return left(r, v, k) * right(v, k); }
@@ -93,12 +68,7 @@ struct OrderedSums {
     return rounded_product(r, v, k);
   }
   __attribute__((noinline)) D product_in_any_way(D exact, int r, int v, int64_t k) {
-    const uint64_t key = static_cast<uint64_t>(position(k));
-    D threshold{};
-    if (draws_products()) {
-      products.seek(key);
-      threshold = products.threshold(r, v * V::kWidth, key);
-    }
+    const D threshold = draws.of_product(r, v, t.position_of(k));
     return round_to<D>(exact, acc.product, acc.product_rounding, threshold);
   }
 
@@ -108,21 +78,15 @@ struct OrderedSums {
     return rounded_in_any_way(sum, r, v, key);
   }
   __attribute__((noinline)) D rounded_in_any_way(D sum, int r, int v, int64_t key) {
-    return round_to<D>(sum, acc.fmt, acc.rounding, sum_threshold(r, v, key));
+    return round_to<D>(sum, acc.fmt, acc.rounding, draws.of_sum(r, v, key));
   }
-  LPK_HD D sum_threshold(int r, int v, int64_t key) {
-    if (!draws_sums()) return D{};
-    sums.seek(static_cast<uint64_t>(key));
-    return sums.threshold(r, v * V::kWidth, static_cast<uint64_t>(key));
-  }
-
   // x is a value of the format, p one or a product.
   LPK_HD D add(D x, D p, int r, int v, int64_t key) {
     if (nearest) return round_to_float_nearest_even<D>(odd_sum<D>(x, p), acc.fmt);
     return add_in_any_way(x, p, r, v, key);
   }
   __attribute__((noinline)) D add_in_any_way(D x, D p, int r, int v, int64_t key) {
-    return add_rounded<D>(x, p, acc.fmt, acc.rounding, sum_threshold(r, v, key));
+    return add_rounded<D>(x, p, acc.fmt, acc.rounding, draws.of_sum(r, v, key));
   }
 
   // Calls span(from, to) for the products of each sum (of a chunk, or of all) that the block holds,
@@ -133,7 +97,7 @@ struct OrderedSums {
       if (from < to) span(from, to);
       if (closed >= 0) close(closed);
     });
-    if (acc.chunk == 0 && position(t.depth) == t.length) close(0);
+    if (acc.chunk == 0 && t.position_of(t.depth) == t.length) close(0);
   }
 
   // The finished sums, in the outer accumulator if there are chunks; inner is +0 then.

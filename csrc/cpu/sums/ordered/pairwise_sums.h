@@ -23,7 +23,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
   Node waiting[kLevels];
 
   __attribute__((noinline)) D add_products_in_any_way(D p, D q, int v, int64_t key) {
-    return add_products_rounded<D>(p, q, acc.fmt, acc.rounding, this->sum_threshold(0, v, key));
+    return add_products_rounded<D>(p, q, acc.fmt, acc.rounding, this->draws.of_sum(0, v, key));
   }
 
   LPK_HD D add_products(D p, D q, int v, int64_t key) {
@@ -36,7 +36,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
   template <int kLog>
   LPK_HD void full_node(int64_t k, Node& node) {
     constexpr int64_t kHalf = int64_t{1} << (kLog - 1);
-    const int64_t key = this->position(k) + kHalf;
+    const int64_t key = t.position_of(k) + kHalf;
     if constexpr (kLog == 1) {
       for (int v = 0; v < kVectors; ++v)
         node[v] = add_products(this->product(0, v, k), this->product(0, v, k + 1), v, key);
@@ -49,9 +49,9 @@ struct PairwiseSums : OrderedSums<V, 1> {
   }
   // Whether the products from k on fill such a node.
   bool fills_node(int64_t k, int64_t to, int64_t start) const {
-    const int64_t at = this->position(k);
+    const int64_t at = t.position_of(k);
     if (((at - start) & (kFull - 1)) != 0 || k + kFull > to) return false;
-    if (this->position(k + kFull - 1) != at + kFull - 1) return false;
+    if (t.position_of(k + kFull - 1) != at + kFull - 1) return false;
     if (t.absent == nullptr && t.lane_absent == nullptr) return true;
     uint32_t everywhere = kAllLanes;
     for (int64_t i = 0; i < kFull; ++i) everywhere &= this->present(0, k + i);
@@ -60,9 +60,9 @@ struct PairwiseSums : OrderedSums<V, 1> {
 
   // The node of the pair of positions that product k belongs to; its lanes. Moves k on.
   uint32_t pair_node(int64_t& k, int64_t to, int64_t start, Node& node) {
-    const int64_t at = this->position(k) - start, key = start + (at | 1);
+    const int64_t at = t.position_of(k) - start, key = start + (at | 1);
     const bool left = (at & 1) == 0;
-    const int64_t last = left && k + 1 < to && this->position(k + 1) == key ? k + 1 : k;
+    const int64_t last = left && k + 1 < to && t.position_of(k + 1) == key ? k + 1 : k;
     const uint32_t first = left ? this->present(0, k) : 0;
     const uint32_t second = last > k || !left ? this->present(0, last) : 0;
     const uint32_t both = first & second;
@@ -102,11 +102,11 @@ struct PairwiseSums : OrderedSums<V, 1> {
   }
 
   void add_span(int64_t from, int64_t to) {
-    const int64_t start = this->sum_start(this->position(from));
+    const int64_t start = this->sum_start(t.position_of(from));
     const int64_t end = this->sum_end(start);
     for (int64_t k = from; k < to;) {
       Node node;
-      int64_t next = (this->position(k) - start) / 2 + 1;
+      int64_t next = (t.position_of(k) - start) / 2 + 1;
       if (fills_node(k, to, start)) {
         full_node<kFullLog>(k, node);
         push(kFullLog - 1, (next - 1) >> (kFullLog - 1), start, kAllLanes, node);
@@ -117,7 +117,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
         push(0, next - 1, start, lanes, node);
       }
       // Pairs left out before the next product, or before the end of the sum.
-      const int64_t following = this->position(k);
+      const int64_t following = t.position_of(k);
       const int64_t pairs = (following < end ? following - start : end - start + 1) / 2;
       for (; next < pairs && levels != 0; ++next) push(0, next, start, 0, node);
     }
