@@ -95,16 +95,13 @@ def run(
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """
     check_one_process("frontier run")
-    from lpkernels.experiments.sweeps.frontiers import run_study, task_config
+    from lpkernels.experiments.sweeps.frontiers import one_task, run_study
     from lpkernels.experiments.sweeps.specification import read_spec
 
     with running(_NAMES):
         tasks = read_spec(spec)
-        if task:
-            task_config(tasks, task)
-            tasks = tasks.replace(arms={task: tasks.arms[task]}, compare=task)
         study = run_study(
-            tasks,
+            one_task(tasks, task) if task else tasks,
             out,
             known=_matrix(known),
             n=measure,
@@ -171,6 +168,7 @@ def predict(
 
 
 def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) -> None:
+    from lpkernels.experiments.sweeps.frontiers import one_task
     from lpkernels.experiments.training.config import command_of
     from lpkernels.techniques.pareto import TrainingRecipe
 
@@ -181,9 +179,8 @@ def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) ->
     configuration = f"{space.name(index)}, {size}, error {error:.4f}"
     say(f"choice for {task}, at most {bytes_text(cap)}: {configuration}")
     say(f"recipe: {TrainingRecipe(*space[index])}")
-    cells = study.spec.replace(chosen={task: [space.name(index)]}).cells()
-    (config, *_) = (cell.config for cell in cells if cell.arm == task)
-    say(command_of(config.replace(name="run")))
+    spec = one_task(study.spec, task).replace(chosen={task: [space.name(index)]})
+    say(command_of(spec.cells()[0].config.replace(name="run")))
 
 
 @app.command()

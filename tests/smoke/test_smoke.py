@@ -137,6 +137,5 @@ def test_commands_train_sweep_and_report(tmp_path: Path) -> None:
     assert "fp8" in command("sweep", "table", sweep)
     command("report", run, "--plot", tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
-    pytest.importorskip("plotly", reason="needs the [report] extra")
     command("report", sweep, "--html", tmp_path / "sweep.html")
     assert "fp8" in (tmp_path / "sweep.html").read_text()

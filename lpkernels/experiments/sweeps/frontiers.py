@@ -102,6 +102,13 @@ def read_study(folder: str | Path) -> Study:
     return Study(spec, ErrorMatrix(spec.space, tasks, errors), lost)
 
 
+def one_task(spec: SweepSpec, task: str) -> SweepSpec:
+    """The specification without the other tasks. Raises: ValueError: no such task."""
+    task_config(spec, task)
+    chosen = {name: names for name, names in spec.chosen.items() if name == task}
+    return spec.replace(arms={task: spec.arms[task]}, compare=task, chosen=chosen)
+
+
 def task_config(spec: SweepSpec, task: str) -> RunConfig:
     """The run of a task, in no configuration yet.
 
@@ -200,8 +207,7 @@ def _measure_more(
 
     def measure(index: int) -> float:
         chosen.append(space.name(index))
-        arms, choice = {task: spec.arms[task]}, {task: chosen}
-        run_sweep(spec.replace(arms=arms, compare=task, chosen=choice), path, **how)
+        run_sweep(one_task(spec, task).replace(chosen={task: chosen}), path, **how)
         return float(read_study(path).errors(task)[index])
 
     errors = read_study(path).errors(task)
