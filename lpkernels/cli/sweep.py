@@ -39,7 +39,9 @@ def sweep() -> None:
 
 Sweep = Annotated[
     Path,
-    typer.Argument(exists=True, help="The folder of a sweep, or a file of its results."),
+    typer.Argument(
+        callback=valid(Path.stat), help="The folder of a sweep, or a file of its results."
+    ),
 ]
 Reference = Annotated[
     str, typer.Option(help="The arm to compare with; default: what the specification says.")

@@ -152,7 +152,7 @@ def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.M
         ("status x", "expected the folder of a sweep at 'x'"),
         ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
         ("table SPEC", "is not a JSON record"),
-        ("plot x", "Path 'x' does not exist"),
+        ("plot x", "No such file or directory: 'x'"),
     ],
 )
 def test_errors_are_messages(arguments, message, spec, tmp_path, monkeypatch):
