@@ -1,5 +1,5 @@
 // Where the integers that describe formats and accumulators stand. Written by
-// `python -m tests.support.integers` from the classes of these names in integers.py of
+// `python -m tests.project.integers` from the classes of these names in integers.py of
 // lpkernels/formats and lpkernels/arithmetic. A slice is given by its first integer.
 #pragma once
 

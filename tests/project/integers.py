@@ -1,6 +1,6 @@
 """csrc/common/integers.h, written from the Python classes that say where integers stand.
 
-`python -m tests.support.integers` writes it; tests/project/test_integers.py compares.
+`python -m tests.project.integers` writes it; tests/project/test_integers.py compares.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from lpkernels.formats.integers import InAffine, InBlock, InFixed, InFloat, InTa
 FILE = Path(__file__).parents[2] / "csrc" / "common" / "integers.h"
 _HEAD = """\
 // Where the integers that describe formats and accumulators stand. Written by
-// `python -m tests.support.integers` from the classes of these names in integers.py of
+// `python -m tests.project.integers` from the classes of these names in integers.py of
 // lpkernels/formats and lpkernels/arithmetic. A slice is given by its first integer.
 #pragma once
 
@@ -28,8 +28,8 @@ def header() -> str:
 
 
 def _members(described: type) -> list[str]:
-    found = {name: place for name, place in vars(described).items() if name.isupper()}
-    starts = {name: p.start if isinstance(p, slice) else p for name, p in found.items()}
+    places = {name: place for name, place in vars(described).items() if name.isupper()}
+    starts = {name: p.start if isinstance(p, slice) else p for name, p in places.items()}
     return [_member(name, place) for name, place in sorted(starts.items(), key=lambda x: x[1])]
 
 
