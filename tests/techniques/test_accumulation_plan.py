@@ -82,6 +82,18 @@ def test_scales_of_rows_and_tensors_are_in_no_sum(name: str, bits: int):
     assert shapes.product_bits == bits
 
 
+def test_blocks_lie_along_the_dimension_that_each_product_sums():
+    """Beside a value of 1, a block of four bits has nothing but zero for one of 2^-12."""
+    layer = nn.Linear(64, 48, bias=False)
+    layer.weight.data.sign_()[::2] *= 2.0**-12  # a sum of dgrad has both kinds of rows
+    x, g = grad(32, 64).data.sign(), torch.randn(32, 48).sign()
+    x[::2] *= 2.0**-12
+    g[1::4] *= 2.0**-12
+    rows = plan(layer, x.requires_grad_(), loss=lambda y: (y * g).sum(), operand="nvfp4").rows
+    shares = {"fprop": 1, "dgrad": 1 / 2, "wgrad": 1 / 4}
+    assert {row.gemm: row.nzr for row in rows} == pytest.approx(shares, abs=0.01)
+
+
 def small_net() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Dropout(),
