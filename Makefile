@@ -81,6 +81,8 @@ bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE) site
 	$(BIN)/python -m proofs
 	$(call PYTEST,3600) -m slow
+	! $(BIN)/python -c 'import triton' 2>/dev/null || \
+		TRITON_INTERPRET=1 $(call PYTEST,3600) -m slow tests/backends/triton
 
 # This writes the site of docs/ and of the docstrings to build/site, for a browser without a network.
 site: $(VENV)/.has-lab,dev $(VENV)/.has-docs
