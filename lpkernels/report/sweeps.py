@@ -186,7 +186,7 @@ def plot_sweep(
         metric: that figure.
         against: another field, such as a cost: its mean is the place of an arm on the x axis, and
             there are no differences. Arms whose names differ in a number at the end are joined by
-            a line; an arm of which a run lacks the field is a dotted line across.
+            a line; an arm is a dotted line across where one of its runs lacks the field.
     Returns: matplotlib's figure.
     Raises: ValueError: no cell has a figure; with `against`, axes vary or no arm has the field.
     """

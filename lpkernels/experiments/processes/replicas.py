@@ -58,7 +58,7 @@ def without_exchange(network: nn.Module) -> Iterator[None]:
 
 # A DTensor alone has these attributes; its type is not imported for runs of one process.
 def whole(tensor: Any) -> Tensor:
-    """All: the tensor of which the processes hold shards; any other as it is."""
+    """The full tensor, where each process has a shard; any other tensor as it is."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 

@@ -77,8 +77,8 @@ class Step:
             self._loss = callback.losses(self._loss)
 
     def __call__(self, number: int, batch: Batch, draws: Draws, tally: Tally) -> None:
-        """Makes step `number` of the run on a batch of all processes, of which this one takes its
-        share."""
+        """Makes step `number` of the run. The batch is that of all processes; this process takes
+        its own share of the batch."""
         with ExitStack() as around:
             for callback in self._run.callbacks:
                 around.enter_context(callback.around_step(number))

@@ -236,8 +236,8 @@ def _idx(file: Path, what: str, dims: int) -> np.ndarray:
 
 
 def _cifar(name: str, classes: int, files: Sequence[Path], label_bytes: int) -> ImageData:
-    """The data set of files with `label_bytes` labels a record, the last of which counts; the last
-    file is for the test."""
+    """The data set of files whose records have `label_bytes` labels. The last label of a record
+    counts, and the last file is for the test."""
     parts = [_records(file, label_bytes, classes) for file in files]
     train = torch.cat([x for x, _ in parts[:-1]]), torch.cat([y for _, y in parts[:-1]])
     return ImageData(name, classes, train, parts[-1], max_shift=4, flip=True)

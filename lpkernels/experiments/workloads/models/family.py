@@ -156,8 +156,8 @@ def conv_norm(
 def chain(
     block: Callable[..., nn.Module], c_in: int, rows: Iterable[Sequence[int]]
 ) -> list[nn.Module]:
-    """Blocks one after another, made by `block(c_in, channels, stride, ...)`: for each row
-    (channels, count, stride, ...) so many, of which the first has the stride and the others 1."""
+    """Blocks made by `block(c_in, channels, stride, ...)`, `count` for each row (channels, count,
+    stride, ...). The first block of a row has the row's stride, the others have 1."""
     blocks = []
     for channels, count, stride, *rest in rows:
         for number in range(count):
