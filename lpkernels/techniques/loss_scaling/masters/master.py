@@ -1,17 +1,21 @@
-"""One parameter of a model, with what is kept of it between steps; the general path of its step, by
-any optimizer in float32, which unpacks master and states, steps and packs them again."""
+"""The parameters of an optimizer with what is kept of them between steps, and the general path of a
+step: the optimizer's own in float32, between unpacking masters and states and packing them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer, SparseAdam
 
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.techniques.loss_scaling.masters.codec import (
     Layout,
@@ -31,7 +35,12 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     OWN,
     WeightFormats,
 )
-from lpkernels.techniques.loss_scaling.masters.stepping import GroupSteps, Options
+
+_REFUSED = {
+    LBFGS: "it evaluates the loss again within a step, and all parameters are one vector to it",
+    SparseAdam: "it takes sparse gradients",
+}
+_NO_PARAMETER = "it keeps states of no parameter"
 
 
 @dataclass(eq=False)
@@ -123,23 +132,33 @@ class Master:
                 "model before the optimizer is made"
             )
 
-    def step(self, steps: GroupSteps, group: Options, seed: Tensor | None, scale: Any) -> None:
-        """The gradient is unscaled and rounded, the optimizer steps on the master, the master is
-        rounded, the states are rounded, and the working copy is rounded from the master.
+    def stand_in(self, seed: Tensor | None, scale: Any) -> tuple[nn.Parameter, Tensor]:
+        """The whole master as a float32 parameter of its own, with its gradient, unscaled and
+        rounded; and where the gradient is not 0.
 
-        scale: the number that the gradient is still multiplied by, on its device, or None.
-        Raises: ValueError: a value has no code in its format; nothing is changed.
+        scale: the number that the gradient is still multiplied by, or None.
         """
         assert self.parameter.grad is not None
         gradient = whole(self.parameter.grad.detach()).float()
-        gradient = gradient if scale is None else gradient / scale
+        if scale is not None:
+            on_device = scale.to(gradient.device) if isinstance(scale, Tensor) else scale
+            gradient = gradient / on_device
         gradient = rounded(gradient, self.formats.grad, seed, Purpose.GRAD)
-        asked = gradient != 0
+        stand_in = nn.Parameter(self.values().clone())
+        stand_in.grad = gradient
+        # Some optimizers change gradients.
+        return stand_in, gradient != 0
+
+    def packed(
+        self, after: Tensor, asked: Tensor, states: Mapping[str, Any], seed: Tensor | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """This process's part of the working copy, and the state to keep, after an optimizer's
+        step. asked: where the gradient was not 0.
+
+        Raises: ValueError: a value has no code in its format.
+        """
         before = self.values()
-        after = before.clone()
-        states = steps.step(group, after, gradient, self._states())
-        asked |= after != before
-        del gradient
+        asked = asked | (after != before)
         master, stayed, new = self._rounded(before, after, seed)
         count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
         new[COUNTS] = self.state[COUNTS] + count
@@ -147,7 +166,11 @@ class Master:
             with self._named(name):
                 new[name] = self._encoded(name, value, seed)
         working = rounded(master, self.formats.weight, seed, Purpose.WEIGHT)
-        here(self.parameter).copy_(self.layout.part(working))
+        return self.layout.part(working), new
+
+    def keep(self, working: Tensor, new: Mapping[str, Any]) -> None:
+        """Takes over what `packed` returned, into the memory that there is."""
+        here(self.parameter).copy_(working)
         for name, value in new.items():
             old = self.state.get(name)
             if isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
@@ -181,7 +204,7 @@ class Master:
                 new[MASTER] = layout.encoded(master, formats.master.fmt)
         return master, stayed, new
 
-    def _states(self) -> dict[str, Any]:
+    def states(self) -> dict[str, Any]:
         """The optimizer's states as the optimizer knows them, whole, and never the memory that is
         kept."""
         states = {name: value for name, value in self.state.items() if name not in OWN}
@@ -281,3 +304,135 @@ class Master:
                 "steps whose gradients are not finite, and a format that saturates or has "
                 "infinities takes all others"
             ) from error
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Checks that an optimizer can be wrapped.
+
+    Raises: TypeError: it is no optimizer.  NotImplementedError: its step does not go with masters.
+        ValueError: it is wrapped already.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(
+            "MasterWeights: optimizer must be a torch.optim.Optimizer, got "
+            f"{type(optimizer).__name__}; make it first: "
+            "MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight='fp16')"
+        )
+    kind = type(optimizer).__name__
+    if getattr(optimizer.step, "__func__", None) is _refuse_step:
+        raise ValueError(
+            f"MasterWeights: this {kind} is wrapped already; make another one, or use that wrapper"
+        )
+    reasons = [why for refused, why in _REFUSED.items() if isinstance(optimizer, refused)]
+    if any(not isinstance(key, Tensor) for key in optimizer.state):
+        reasons.append(_NO_PARAMETER)
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        reasons.append("rounding has no gradient here; leave differentiable=True out")
+    if reasons:
+        raise NotImplementedError(f"MasterWeights: {kind} cannot be wrapped: {reasons[0]}")
+
+
+def guard(optimizer: Optimizer) -> None:
+    """Makes the optimizer's own step an error from now on."""
+    setattr(optimizer, "step", MethodType(_refuse_step, optimizer))  # noqa: B010
+
+
+def _refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
+    raise RuntimeError(
+        f"MasterWeights: the step of the wrapped {type(optimizer).__name__} was called, which "
+        "would change the working copies and no master; call the wrapper's step"
+    )
+
+
+def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None:
+    """Raises: ValueError: a format is given by name to a state that the optimizer does not have."""
+    wanted = {name for own in formats for name in own.states}
+    names = _state_names(optimizer) if wanted else set()
+    strange = sorted(wanted - names)
+    if strange:
+        kind = type(optimizer).__name__
+        listed = nearest(strange[0], sorted(names), "the optimizer's state lists all")
+        raise ValueError(
+            f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these options; "
+            + (f"its states are {listed}" if names else "it keeps none")
+        )
+
+
+def _state_names(optimizer: Optimizer) -> set[str]:
+    """The names of the optimizer's states of elements: the states that it has, or else those that a
+    copy of it makes in a step on small parameters of zeros."""
+    states = [state for state in optimizer.state.values() if state]
+    if not states:
+        groups = [dict(group) for group in optimizer.param_groups]
+        for group in groups:
+            by_rank = {max(p.dim(), 1): p.device for p in group.pop("params")}
+            group.update(copy.deepcopy(group))
+            group["params"] = [_zeros([2] * rank, device) for rank, device in by_rank.items()]
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        other = object.__new__(type(optimizer))
+        vars(other).update(vars(optimizer))
+        states = list(_stepped(other, groups, {}).values())
+    return {name for state in states for name, value in state.items() if is_values(name, value)}
+
+
+def step_masters(
+    optimizer: Optimizer, masters: Sequence[Master], seeds: Sequence[Tensor | None], scale: Any
+) -> None:
+    """One step of the optimizer in float32, as if these masters were its parameters with gradients:
+    gradients are unscaled and rounded, all masters and states are unpacked, and afterwards masters,
+    states and working copies are rounded.
+
+    seeds: of the masters' draws.  scale: the number that gradients are still multiplied by, or
+    None.
+    Raises:
+        ValueError: a value has no code in its format.
+        NotImplementedError: the step keeps states of no parameter.
+        Weights, masters and states are as before then.
+    """
+    entered = [
+        (master, *master.stand_in(seed, scale), seed)
+        for master, seed in zip(masters, seeds, strict=True)
+    ]
+    by_parameter = {master.parameter: stand_in for master, stand_in, *_ in entered}
+    # An empty parameter without a gradient takes the place of any other.
+    groups = [
+        {**group, "params": [by_parameter.get(p, _zeros([0], p.device)) for p in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    before = {stand_in: master.states() for master, stand_in, *_ in entered}
+    states = _stepped(optimizer, groups, before)
+    if any(not isinstance(key, Tensor) for key in states):
+        raise NotImplementedError(
+            f"MasterWeights: the step of {type(optimizer).__name__}: {_NO_PARAMETER}, which would "
+            "not be saved; use an optimizer that keeps them in its groups"
+        )
+    packed = [
+        master.packed(stand_in.detach(), asked, states.get(stand_in, {}), seed)
+        for master, stand_in, asked, seed in entered
+    ]
+    for master, parts in zip(masters, packed, strict=True):
+        master.keep(*parts)
+    for group, changed in zip(optimizer.param_groups, groups, strict=True):
+        group.update({name: x for name, x in changed.items() if name != "params"})
+
+
+def _zeros(shape: Sequence[int], device: torch.device) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device=device))
+
+
+def _stepped(
+    optimizer: Optimizer, groups: list[dict[str, Any]], states: Mapping[Any, dict[str, Any]]
+) -> Mapping[Any, dict[str, Any]]:
+    """The states after the optimizer's step, without its hooks, with other groups and states."""
+    before = optimizer.param_groups, optimizer.state
+    optimizer.param_groups, optimizer.state = groups, defaultdict(dict, states)
+    step: Any = type(optimizer).step
+    # torch wraps each class's step in a function that calls the hooks.
+    unhooked = step.__wrapped__ if getattr(step, "hooked", False) else step
+    try:
+        with torch.no_grad():
+            unhooked(optimizer)
+        return optimizer.state
+    finally:
+        optimizer.param_groups, optimizer.state = before

@@ -26,12 +26,12 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     plain,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import Batches
-from lpkernels.techniques.loss_scaling.masters.master import Master
-from lpkernels.techniques.loss_scaling.masters.stepping import (
-    GroupSteps,
+from lpkernels.techniques.loss_scaling.masters.master import (
+    Master,
     check_optimizer,
     check_states,
     guard,
+    step_masters,
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
@@ -64,7 +64,7 @@ class MasterWeights(Optimizer):
     In a parameter's step its gradient is unscaled and rounded to `grad`, the optimizer steps on
     the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
     and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
-    of their formats; one parameter at a time is unpacked, or none (`fused`).
+    of their formats; a step unpacks them, or nothing (`fused`).
 
     With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
     Where weight and master are one float or fixed format the parameter is the master, and nothing
@@ -75,10 +75,8 @@ class MasterWeights(Optimizer):
     They are read when the group is wrapped.
 
     Args:
-        optimizer: a torch.optim.Optimizer, or any that updates a parameter from this parameter, its
-            gradient, states and group alone. It belongs to the wrapper from now on; its states are
-            taken over. A step may change its groups, if alike for every parameter. LBFGS and
-            SparseAdam are refused.
+        optimizer: a torch.optim.Optimizer. It belongs to the wrapper from now on; its states are
+            taken over. LBFGS and SparseAdam are refused, as are states of no parameter.
         weight: of the working copies. Parameters keep their dtype, which must hold its values.
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
@@ -169,9 +167,9 @@ class MasterWeights(Optimizer):
         Raises:
             RuntimeError: within `masters()`; a parameter has changed its dtype or device.
             TypeError: a sparse gradient.
-            ValueError: a master or state that is not finite, in a format without such codes. The
-                parameters before it are updated then.
-            NotImplementedError: the optimizer changes a group in another way for each parameter.
+            ValueError: a master or state that is not finite, in a format without such codes.
+            NotImplementedError: the optimizer keeps states of no parameter.
+            After an error weights, masters and states are as before.
         """
         loss = None
         if closure is not None:
@@ -190,22 +188,24 @@ class MasterWeights(Optimizer):
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found is not None:
             found = torch.as_tensor(found, device=self._step.device).reshape(()) != 0
-        number, skips = self._step + 1, None
-        batches, general = Batches(self.optimizer, self._fused), GroupSteps(self.optimizer)
+        number = self._step + 1
+        batches = Batches(self.optimizer, self._fused)
+        fused, general = list[tuple[Any, Master]](), list[Master]()
         for group, master in updates:
             if batches.takes(group, master):
-                names = batches.add(group, master)
-                if names and found is not None:
-                    self._begun.append((found, master, names))
-                continue
-            if skips is None:
-                skips = found is not None and bool(found)
-            if not skips:
-                factor = scale.to(master.parameter.device) if isinstance(scale, Tensor) else scale
-                master.step(general, group, master.seed(self._seed, number), factor)
+                fused.append((group, master))
+            else:
+                general.append(master)
+        # Without any gradient, an optimizer that counts its steps in its groups goes on to count.
+        if not fused or general:
+            if found is None or not bool(found):
+                seeds = [master.seed(self._seed, number) for master in general]
+                step_masters(self.optimizer, general, seeds, scale)
+        for group, master in fused:
+            names = batches.add(group, master)
+            if names and found is not None:
+                self._begun.append((found, master, names))
         batches.run(self._seed, number, found, scale)
-        if not skips:
-            general.finish()
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
