@@ -6,14 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from lpkernels.cli._options import Seed, named_options, one_of, say, valid, with_settings
-from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.rules import BASELINES
 
-_WORKLOAD = ("data", "data_dir", "model", "width")
 
-
-@with_settings({"workload": {name: WorkloadConfig.model_fields[name] for name in _WORKLOAD}})
+@with_settings({"workload": NetworkConfig.model_fields})
 def assign(
     values: dict[str, Any],
     batch: Annotated[
@@ -71,23 +69,19 @@ def assign(
 
 def _operations(config: WorkloadConfig, batch: int, seed: int) -> Any:
     """The operations of the network and its loss."""
-    import torch
-
     from lpkernels.experiments.workloads.registry import find
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
     from lpkernels.techniques.assignment import trace
 
-    with named_options(_WORKLOAD):
+    with named_options(NetworkConfig.model_fields):
         workload = find(config)
     if batch > len(workload.train):
         raise typer.BadParameter(
             f"expected at most the {len(workload.train)} training examples, got {batch}",
             param_hint="--batch",
         )
-    first = workload.train.plan(seed, 0).batch(0, batch)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "init"))
-        with named_options(option="--model"):
-            loss = mean_loss(output_loss(workload, first))
-            return trace(workload.model(), loss, (first[0], first))
+    first = workload.first_batch(seed, batch)
+    with named_options(option="--model"):
+        loss = mean_loss(output_loss(workload, first))
+        return trace(workload.network(stream_seed(seed, "init")), loss, (first[0], first))

@@ -6,18 +6,16 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch.nn.functional import cross_entropy
 
 from lpkernels import schemas
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.settings import Settings, checked
+from lpkernels.experiments.settings import checked
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
-from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.images import image_workload, load
-from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.experiments.workloads.registry import function_of
+from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
+from lpkernels.experiments.workloads.registry import find, function_of
+from lpkernels.experiments.workloads.traced import mean_loss, output_loss
 from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional import quantize
@@ -43,14 +41,14 @@ def _check_chunk(text: str) -> None:
         raise ValueError(f"expected none, best or a length, got {text!r}")
 
 
-class AccumulateConfig(Settings):
+class AccumulateConfig(NetworkConfig):
     """One question about the accumulators of a network."""
 
     model: str = Field(
         "resnet32-cifar",
         description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-        "mobilenetv2-imagenet, tiny-gpt), resnetD or cnnD (of D layers: resnet8, cnn3) on --data, "
-        "or module:function returning (model, sample, loss).",
+        "mobilenetv2-imagenet, tiny-gpt), a network for --data (resnet8, cnn3, ...), or "
+        "module:function returning (model, sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(
         "e5m2", description="Of all operands, as fp8_e4m3."
@@ -81,22 +79,17 @@ class AccumulateConfig(Settings):
         0, ge=0, le=8,
         description="Exponent bits of the accumulators; 0: as measured, with headroom, or 8.",
     )  # fmt: skip
-    batch: int = Field(
-        8, ge=1, description="Images or texts of a step; module:function brings them."
-    )
+    batch: int = Field(8, ge=1, description="Examples of a step; module:function brings them.")
     sample: int = Field(
         0, ge=0,
-        description="Images or texts that are computed to measure zeros and exponents; 0: none, "
-        "the plan is made from shapes alone.",
+        description="Examples that are computed to measure zeros and exponents; 0: none, the plan "
+        "is made from shapes alone.",
     )  # fmt: skip
     loss_scale: float = Field(
         1024.0, gt=0,
         description="Gradients are measured at this multiple; a power of two is exact.",
     )  # fmt: skip
     longest: int = Field(1 << 16, ge=64, description="Products of the longest simulated sum.")
-    data: str = Field("digits", description="digits, digits32, fashion-mnist, cifar10 or cifar100.")
-    data_dir: str = Field("", description="Folder of CIFAR's or Fashion-MNIST's files.")
-    width: int = Field(16, ge=1, description="Channels of the first layer.")
     seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
 
 
@@ -110,30 +103,26 @@ def find_workload(config: AccumulateConfig) -> Workload:
         return workload(config.model, batch=examples, seed=config.seed, device=device)
     if ":" in config.model:
         return _imported(config)
-    data = load(config.data, config.data_dir)
-    if config.sample > len(data.train[1]):
+    network = {name: getattr(config, name) for name in NetworkConfig.model_fields}
+    try:
+        work = find(WorkloadConfig(**network))
+        model = work.network(config.seed)
+    except ValueError as error:
+        listed = nearest(config.model, BUNDLED, LISTED)
         raise ValueError(
-            f"sample: expected at most the {len(data.train[1])} training images of "
-            f"{config.data}, got {config.sample}"
+            f"{error}; or one of {listed}; or module:function, which returns (model, sample, loss)"
+        ) from error
+    if config.sample > len(work.train):
+        raise ValueError(
+            f"sample: expected at most the {len(work.train)} training examples of {config.data}, "
+            f"got {config.sample}"
         )
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(config.seed)
-        try:
-            task = Task("images", tuple(data.train[0].shape[1:]), data.classes)
-            model = build_model(config.model, task, width=config.width)
-        except ValueError as error:
-            listed = nearest(config.model, BUNDLED, LISTED)
-            raise ValueError(
-                f"{error}; or one of {listed}; or module:function, which returns (model, sample, "
-                "loss)"
-            ) from error
+    batch = work.first_batch(config.seed, config.sample or 1)
     if not config.sample:
-        images = torch.empty(config.batch, *task.shape, device=device)
-        labels = torch.empty(config.batch, dtype=torch.int64, device=device)
-    else:
-        epoch = image_workload(data, WorkloadConfig(model=config.model)).train.plan(config.seed, 0)
-        images, labels = epoch.batch(0, config.sample)
-    return Workload(model, images, lambda y: cross_entropy(y, labels))
+        sizes = [(config.batch, *tensor.shape[1:]) for tensor in batch]
+        batch = tuple(t.new_empty(s, device=device) for t, s in zip(batch, sizes, strict=True))
+    loss = mean_loss(output_loss(work, batch))
+    return Workload(model.to(device), batch[0], lambda y: loss(y, batch))
 
 
 def _imported(config: AccumulateConfig) -> Workload:

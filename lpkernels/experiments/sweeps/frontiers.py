@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.sweeps.cells import Folder
@@ -125,10 +124,8 @@ def task_memory(spec: SweepSpec, task: str) -> Floats:
     runs on the meta device, with a batch of the run."""
     config = task_config(spec, task)
     work = find(config.workload)
-    with torch.random.fork_rng(devices=[]):
-        model = work.model().to("meta")
-    batch = work.train.plan(0, 0).batch(0, min(config.batch, len(work.train)))
-    counts = count_tensors(model, batch[0].to("meta"))
+    inputs = work.first_batch(0, config.batch)[0].to("meta")
+    counts = count_tensors(work.network(0).to("meta"), inputs)
     return training_memory(counts, spec.space.low_bits, spec.space.high_bits)
 
 

@@ -137,9 +137,7 @@ class Trainer(Context):
         # The lines of the records, which a checkpoint holds too, and the files that were damaged.
         self._lines: list[str] = []
         self.notices: list[str] = []
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(config.seed, "init"))
-            model = data.model()
+        model = data.network(stream_seed(config.seed, "init"))
         recipes = layer_recipes(config.arithmetic, model)
         model = convert(model, recipes)
         check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))

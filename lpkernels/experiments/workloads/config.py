@@ -1,4 +1,4 @@
-"""The settings of a run's workload: data, model, and how many of the data."""
+"""The settings of a workload: data, network, and how many of the data."""
 
 from typing import Literal
 
@@ -7,8 +7,8 @@ from pydantic import Field
 from lpkernels.experiments.settings import Settings
 
 
-class WorkloadConfig(Settings):
-    """The workload of a run; `workloads.find` makes it."""
+class NetworkConfig(Settings):
+    """A network, and the data that it is for."""
 
     data: str = Field(
         "digits",
@@ -30,6 +30,11 @@ class WorkloadConfig(Settings):
         ge=0,
         description="Channels of the first layer (of lee-... percent); 0: the model's default.",
     )
+
+
+class WorkloadConfig(NetworkConfig):
+    """The workload of a run; `workloads.find` makes it."""
+
     norm: Literal["", "batch", "layer", "none"] = Field(
         "",
         description='Normalisation: batch, layer or none; "": the usual one of the model.',

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.formats.elsewhere import nearest
 
@@ -13,7 +13,7 @@ __all__ = ["DATASETS", "find", "function_of"]
 
 _PAGE = "docs/training.md lists all"
 # These may be given for any data: a sweep over several data sets has one folder for all.
-_ALWAYS = ("data", "data_dir", "model", "width")
+_ALWAYS = tuple(NetworkConfig.model_fields)
 # The settings that any labelled data have.
 _LABELLED = ("norm", "label_noise", "train_size", "classes")
 

@@ -105,6 +105,16 @@ class Workload:
     metric: Metric = ACCURACY
     score: Callable[[Mapping[str, float], int], dict[str, float]] = mean_of_examples
 
+    def network(self, seed: int) -> nn.Module:
+        """The network of a seed; torch's own generator is as it was afterwards."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.model()
+
+    def first_batch(self, seed: int, size: int) -> Batch:
+        """The first examples that a run of this seed feeds, on the CPU; at most all there are."""
+        return self.train.plan(seed, 0).batch(0, size)
+
 
 def measured_on_cpu(loss: Loss) -> Measure:
     """The losses of a batch added up, and the sums of `loss`, which the CPU computes from the

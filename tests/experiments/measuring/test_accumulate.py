@@ -45,8 +45,19 @@ def test_a_function_can_bring_the_model() -> None:
             work.find_workload(AccumulateConfig(model=name))
     with pytest.raises(ValueError, match=r"sample: the function .* brings a"):
         work.find_workload(config.replace(sample=3))
-    with pytest.raises(ValueError, match=r"sample: expected at most the \d+ training images of"):
+    with pytest.raises(ValueError, match=r"sample: expected at most the \d+ training examples of"):
         work.find_workload(TINY.replace(sample=10**4))
+
+
+@pytest.mark.parametrize(
+    "data, model, lengths",
+    [("text", "lstm1", {512, 39}), ("mnist1d", "cnn1", {8, 80})],
+    ids=["text", "signals"],
+)
+def test_a_network_for_any_data_is_planned(data: str, model: str, lengths: set[int]) -> None:
+    config = AccumulateConfig(data=data, model=model, width=4, batch=8)
+    rows = work.make_plan(config, work.find_workload(config)).rows
+    assert lengths <= {row.length for row in rows}
 
 
 def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
