@@ -45,22 +45,6 @@ def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
         assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
-def proximal(x: np.ndarray, mask: np.ndarray, lam: float, steps: int) -> np.ndarray:
-    """The slow way: plain proximal gradient steps on the convex problem."""
-    z = np.zeros_like(x)
-    for _ in range(steps):
-        u, s, vt = np.linalg.svd(np.where(mask, x, z), full_matrices=False)
-        z = (u * np.maximum(s - lam, 0)) @ vt
-    return z
-
-
-def test_with_full_rank_it_is_the_minimum_of_the_convex_problem():
-    x = low_rank(7, 9, 2, noise=0.05)
-    mask = some_of(x.shape, 0.6)
-    found = complete(x, mask, rank=7, lam=0.2, **TO_THE_END).values
-    assert found == pytest.approx(proximal(x, mask, 0.2, 1500), abs=1e-6)
-
-
 def test_what_was_not_observed_is_never_read():
     want = complete(RANK_ONE, MASK, **OPTIONS).values
     assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
