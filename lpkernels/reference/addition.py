@@ -34,24 +34,13 @@ def with_zero_sign(s: Float64, a: Float64, b: Float64) -> Float64:
     return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
 
 
-def _wrapped_addend(b: Float64, fmt: FixedFormat) -> Float64:
-    """b modulo the range of a wrapping format, where b is a whole number of quanta.
-
-    Making the sum odd then cannot reach the bits that wrapping keeps. Smaller b keep their value,
-    whose sign directed modes need.
-    """
-    whole = np.isfinite(b) & (np.abs(b) >= _WHOLE_QUANTA * fmt.quantum)
-    if not whole.any():
-        return b
-    return np.where(whole, np.fmod(np.where(whole, b, 0.0), 2.0**fmt.word_bits * fmt.quantum), b)
-
-
-def _wrapped_product(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
+def _wrapped(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
     """a modulo the range of a wrapping format, where a is a whole number of quanta, for a + b.
 
-    The result has a's sign. Where b is no whole number of quanta the result is larger than b, so
-    that a + b keeps its sign, which directed modes and ties need. It is at most two ranges larger,
-    so that at most 50 bits, or the range and 27 places below it, hold the sum.
+    Making the sum odd then cannot reach the bits that wrapping keeps. The result has a's sign.
+    Where b is no whole number of quanta the result is larger than b, so that a + b keeps its sign,
+    which directed modes and ties need. It is at most two ranges larger, so that at most 50 bits, or
+    the range and 27 places below it, hold the sum. Smaller a keep their value.
     """
     least = _WHOLE_QUANTA * fmt.quantum
     size = np.abs(a)
@@ -70,7 +59,6 @@ def add(
     fmt: Number,
     rounding: str,
     *,
-    products: bool = False,
     draws: NDArray[np.uint32] | None = None,
     random_bits: int = 32,
 ) -> Float64:
@@ -81,16 +69,12 @@ def add(
     fmt.overflow says.
 
     Args:
-        left, right: values of fmt, and exact products or values of at most 48 significant bits.
-            They broadcast.
-        products: whether left is an exact product too, and no value of fmt.
+        left, right: values of fmt, exact products or values of at most 48 significant bits. They
+            broadcast.
         draws: the random bits of a stochastic sum, of the sum's shape.
     """
     if isinstance(fmt, FixedFormat) and fmt.overflow == "wrap":
-        if products:
-            left, right = _wrapped_product(left, right, fmt), _wrapped_product(right, left, fmt)
-        else:
-            right = _wrapped_addend(right, fmt)
+        left, right = _wrapped(left, right, fmt), _wrapped(right, left, fmt)
     total = odd_sum(left, right)
     if rounding == "toward_negative":
         total = with_zero_sign(total, left, right)

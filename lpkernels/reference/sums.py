@@ -78,24 +78,19 @@ class Rounds:
         return self._rounded(values, acc.outermost, acc.outermost_rounding, SITE_BIAS, 1)
 
     def add(self, total: Float64, addend: Float64, k: int) -> Float64:
-        """total, a value of the inner accumulator, plus a product or another value of it."""
+        """total + addend in the inner accumulator: values of it, or exact products."""
         acc = self.acc
         return self._added(total, addend, acc.fmt, acc.rounding, SITE_SUM, k)
-
-    def add_products(self, left: Float64, right: Float64, k: int) -> Float64:
-        acc = self.acc
-        return self._added(left, right, acc.fmt, acc.rounding, SITE_SUM, k, products=True)
 
     def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
         acc = self.acc
         return self._added(total, addend, acc.outermost, acc.outermost_rounding, site, k)
 
     def _added(
-        self, left: Float64, right: Float64, fmt: Number, rounding: str, site: int, k: int,
-        products: bool = False,
-    ) -> Float64:  # fmt: skip
+        self, left: Float64, right: Float64, fmt: Number, rounding: str, site: int, k: int
+    ) -> Float64:
         draws, bits = self.draws(rounding, site, k), self.acc.random_bits
-        return add(left, right, fmt, rounding, products=products, draws=draws, random_bits=bits)
+        return add(left, right, fmt, rounding, draws=draws, random_bits=bits)
 
 
 class Sequential:
@@ -157,13 +152,10 @@ class Pairwise(Sequential):
         (a, in_a), (b, in_b) = self.waiting.pop(level), right or (np.zeros(self.shape), ~ALL)
         # The key of a node is the position where its right half begins.
         k = self.first + (self.count >> level << level)
-        if level > 0:
-            both = a if right is None else self.rounds.add(a, b, k)
-        else:
-            both = self.rounds.add_products(a, b, k)
-            if not (in_a & in_b).all():
-                # A product without a neighbour is rounded alone.
-                a, b = (self.rounds.add(np.zeros(self.shape), alone, k) for alone in (a, b))
+        both = a if level > 0 and right is None else self.rounds.add(a, b, k)
+        if level == 0 and not (in_a & in_b).all():
+            # A product without a neighbour is rounded alone.
+            a, b = (self.rounds.add(np.zeros(self.shape), alone, k) for alone in (a, b))
         return np.where(in_a & in_b, both, np.where(in_a, a, b)), in_a | in_b
 
 
