@@ -28,7 +28,7 @@ from lpkernels.arithmetic._scaling import (
     as_running_range,
     as_scaling,
 )
-from lpkernels.arithmetic._sum_bounds import bits_without_overflow, max_l1_norm, never_overflows
+from lpkernels.arithmetic._sum_bounds import bits_without_overflow, max_l1_norm
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
@@ -64,5 +64,4 @@ __all__ = [
     "as_quantizer",
     "bits_without_overflow",
     "max_l1_norm",
-    "never_overflows",
 ]

@@ -62,7 +62,7 @@ def bits_without_overflow(
     """The fewest bits of a signed accumulator that no sum of these weights leaves, with any inputs.
 
     This holds whatever the inputs and the order: it is computed from the worst partial sum itself,
-    not from a bound on it.
+    not from a bound on it. So it allows all weights that `max_l1_norm` allows, and some others.
 
     Args:
         weights: integers (..., K), one sum along the last dimension each.
@@ -89,28 +89,6 @@ def bits_without_overflow(
         for p, n in zip(map(int, up.flat), map(int, down.flat), strict=True)
     ]
     return np.array(needed, dtype=np.int64).reshape(up.shape)
-
-
-def never_overflows(
-    weights: ArrayLike, accumulator_bits: int, input_bits: int, *, signed_inputs: bool = False
-) -> NDArray[np.bool_]:
-    """Whether a sum of these weights with any inputs, in any order, stays in the accumulator.
-
-    True wherever max_l1_norm allows the weights, and for some others.
-
-    Args:
-        weights: integers (..., K), one sum along the last dimension each.
-        accumulator_bits, input_bits, signed_inputs: as in `max_l1_norm`.
-    Returns: bool array of the leading dimensions.
-    Raises:  TypeError: weights are not integers.  ValueError: bits out of range.
-
-    >>> from lpkernels.arithmetic import never_overflows
-    >>> never_overflows([[64, -64], [127, 127]], 16, 8)
-    array([ True, False])
-    """
-    checked_int("never_overflows", "accumulator_bits", accumulator_bits, 2, 62)
-    needed = bits_without_overflow(weights, input_bits, signed_inputs=signed_inputs)
-    return np.asarray(needed <= accumulator_bits, dtype=bool)
 
 
 def _one_sided(codes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
