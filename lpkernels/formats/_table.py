@@ -25,6 +25,8 @@ _MOST_CODE_BITS = 17
 _MOST_VALUES = 2**16
 # A double of 53 bits that was made odd compares with 52 bits as the exact number does.
 _BOUNDARY_BITS = 52
+# The only table without 0: an element of blocks, for the second moments of Adam.
+_WITHOUT_ZERO = "linear4"
 # Kernels take smaller values of float64 for one another.
 _LEAST_BOUNDARY = 2.0**-300
 
@@ -102,21 +104,6 @@ class TableFormat:
         codes: Iterable[int] | None = None,
         nan_code: int | None = None,
     ) -> None:
-        self._make(values, name, infinity, boundaries, codes, nan_code)
-        if not self.has_zero:
-            ends = f"{self.min!r} .. {self.max!r}"
-            raise ValueError(f"TableFormat {name!r}: none of the values {ends} is 0; add it")
-        _register(self, check=True)
-
-    def _make(
-        self,
-        values: Iterable[float],
-        name: str,
-        infinity: str | None,
-        boundaries: Iterable[float | Fraction] | None,
-        codes: Iterable[int] | None,
-        nan_code: int | None,
-    ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"TableFormat: name must be a str, got {name!r}")
         if not _NAME.fullmatch(name):
@@ -152,6 +139,17 @@ class TableFormat:
             self, name=name, bits=bits, infinity=infinity, nan_code=nan_code, handle=handle,
             _tensors=tensors, _ints=ints,
         )  # fmt: skip
+        self._check()
+        _register(self)
+
+    def _check(self) -> None:
+        """Raises: ValueError: a table without 0, or one with the name of another format."""
+        from lpkernels.formats import check_table_name
+
+        if not self.has_zero and self.name != _WITHOUT_ZERO:
+            ends = f"{self.min!r} .. {self.max!r}"
+            raise ValueError(f"TableFormat {self.name!r}: none of the values {ends} is 0; add it")
+        check_table_name(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a TableFormat does not change: cannot set {name!r} of {self.name}")
@@ -238,34 +236,21 @@ def table_of_parts(
 
     Raises:  ValueError: another format has its name here.
     """
-    numbers, between = np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8")
-    table = object.__new__(TableFormat)
-    table._make(numbers, name, infinity, between, np.frombuffer(codes, "<i4"), nan_code)
-    return _register(table, check=True)
+    table = TableFormat(
+        np.frombuffer(values, "<f8"), name, infinity=infinity, nan_code=nan_code,
+        boundaries=np.frombuffer(boundaries, "<f8"), codes=np.frombuffer(codes, "<i4"),
+    )  # fmt: skip
+    return table_of_handle(table.handle)
 
 
-def unchecked(
-    values: Iterable[float],
-    boundaries: Iterable[float | Fraction] | None,
-    codes: Iterable[int] | None,
-    name: str,
-    infinity: str | None = None,
-    nan_code: int | None = None,
-) -> TableFormat:
-    """The table of a name that `parse_format` may read as this very table; it may lack a zero.
+class NamedTable(TableFormat):
+    """A table of `named_tables`, as which `parse_format` reads its name."""
 
-    Raises:  as TableFormat does.
-    """
-    table = object.__new__(TableFormat)
-    table._make(values, name, infinity, boundaries, codes, nan_code)
-    return _register(table, check=False)
+    def _check(self) -> None:
+        pass
 
 
-def _register(table: TableFormat, check: bool) -> TableFormat:
-    if check:
-        from lpkernels.formats import check_table_name
-
-        check_table_name(table)
+def _register(table: TableFormat) -> None:
     holder = _BY_NAME.setdefault(table.name, table)
     if holder != table:
         raise ValueError(
@@ -273,7 +258,6 @@ def _register(table: TableFormat, check: bool) -> TableFormat:
             f"{holder!r}; choose another name"
         )
     _BY_HANDLE[table.handle] = holder
-    return holder
 
 
 def named_table(name: str) -> TableFormat | None:

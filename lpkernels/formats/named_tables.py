@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats._table import TableFormat, unchecked
+from lpkernels.formats._table import NamedTable, TableFormat
 from lpkernels.formats.checks import checked_int
 
 _MOST_BITS = 16
@@ -139,7 +139,7 @@ def supernormal(exp_bits: int, man_bits: int, low: int, high: int) -> TableForma
 @lru_cache(maxsize=1)
 def nf4() -> TableFormat:
     """The 16 values of 4-bit NormalFloat: ``nf4`` (QLoRA, Dettmers et al. 2023, appendix E)."""
-    return unchecked(_NF4, None, None, "nf4")
+    return NamedTable(_NF4, "nf4")
 
 
 @lru_cache(maxsize=1)
@@ -155,7 +155,7 @@ def linear4() -> TableFormat:
     Differs: blocks run along a dimension and not through the flattened tensor, and ties go to the
     even code. The paper's scales by row and column ("rank-1") are not here.
     """
-    return unchecked([(i + 1) / 16 for i in range(16)], None, None, "linear4")
+    return NamedTable([(i + 1) / 16 for i in range(16)], "linear4")
 
 
 @lru_cache(maxsize=128, typed=True)
@@ -222,7 +222,9 @@ def _mirrored(
     values = np.concatenate([-positive[::-1], [0.0], positive])
     numbers = np.concatenate([negative_codes[::-1], [0], codes])
     between = None if boundaries is None else np.concatenate([-boundaries[::-1], boundaries])
-    return unchecked(values, between, numbers, name, infinity, nan_code)
+    return NamedTable(
+        values, name, infinity=infinity, boundaries=between, codes=numbers, nan_code=nan_code
+    )
 
 
 _FORMS: tuple[tuple[str, Callable[..., TableFormat]], ...] = (
