@@ -126,10 +126,6 @@ def _fit(trainer: "Trainer", out: Path) -> None:
             raise typer.Exit(130) from stop
         fsdp = " --fsdp" if processes.sharded else ""
         stopped(stop, f"{_command(processes)} train --resume --out {out}{fsdp}")
-    except FloatingPointError as error:
-        # A loss scale at its floor; the process with the parameter knows its name.
-        console.print(str(error), soft_wrap=True, highlight=False)
-        raise typer.Exit(1) from error
     if processes.first:
         show_table(summary([run]))
         _show_diagnosis(out)

@@ -95,9 +95,9 @@ def test_one_bad_rank_makes_all_of_its_group_skip(seen: Seen) -> None:
     assert (first[2]["scale"], second[2]["scale"]) == (8, 4)
 
 
-def test_all_count_one_hysteresis_and_end_together_at_the_floor(seen: Seen) -> None:
+def test_all_count_one_hysteresis_and_warn_together_at_the_floor(seen: Seen) -> None:
     (*first, other), (*second, named) = (rank["floor"] for rank in seen)
-    assert first == second == [(2, 1), (1, 1)]
+    assert first == second == [(2, 1), *[(1, 1)] * 10]
     assert "of another process" in other and "of parameter '2.weight'" in named
 
 

@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
-from torch.utils.weak import TensorWeakRef
 
 from lpkernels.techniques import checks
 
-# The names of torch.amp.GradScaler's state; a LossScaler's has four more.
+# The names of torch.amp.GradScaler's state; a LossScaler's has three more.
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 # Smaller scales have an inverse beyond float32.
 _LEAST = 2.0**-126
@@ -52,7 +51,7 @@ class StepRecord:
 
 
 class _Step:
-    """A step whose result is on the device; it keeps no gradient alive.
+    """A step whose result is on the device.
 
     optimizer: after its step.  found: 0-d, not 0 if a gradient was not finite.
     names: of parameters; others have their positions.
@@ -62,28 +61,21 @@ class _Step:
         self, optimizer: torch.optim.Optimizer, found: Tensor, names: Mapping[Tensor, str]
     ) -> None:
         self.ran = found == 0
-        self._gradients = {
-            names.get(p, position): (TensorWeakRef(p.grad), p.grad._version)
-            for position, p in enumerate(_parameters(optimizer))
-            if p.grad is not None
-        }
-        self._finite: Tensor | None = None
+        self._parameters = {names.get(p, i): p for i, p in enumerate(_parameters(optimizer))}
+        self._finite: dict[str | int, Tensor] = {}
 
     def look(self) -> None:
         """Notes on the device which gradients are finite, before anything changes them."""
-        gradients = [(reference(), version) for reference, version in self._gradients.values()]
-        if gradients and all(g is not None and g._version == version for g, version in gradients):
-            flags = [torch.isfinite(local_values(g)).all() for g, _ in gradients]
-            self._finite = torch.stack([f.to(self.ran.device, non_blocking=True) for f in flags])
+        gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        self._finite = {name: local_values(g).isfinite().all() for name, g in gradients.items()}
 
     def record(self) -> StepRecord:
         """The record of the step; it waits for the device."""
         if self.ran.item():
             return StepRecord(ran=True)
-        if self._finite is None:
+        if not self._finite:
             self.look()
-        finite = [] if self._finite is None else self._finite.tolist()
-        broken = (name for name, fine in zip(self._gradients, finite, strict=False) if not fine)
+        broken = (name for name, finite in self._finite.items() if not finite)
         return StepRecord(ran=False, parameter=next(broken, None))
 
 
@@ -138,7 +130,7 @@ class LossScaler(torch.amp.GradScaler):
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
     torch's fused ones and MasterWeights), or that accelerate wraps; get_scale, state_dict and
-    last_step; update with at_floor="raise".
+    last_step.
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
@@ -153,10 +145,7 @@ class LossScaler(torch.amp.GradScaler):
         hysteresis: n updates that are not finite lower the scale once: each of the first n - 1
             takes one from a counter that starts at n, and the scale stays; at 1 each lowers it. The
             counter is n again after growth_interval other updates in a row, when the scale grows.
-        consecutive: the counter is n again after every finite update.
-        at_floor: "raise" makes it an error where the scale would fall below the floor; "stay" skips
-            updates there for as long as they are not finite.
-        named_parameters: as a model's; last_step and errors give these names.
+        named_parameters: as a model's; last_step and the warning give these names.
         group: the ranks that step together; None: all of them; a group of one rank has a flag and
             a scale of its own.
     Raises:
@@ -165,9 +154,8 @@ class LossScaler(torch.amp.GradScaler):
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the rule and its numbers are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
-        hysteresis, consecutive and at_floor are DeepSpeed's delayed_shift, consecutive_hysteresis
-        and raise_error_at_min_scale (deepspeed/runtime/fp16/loss_scaler.py), whose scale may grow
-        to infinity.
+        hysteresis is DeepSpeed's delayed_shift (deepspeed/runtime/fp16/loss_scaler.py), whose scale
+        may grow to infinity.
 
     >>> scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
     >>> scaler.scale(torch.tensor(0.5))
@@ -186,8 +174,6 @@ class LossScaler(torch.amp.GradScaler):
         floor: float | None = None,
         ceiling: float | None = None,
         hysteresis: int = 1,
-        consecutive: bool = False,
-        at_floor: str = "stay",
         named_parameters: Iterable[tuple[str, Tensor]] | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
@@ -200,16 +186,7 @@ class LossScaler(torch.amp.GradScaler):
         interval = checks.whole("growth_interval", growth_interval, 1)
         # "cuda" switches a GradScaler off where there is none; the first loss has the device.
         super().__init__("cpu", start, *factors, interval, enabled)
-        self._raises = checks.choice("at_floor", at_floor, ("stay", "raise")) == "raise"
-        if self._raises and floor is None:
-            raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
-        if consecutive and self._hysteresis == 1:
-            raise ValueError(
-                "consecutive: it says when the counter of a hysteresis of 2 or more is full again, "
-                "got hysteresis=1; give hysteresis, or leave consecutive out"
-            )
-        self._consecutive = consecutive
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._group = group
@@ -305,8 +282,6 @@ class LossScaler(torch.amp.GradScaler):
         Raises:
             AssertionError: there was neither unscale_ nor step since the last update().
             ValueError: another scale for a static scaler.
-            FloatingPointError: with at_floor="raise", a gradient was not finite, and the scale
-                cannot fall further. Nothing is changed then.
         """
         if not self._enabled:
             return
@@ -329,19 +304,12 @@ class LossScaler(torch.amp.GradScaler):
         flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
         bad = torch.stack(flags).amax() != 0 if flags else torch.zeros_like(value, dtype=torch.bool)
         left, before = self._left, value.clone()
-        if self._raises and bool(bad & (left == 1) & (value <= self._floor)):
-            raise FloatingPointError(
-                f"update: the gradient {self._bad_gradient()} is not finite although the loss "
-                f"scale is at its floor {self.get_scale()}; look for the infinity in the model or "
-                "the data, or lower the floor"
-            )
         super().update()
         if self._hysteresis > 1:
             value.copy_(torch.where(bad & (left > 1), before, value))
-            # The tracker is 0 after a good update exactly where the scale's turn to grow has come.
-            full = ~bad if self._consecutive else ~bad & (tracker == 0)
             fewer = torch.where(bad, (left - 1).clamp_(min=1), left)
-            left.copy_(torch.where(full, self._hysteresis, fewer))
+            # The tracker is 0 after a good update exactly where the scale's turn to grow has come.
+            left.copy_(torch.where(~bad & (tracker == 0), self._hysteresis, fewer))
         value.clamp_(self._floor, self._ceiling)
         if not self._warned:
             self._count_skipped(bad & (value <= max(self._floor, _LEAST)))
@@ -397,16 +365,15 @@ class LossScaler(torch.amp.GradScaler):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
-        `hysteresis`, `consecutive` and the counter.
+        `hysteresis` and its counter.
 
-        The state is empty if the scaler is not enabled. Reading it waits for the device. The floor,
-        the ceiling and at_floor are no part of it.
+        The state is empty if the scaler is not enabled. Reading it waits for the device. Floor and
+        ceiling are no part of it.
         """
         if not self._enabled:
             return {}
-        delay = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
-        own = {"static": self._static, **delay, "_hysteresis_left": self._count_left()}
-        return {**super().state_dict(), **own}
+        own = {"static": self._static, "hysteresis": self._hysteresis}
+        return {**super().state_dict(), **own, "_hysteresis_left": self._count_left()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
@@ -431,8 +398,7 @@ class LossScaler(torch.amp.GradScaler):
             )
         state = self._checked(state_dict) if state_dict else {}
         super().load_state_dict(state)
-        self._hysteresis, self._consecutive = state["hysteresis"], state["consecutive"]
-        self._init_left = state["_hysteresis_left"]
+        self._hysteresis, self._init_left = state["hysteresis"], state["_hysteresis_left"]
         if self._scale is not None:
             self._left.fill_(self._init_left)
 
@@ -446,8 +412,8 @@ class LossScaler(torch.amp.GradScaler):
                 f"{'static' if static else 'dynamic'} one of {start}; make the scaler as the saved "
                 "one was"
             )
-        own = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
-        rule = {name: saved.get(name, own.get(name)) for name in (*_KEYS[1:4], *own)}
+        rule = {"hysteresis": self._hysteresis, **saved}
+        rule = {name: rule[name] for name in (*_KEYS[1:4], "hysteresis")}
         state = {**LossScaler(init_scale=start, **rule).state_dict(), "static": static}
         full, tracker = state["hysteresis"], saved["_growth_tracker"]
         left = checks.whole("_hysteresis_left", saved.get("_hysteresis_left", full), 1, full)

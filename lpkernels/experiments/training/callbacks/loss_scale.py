@@ -1,7 +1,7 @@
 """A loss scale, constant or dynamic: the callback that hands a LossScaler to the trainer."""
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -21,7 +21,7 @@ class LossScaleConfig(CallbackConfig):
 
     DEPENDENT = (
         "dynamic_scale", "scale_start", "scale_interval", "scale_floor", "scale_ceiling",
-        "scale_hysteresis", "scale_consecutive", "scale_at_floor",
+        "scale_hysteresis",
     )  # fmt: skip
 
     loss_scale: float = Field(
@@ -53,16 +53,6 @@ class LossScaleConfig(CallbackConfig):
         description="Updates with an overflow that lower the dynamic scale once: all but the last "
         "of them are skipped at the scale as it is.",
     )
-    scale_consecutive: bool = Field(
-        False,
-        description="The count of --scale-hysteresis begins anew after every update without "
-        "overflow; else when the scale doubles.",
-    )
-    scale_at_floor: Literal["stay", "raise"] = Field(
-        "stay",
-        description="stay: updates that overflow at --scale-floor are skipped; raise: one of them "
-        "ends the run with an error that names the parameter.",
-    )
 
     @model_validator(mode="after")
     def _check_kind(self) -> "LossScaleConfig":
@@ -80,7 +70,7 @@ class LossScaleConfig(CallbackConfig):
         return self
 
     def scaler(self, named_parameters: Iterable[tuple[str, Tensor]] = ()) -> LossScaler:
-        """The scaler of these settings; its errors name the parameters."""
+        """The scaler of these settings; its warning names the parameters."""
         if not self.dynamic_scale:
             return LossScaler(static=self.loss_scale)
         return LossScaler(
@@ -89,8 +79,6 @@ class LossScaleConfig(CallbackConfig):
             floor=self.scale_floor,
             ceiling=self.scale_ceiling,
             hysteresis=self.scale_hysteresis,
-            consecutive=self.scale_consecutive,
-            at_floor=self.scale_at_floor,
             named_parameters=named_parameters,
         )
 
