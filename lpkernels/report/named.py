@@ -91,7 +91,8 @@ def named_tables() -> Table:
 
 def format_details(fmt: Format) -> Table:
     """The parameters and limits of one format, and its values where there are at most 256."""
-    fields = {name: getattr(fmt, name) for name in _FIELDS[type(fmt)].split()}
+    names = next(names for kind, names in _FIELDS.items() if isinstance(fmt, kind))
+    fields = {name: getattr(fmt, name) for name in names.split()}
     rows = {k: f"{v:.9g}" if isinstance(v, float) else str(v) for k, v in fields.items()}
     same = [name for name, named in formats.NAMED.items() if named == fmt]
     if same:

@@ -99,7 +99,7 @@ def test_named_formats_list_every_name_and_details_the_values_of_small_formats()
     assert "fp4_e2m1" in shown
 
 
-@pytest.mark.parametrize("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
+@pytest.mark.parametrize("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32", "nf4"])
 def test_format_details_work_for_every_kind_of_format(name: str) -> None:
     assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
 
