@@ -1,16 +1,28 @@
 """scaled_dot_product_attention and multi_head_attention_forward under a recipe."""
 
 import math
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.support.autograd import SEED, close, gradients, leaves, same, signed
+from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.support.autograd import (
+    SEED,
+    Steps,
+    assert_composed,
+    close,
+    gradients,
+    leaves,
+    output_gradients,
+    same,
+    transposed,
+)
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
@@ -33,35 +45,49 @@ def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return leaves((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6), dtype=dtype)
 
 
-def composed(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    recipe: lp.Recipe,
-    attn_mask: torch.Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-    seeds: tuple[Any, Any] = (None, None),
-) -> torch.Tensor:
-    """Attention as written in a model that calls the functions one by one."""
-    s = F.matmul(q, k.mT, recipe=recipe, generator=seeds[0])
-    s = s * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(s.shape[-2:], dtype=torch.bool).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        s = s.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        s = s + attn_mask
-    return F.matmul(s.softmax(-1), v, recipe=recipe, generator=seeds[1])
+class Attention:
+    """Attention and its gradients in two products of the reference; the softmax is torch's."""
+
+    def __init__(self, recipe: lp.Recipe, seed: int = SEED) -> None:
+        self.scores, self.values = Steps(recipe, seed), Steps(recipe, derive_seed(seed, 16))
+
+    def forward(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        attn_mask: torch.Tensor | None = None,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> np.ndarray:
+        self.scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+        s = torch.from_numpy(self.scores.product(q, k)) * self.scale
+        if is_causal:
+            attn_mask = torch.ones(s.shape[-2:], dtype=torch.bool).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            s = s.masked_fill(~attn_mask, -math.inf)
+        elif attn_mask is not None:
+            s = s + attn_mask
+        self.p = s.softmax(-1)
+        return self.values.product(self.p.numpy(), transposed(v))
+
+    def gradients(self, g: np.ndarray) -> list[np.ndarray]:
+        """Those of q, k and v."""
+        dp, dv, _ = self.values.gradients(g)
+        ds = torch._softmax_backward_data(torch.from_numpy(dp), self.p, -1, torch.float32)
+        dq, dk, _ = self.scores.gradients((ds * self.scale).numpy())
+        return [dq, dk, transposed(dv)]
 
 
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @every_mask
-def test_attention_is_its_functions_one_by_one(options: dict[str, Any], backends: list[str]):
-    tensors = operands()
-    want = gradients(composed(*tensors, DETERMINISTIC, **options), tensors)
-    for backend in backends:
-        y = sdpa(*tensors, **options, recipe=DETERMINISTIC, backend=backend)
-        same(gradients(y, tensors), want, backend)
+def test_attention_is_its_steps_by_the_reference(
+    options: dict[str, Any], recipe: lp.Recipe, backends: list[str]
+) -> None:
+    tensors, steps = operands(), Attention(recipe)
+    y = steps.forward(*(t.detach().numpy() for t in tensors), **options)
+    want = [y, *steps.gradients(output_gradients(y.shape)[0].numpy())]
+    assert_composed(partial(sdpa, *tensors, **options, recipe=recipe), tensors, want, backends)
 
 
 @every_mask
@@ -69,13 +95,6 @@ def test_attention_summed_in_sequence_is_torchs_within_fp32(options: dict[str, A
     tensors = operands()
     want = torch_sdpa(*tensors, **options)
     close(gradients(sdpa(*tensors, **options, recipe=SUMS), tensors), gradients(want, tensors))
-
-
-def test_products_of_attention_draw_apart() -> None:
-    tensors, seed = operands(), torch.tensor(SEED)
-    got = gradients(sdpa(*tensors, recipe=STOCHASTIC, generator=seed), tensors)
-    want = composed(*tensors, STOCHASTIC, seeds=(seed, signed(derive_seed(SEED, 16))))
-    same(got, gradients(want, tensors))
 
 
 def test_attention_by_the_fp32_recipe_is_torchs() -> None:
@@ -130,8 +149,7 @@ def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     tensors = [q, k, v]
     got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=DETERMINISTIC), tensors)
     grouped = (q.unflatten(1, (2, 3)), k.unsqueeze(2), v.unsqueeze(2))
-    want = composed(*grouped, DETERMINISTIC, **options)
-    same(got, gradients(want.flatten(1, 2), tensors))
+    same(got, gradients(sdpa(*grouped, **options, recipe=DETERMINISTIC).flatten(1, 2), tensors))
     want = torch_sdpa(*tensors, **options, enable_gqa=True)
     got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=SUMS), tensors)
     close(got, gradients(want, tensors))
@@ -188,14 +206,41 @@ def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Rec
     assert_bit_equal(with_weights, y)
 
 
-def test_multi_head_attention_is_its_parts() -> None:
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_multi_head_attention_is_its_steps_by_the_reference(recipe: lp.Recipe) -> None:
+    inputs = leaves((4, 2, 8), (5, 2, 8), (5, 2, 8))
+    w, b, w_out, b_out = leaves((24, 8), (24,), (8, 8), (8,))
+    options = {"in_proj_weight": w, "in_proj_bias": b, "out_proj_weight": w_out}
+    options |= {"out_proj_bias": b_out, "recipe": recipe, "need_weights": False}
+    got, _ = multi_head(*inputs, **options, generator=torch.tensor(SEED))
+
+    def heads(x: np.ndarray) -> np.ndarray:
+        """Rows (L * N, E) as (N * heads, L, E / heads)."""
+        return x.reshape(-1, 4, 4).swapaxes(0, 1)
+
+    def rows(x: np.ndarray) -> np.ndarray:
+        return x.swapaxes(0, 1).reshape(-1, 8)
+
+    seeds = [SEED, *(derive_seed(SEED, 15 + i) for i in range(1, 5))]
+    projections = [Steps(recipe, seed) for seed in seeds[:3]]
+    pieces = [[part.detach().numpy() for part in t.chunk(3)] for t in (w, b)]
+    flattened = (x.detach().numpy().reshape(-1, 8) for x in inputs)
+    projected = map(Steps.product, projections, flattened, *pieces)
+    attention, out = Attention(recipe, seeds[3]), Steps(recipe, seeds[4])
+    y = attention.forward(*map(heads, projected))
+    y = out.product(rows(y), *(t.detach().numpy() for t in (w_out, b_out)))
+    dy, dw_out, db_out = out.gradients(output_gradients(got.shape)[0].reshape(-1, 8).numpy())
+    of_inputs = attention.gradients(heads(dy))
+    dx, dw, db = zip(*map(Steps.gradients, projections, map(rows, of_inputs)), strict=True)
+    dx = [d.reshape(x.shape) for d, x in zip(dx, inputs, strict=True)]
+    want = [y.reshape(got.shape), *dx, np.concatenate(dw), np.concatenate(db), dw_out, db_out]
+    same(gradients(got, [*inputs, w, b, w_out, b_out]), want)
+
+
+def test_products_between_the_projections_may_have_a_recipe_of_their_own() -> None:
     x = torch.randn(4, 2, 8)
     q, k, v = F.linear(x, WEIGHT, recipe=DETERMINISTIC).chunk(3, -1)
     q, k, v = (t.reshape(4, 4, 4).transpose(0, 1) for t in (q, k, v))
-    y = sdpa(q, k, v, recipe=DETERMINISTIC).transpose(0, 1).reshape(4, 2, 8)
-    got, _ = multi_head(x, x, x, recipe=DETERMINISTIC)
-    assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
-    # The products between the projections may have a recipe of their own.
     y = sdpa(q, k, v, recipe=SUMS).transpose(0, 1).reshape(4, 2, 8)
     got, _ = multi_head(x, x, x, recipe=DETERMINISTIC, attention_recipe=SUMS)
     assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))

@@ -38,15 +38,10 @@ def composed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, recipe: lp.Recip
     """y and the gradients of x, w and b: every rounding and every product is the reference's."""
     step = Steps(recipe)
     rows = x.detach().reshape(x.shape[:-1].numel(), x.shape[-1]).numpy()
-    xq = step.rounded(rows, "input")
-    wq = step.rounded(w.detach().numpy(), "weight")
-    bq = step.rounded(b.detach().numpy(), "bias")
-    y = step.rounded(step.matmul(xq, wq.T, "fprop", bq), "output")
+    y = step.product(rows, w.detach().numpy(), b.detach().numpy())
     (g,) = output_gradients((*x.shape[:-1], len(w)))
-    gq = step.rounded(g.reshape(y.shape).numpy(), "grad_output")
-    dx = step.rounded(step.matmul(gq, wq, "dgrad"), "grad_input")
-    dw = step.rounded(step.matmul(gq.T, xq, "wgrad"), "grad_weight")
-    return [y.reshape(g.shape), dx.reshape(x.shape), dw, step.bias_gradient(gq)]
+    dx, dw, db = step.gradients(g.reshape(y.shape).numpy())
+    return [y.reshape(g.shape), dx.reshape(x.shape), dw, db]
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values())

@@ -23,6 +23,7 @@ from tests.support.autograd import (
     output_gradients,
     same,
     signed,
+    transposed,
 )
 from tests.support.refusals import Row, refused, refuses
 
@@ -32,18 +33,11 @@ without_rounding = pytest.mark.parametrize("recipe", [SUMS, lp.Recipe(input="fp3
 F = lp.functional
 
 
-def transposed(a: np.ndarray) -> np.ndarray:
-    return np.swapaxes(a, -1, -2)
-
-
 def composed_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
     """y, da, db of bmm: every rounding and every product is the reference's."""
     step = Steps(recipe)
-    aq, wq = step.rounded(a, "input"), step.rounded(transposed(b), "weight")
-    y = step.rounded(step.matmul(aq, transposed(wq), "fprop"), "output")
-    gq = step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output")
-    da = step.rounded(step.matmul(gq, wq, "dgrad"), "grad_input")
-    dw = step.rounded(step.matmul(transposed(gq), aq, "wgrad"), "grad_weight")
+    y = step.product(a, transposed(b))
+    da, dw, _ = step.gradients(output_gradients(y.shape)[0].numpy())
     return [y, da, transposed(dw)]
 
 

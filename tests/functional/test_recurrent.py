@@ -2,16 +2,26 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lpkernels as lp
 from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, STOCHASTIC
-from tests.support.autograd import SEED, close, flat, gradients, output_gradients, same, signed
+from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.support.autograd import (
+    SEED,
+    Steps,
+    close,
+    flat,
+    gradients,
+    output_gradients,
+    same,
+    signed,
+)
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
@@ -51,112 +61,121 @@ def sequence(batch_sizes: torch.Tensor | None) -> torch.Tensor:
     return leaf(L, N, IN) if batch_sizes is None else leaf(int(batch_sizes.sum()), IN)
 
 
-def seed_of(*path: int) -> torch.Tensor:
+def seed_of(*path: int) -> int:
     """The seed at the end of a path of products in products; each index is from 1."""
     seed = SEED
     for index in path:
         seed = derive_seed(seed, 15 + index)
-    return signed(seed)
+    return seed
 
 
-class Steps:
-    """A layer of one direction, made of steps of `linear` and torch's own autograd of the cell."""
-
-    def __init__(self, kind: str, recipe: lp.Recipe, batch_sizes: torch.Tensor | None) -> None:
-        self.cell, self.recipe = CELLS[kind], recipe
-        self.sizes = [N] * L if batch_sizes is None else batch_sizes.tolist()
-
-    def linear(self, x: Any, w: Any, b: Any, *path: int) -> torch.Tensor:
-        x = x.detach().requires_grad_()
-        return x, F.linear(x, w, b, recipe=self.recipe, generator=seed_of(1, *path))
-
-    def run(self, x: torch.Tensor, hx: Any, w: Any, gs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """y, the last states, and the gradients of x, hx and the weights.
-
-        gs are the gradients of y and of the last states.
-        """
-        w_ih, w_hh, b_ih, b_hh, *w_hr = w
-        rows = x.reshape(-1, IN).split(self.sizes)
-        descending, zx = self.linear(torch.cat(rows[::-1]), w_ih, b_ih)
-        now = [state[0].detach() for state in (hx if isinstance(hx, tuple) else (hx,))]
-        tape: list[Any] = []
-        blocks = zx.split(self.sizes[::-1])[::-1]
-        for step, block in enumerate(blocks):
-            tape.append(self.step(block.detach(), now, w_hh, b_hh, w_hr, step))
-            pairs = zip(tape[-1][0], now, strict=True)
-            now = [torch.cat([t.detach(), s[len(t) :]]) for t, s in pairs]
-        y = torch.cat([outputs[0].detach() for outputs, _ in tape])
-        back = [*gs[1:]]
-        g_zx, g_zh, hs, g_p, ps = [], [], [], [], []
-        blocks = gs[0].reshape(len(y), -1).split(self.sizes)
-        for (outputs, leaves), g in zip(tape[::-1], blocks[::-1], strict=True):
-            count = len(g)
-            g = [back[0][:count] + g, *(b[:count] for b in back[1:])]
-            if w_hr:
-                (p_of, p) = leaves["p"]
-                g_p.append(g[0])
-                ps.append(p_of)
-                g[0] = torch.autograd.grad(p, p_of, g[0])[0]
-            zx_, zh_, *old = leaves["cell"]
-            ends = [leaves["h"], *outputs[1:]]
-            d_zx, d_zh, *d_old = torch.autograd.grad(
-                ends, [zx_, zh_, *old], g[: len(ends)], allow_unused=True
-            )
-            h_of, zh = leaves["zh"]
-            d_h = torch.autograd.grad(zh, h_of, d_zh)[0]
-            d_old[0] = d_h if d_old[0] is None else d_h + d_old[0]
-            back = [torch.cat([d, b[count:]]) for d, b in zip(d_old, back, strict=True)]
-            g_zx.append(d_zx)
-            g_zh.append(d_zh)
-            hs.append(h_of)
-        of_x, *of_ih = torch.autograd.grad(zx, [descending, w_ih, b_ih], torch.cat(g_zx))
-        of_x = torch.cat(of_x.split(self.sizes[::-1])[::-1]).reshape(x.shape)
-        _, zh = self.linear(torch.cat(hs), w_hh, b_hh, 1)
-        of_hh = torch.autograd.grad(zh, [w_hh, b_hh], torch.cat(g_zh))
-        of_hr = ()
-        if w_hr:
-            _, p = self.linear(torch.cat(ps), w_hr[0], None, 2)
-            of_hr = torch.autograd.grad(p, w_hr, torch.cat(g_p))
-        of_w = [of_ih[0], of_hh[0], of_ih[1], of_hh[1], *of_hr]
-        shaped = y.reshape(*x.shape[:-1], -1)
-        return [shaped, *(s[None] for s in now), of_x, *(b[None] for b in back), *of_w]
-
-    def step(self, zx: Any, now: Any, w_hh: Any, b_hh: Any, w_hr: Any, step: int) -> Any:
-        count = len(zx)
-        of_h, zh = self.linear(now[0][:count], w_hh, b_hh, 1, step + 1)
-        inputs = [t.detach().requires_grad_() for t in (zx, zh, *(s[:count] for s in now))]
-        h, c = self.cell.forward(*inputs, *([None] * (2 - len(now))))[:2]
-        leaves = {"zh": (of_h, zh), "cell": inputs, "h": h}
-        if w_hr:
-            leaves["p"] = self.linear(h, w_hr[0], None, 2, step + 1)
-        return [leaves["p"][1] if w_hr else h, *([] if c is None else [c])], leaves
+def cell(kind: str, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, ...]:
+    """The new states, by torch's page."""
+    if kind == "lstm":
+        zi, zf, zg, zo = (zx + zh).chunk(4, -1)
+        c = zf.sigmoid() * c + zi.sigmoid() * zg.tanh()
+        return zo.sigmoid() * c.tanh(), c
+    if kind == "gru":
+        (xr, xz, xn), (hr, hz, hn) = zx.chunk(3, -1), zh.chunk(3, -1)
+        n = (xn + (xr + hr).sigmoid() * hn).tanh()
+        return (n + (xz + hz).sigmoid() * (h - n),)
+    return ((zx + zh).tanh() if kind == "rnn_tanh" else (zx + zh).relu(),)
 
 
-# Each product of a step is that of `linear` with the step's seed. The one sum of its gradient is
-# that of `linear` with the seed of all steps. Operands that both of them read must not draw.
-BY_STEP = lp.Recipe(
-    weight="e5m2",
-    bias="e5m4",
-    output="e5m6:stochastic",
-    grad_input="e5m5:stochastic",
-    grad_weight="e5m3:stochastic",
-    fprop=lp.Accumulator("e5m7", "stochastic"),
-    dgrad=lp.Accumulator("e6m9", "stochastic", chunk=2),
-    wgrad=lp.Accumulator("e5m8", "stochastic", chunk=3),
-)
-STEPS = {"deterministic": DETERMINISTIC, "by step": BY_STEP, "accumulators": ACCUMULATORS_ONLY}
+class StepsOfState:
+    """A weight that every step multiplies: its products, and the one sum of its gradient, by the
+    reference."""
+
+    def __init__(self, recipe: lp.Recipe, w: Tensor, b: Tensor | None, *path: int) -> None:
+        self.recipe, self.path, self.whole = recipe, path, Steps(recipe, seed_of(*path))
+        self.w = self.whole.rounded(w.detach().numpy(), "weight")
+        self.b = None if b is None else self.whole.rounded(b.detach().numpy(), "bias")
+        self.inputs: dict[int, np.ndarray] = {}
+        self.gradients: dict[int, np.ndarray] = {}
+
+    def forward(self, h: Tensor, step: int) -> Tensor:
+        of_step = Steps(self.recipe, seed_of(*self.path, step + 1))
+        self.inputs[step] = of_step.rounded(h.detach().numpy(), "input")
+        y = of_step.matmul(self.inputs[step], self.w.T, "fprop", self.b)
+        return torch.from_numpy(of_step.rounded(y, "output"))
+
+    def backward(self, g: Tensor, step: int) -> Tensor:
+        of_step = Steps(self.recipe, seed_of(*self.path, step + 1))
+        self.gradients[step] = of_step.rounded(g.numpy(), "grad_output")
+        dh = of_step.matmul(self.gradients[step], self.w, "dgrad")
+        return torch.from_numpy(of_step.rounded(dh, "grad_input"))
+
+    def of_weight(self) -> list[np.ndarray]:
+        """The gradients of the weight and of the bias: one sum each, the last step's rows first."""
+        steps = sorted(self.inputs, reverse=True)
+        g, x = (np.concatenate([rows[i] for i in steps]) for rows in (self.gradients, self.inputs))
+        dw = self.whole.rounded(self.whole.matmul(g.T, x, "wgrad"), "grad_weight")
+        return [dw, *([] if self.b is None else [self.whole.bias_gradient(g)])]
 
 
-@pytest.mark.parametrize("recipe", STEPS.values())
+def composed(
+    kind: str, recipe: lp.Recipe, x: Any, hx: Any, w: Any, sizes: list[int], gs: list[Tensor]
+) -> list[Any]:
+    """y, the last states, and the gradients of x, hx and the weights, of a layer of one direction.
+
+    Every rounding and every product is the reference's; only the cell's gradient is torch's. gs are
+    the gradients of y and of the last states.
+    """
+    w_ih, w_hh, b_ih, b_hh, *w_hr = w
+    of_input, of_state = Steps(recipe, seed_of(1)), StepsOfState(recipe, w_hh, b_hh, 1, 1)
+    of_output = StepsOfState(recipe, w_hr[0], None, 1, 2) if w_hr else None
+    # The last step's rows come first.
+    rows = torch.cat(x.detach().reshape(-1, IN).split(sizes)[::-1]).numpy()
+    zx = of_input.product(rows, w_ih.detach().numpy(), b_ih.detach().numpy())
+    states = [state[0].detach() for state in flat(hx)]
+    tape: list[Any] = []
+    y: list[Tensor] = []
+    for step, block in enumerate(torch.from_numpy(zx).split(sizes[::-1])[::-1]):
+        now = [state[: sizes[step]] for state in states]
+        inputs = leaves_of(block, of_state.forward(now[0], step), *now)
+        new = cell(kind, *inputs, *[None] * (4 - len(inputs)))
+        tape.append((inputs, new))
+        h = new[0].detach() if of_output is None else of_output.forward(new[0], step)
+        y.append(h)
+        ends = [h, *(state.detach() for state in new[1:])]
+        states = [torch.cat([t, s[len(t) :]]) for t, s in zip(ends, states, strict=True)]
+    back, of_zx = list(gs[1:]), []
+    for step in reversed(range(len(sizes))):
+        count, (inputs, new) = sizes[step], tape[step]
+        g = [state[:count] for state in back]
+        g[0] = g[0] + gs[0].reshape(sum(sizes), -1).split(sizes)[step]
+        if of_output is not None:
+            g[0] = of_output.backward(g[0], step)
+        d_zx, d_zh, *d_old = torch.autograd.grad(new, inputs, g, allow_unused=True)
+        d_h = of_state.backward(d_zh, step)
+        d_old[0] = d_h if d_old[0] is None else d_h + d_old[0]
+        back = [torch.cat([d, b[count:]]) for d, b in zip(d_old, back, strict=True)]
+        of_zx.append(d_zx)
+    dx, dw, db = of_input.gradients(torch.cat(of_zx).numpy())
+    dx = torch.cat(torch.from_numpy(dx).split(sizes[::-1])[::-1]).reshape(x.shape)
+    dw_hh, db_hh = of_state.of_weight()
+    of_hr = [] if of_output is None else of_output.of_weight()
+    shaped = torch.cat(y).reshape(*x.shape[:-1], -1)
+    last = [state[None] for state in (*states, *back)]
+    return [shaped, *last[: len(states)], dx, *last[len(states) :], dw, dw_hh, db, db_hh, *of_hr]
+
+
+def leaves_of(*tensors: Tensor) -> list[Tensor]:
+    return [t.detach().requires_grad_() for t in tensors]
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("kind, projection", [*((kind, 0) for kind in KINDS), ("lstm", 2)])
 @padded_or_packed
-def test_layer_is_its_steps(kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe):
+def test_layer_is_its_steps_by_the_reference(
+    kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe
+) -> None:
     x, hx, w = sequence(batch_sizes), states(kind, out=projection or H), weights(kind, projection)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
     got = gradients(getattr(F, kind)(x, hx, w, **call), [x, hx, w])
     of_y, *of_states = output_gradients(*(t.shape for t in got[: 1 + len(flat(hx))]))
-    gs = [of_y, *(g[0] for g in of_states)]
-    same(got, Steps(kind, recipe, batch_sizes).run(x, hx, w, gs))
+    sizes = [N] * L if batch_sizes is None else batch_sizes.tolist()
+    same(got, composed(kind, recipe, x, hx, w, sizes, [of_y, *(g[0] for g in of_states)]))
 
 
 @every_kind

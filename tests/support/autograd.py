@@ -198,6 +198,11 @@ def assert_composed(
         same(gradients(call(**how(backend)), inputs), want, backend, ("y", "dx", "dw", "db", "d"))
 
 
+def transposed(a: np.ndarray) -> np.ndarray:
+    """The matrices a (..., M, N) as (..., N, M)."""
+    return np.swapaxes(a, -1, -2)
+
+
 class Steps:
     """Roundings and products of one call under a recipe, on arrays of float32.
 
@@ -225,6 +230,19 @@ class Steps:
         a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
         acc = getattr(self.recipe, name)
         return twin.matmul(a, b, bias, acc, seed=self.seed_of(role or name))
+
+    def product(self, x: np.ndarray, w: np.ndarray, b: Any = None) -> np.ndarray:
+        """x @ w^T + b, of x (..., M, K) and w (..., N, K); `gradients` is its backward pass."""
+        self.x, self.w = self.rounded(x, "input"), self.rounded(w, "weight")
+        b = b if b is None else self.rounded(b, "bias")
+        return self.rounded(self.matmul(self.x, transposed(self.w), "fprop", b), "output")
+
+    def gradients(self, g: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Those of x, w and b (of matrices), of the last product."""
+        g = self.rounded(g, "grad_output")
+        dx = self.rounded(self.matmul(g, self.w, "dgrad"), "grad_input")
+        dw = self.rounded(self.matmul(transposed(g), self.x, "wgrad"), "grad_weight")
+        return dx, dw, self.bias_gradient(g.reshape(-1, g.shape[-1]))
 
     def bias_gradient(self, g: np.ndarray) -> np.ndarray:
         """The sums over the rows of g (rows, channels): (channels,)."""
