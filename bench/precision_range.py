@@ -3,9 +3,9 @@
 Three networks train by Adam under the policy cpt_fu2021: a mixture of experts that classifies
 MNIST-1D, a U-Net that labels the pixels of noisy mosaics of scikit-learn's digits, and an
 autoencoder of these digits. For each seed a precision range test looks at the first 200 steps at 2
-to 8 bits, and gives bounds by the rule "relative" with shares of 0.8 and 0.9 (from more steps where
-it cannot tell) and by the rule "fu2021". Then the network trains in 8 bits throughout, and in 8
-cycles between the bounds of each. All trainings of a seed have the same first weights and the same
+to 8 bits, and gives bounds with shares of 0.8 and 0.9 (from more steps where it cannot tell), and
+by the rule of Fu et al. 2021. Then the network trains in 8 bits throughout, and in 8 cycles between
+the bounds of each. All trainings of a seed have the same first weights and the same
 batches. Records are appended to bench/results/precision-range.jsonl; a training that the file has
 is not repeated.
 """
@@ -15,9 +15,10 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from lpkernels.experiments.records import read_records
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.tables import signals
 from lpkernels.techniques.cpt import PrecisionScheduler, precision_range_test
-from lpkernels.techniques.cpt.range_test import PrecisionRange
+from lpkernels.techniques.cpt.range_test import Level, PrecisionRange
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision-range.jsonl"
 TOP = 8
@@ -213,8 +214,8 @@ class Training:
 
 
 def tested(task: Task, seed: int, factor: int) -> PrecisionRange:
-    """The range test by the rule "relative" at the first steps of a training, with windows and
-    steps of `factor` times their defaults."""
+    """The range test at the first steps of a training, with windows and steps of `factor` times
+    their defaults."""
     training = Training(task, seed)
     return precision_range_test(
         training.step,
@@ -226,8 +227,8 @@ def tested(task: Task, seed: int, factor: int) -> PrecisionRange:
     )
 
 
-def judged(result: PrecisionRange, **rule: Any) -> PrecisionRange:
-    """The bounds by another rule from the same accuracies."""
+def judged(result: PrecisionRange, share: float) -> PrecisionRange:
+    """The bounds by another share from the same accuracies."""
     accuracies = (accuracy for level in result.trace for accuracy in level.accuracy)
     return precision_range_test(
         lambda: next(accuracies),
@@ -235,8 +236,20 @@ def judged(result: PrecisionRange, **rule: Any) -> PrecisionRange:
         restore=[],
         window=result.window,
         steps_per_level=len(result.trace[0].accuracy),
-        **rule,
+        share=share,
     )
+
+
+def bounds_of_fu2021(trace: Sequence[Level], threshold: float = 0.01) -> tuple[int, int] | None:
+    """The bounds by the rule of Fu et al. 2021. The lowest is the first candidate whose accuracy
+    rises from the first window to the last. The highest is our addition: the first one above it
+    that is as good as the next."""
+    rising = [i for i, level in enumerate(trace) if level.last - level.first > threshold]
+    if not rising:
+        return None
+    above = trace[rising[0] + 1 :]
+    enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= threshold)
+    return trace[rising[0]].bits, next(enough, trace[-1].bits)
 
 
 def trained(task: Task, seed: int, bits: tuple[int, int]) -> dict[str, Any]:
@@ -270,16 +283,16 @@ def held(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
 
 
 def bounds(name: str, seed: int) -> dict[str, dict[str, Any]]:
-    """The bits of each rule, and the shares by which the rule "relative" chose; where it cannot
-    tell it gets twice the steps, and then four times."""
+    """The bits of each rule, and the shares by which the range test chose; where it cannot tell it
+    gets twice the steps, and then four times."""
     tests = [tested(TASKS[name], seed, 1)]
-    said: dict[str, dict[str, Any]] = {"fu2021": {"bits": judged(tests[0], rule="fu2021").bits}}
+    said: dict[str, dict[str, Any]] = {"fu2021": {"bits": bounds_of_fu2021(tests[0].trace)}}
     for arm, share in SHARES.items():
         reasons = []
         for number, factor in enumerate((1, 2, 4)):
             if number == len(tests):
                 tests.append(tested(TASKS[name], seed, factor))
-            result = judged(tests[number], share=share)
+            result = judged(tests[number], share)
             reasons.append(result.reason)
             if result.bits is not None:
                 break

@@ -19,7 +19,6 @@ _COLUMNS = 64
 _LABELS = {
     "forward": "forward bits",
     "backward": "gradient bits",
-    "weight": "weight bits",
     "accumulator": "mantissa bits of accumulators",
 }
 

@@ -8,14 +8,13 @@ from lpkernels.techniques.cpt.pfq import PFQ
 from lpkernels.techniques.cpt.range_test import precision_range_test
 from lpkernels.techniques.cpt.recalibration import recalibrate
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bitops, bits_at
-from lpkernels.techniques.cpt.scheduler import TABLES, PrecisionScheduler
+from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
 from lpkernels.techniques.cpt.text import parse_schedule
 
 __all__ = [
     "NAMED",
     "PFQ",
     "PROFILES",
-    "TABLES",
     "PrecisionScheduler",
     "Schedule",
     "bitops",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Precision, bitops, width
-from lpkernels.techniques.cpt.scheduler import Formats, PrecisionSetter, Targets
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, Targets
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
@@ -36,7 +36,7 @@ class PFQ(PrecisionSetter):
     negative its magnitude counts.
 
     Args:
-        targets, eval_bits, formats: as PrecisionScheduler's; None of eval_bits: the last stage's.
+        targets, eval_bits: as PrecisionScheduler's; None of eval_bits: the last stage's.
         stages: (forward bits, gradient bits), two or more, which do not fall.
         period: training steps between two values of L; published: 400 of 64,000 (CIFAR), an epoch
             (ImageNet).
@@ -71,14 +71,12 @@ class PFQ(PrecisionSetter):
         eps: float = 0.05,
         decay: float = 0.3,
         eval_bits: int | None = None,
-        formats: Formats | None = None,
     ) -> None:
         self.stages = _checked_stages(stages)
         self.period = checks.whole("period", period, 1)
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
-        levels = [Precision(*stage) for stage in self.stages]
-        super().__init__(targets, levels, eval_bits=eval_bits, formats=formats)
+        super().__init__(targets, [Precision(*stage) for stage in self.stages], eval_bits)
         #: The number of the stage; the steps so far, in all and in this period.
         self.stage, self.steps, self.period_steps = 0, 0, 0
         #: The last mean losses since the turning point, and the first of the run.
@@ -120,7 +118,7 @@ class PFQ(PrecisionSetter):
         is then to be added to `sum`."""
         self.steps += 1
         self.period_steps += 1
-        self._bitops += self._cost_of_step
+        self._bitops += bitops(*self.stages[self.stage])
 
     @property
     def is_due(self) -> bool:
@@ -139,18 +137,9 @@ class PFQ(PrecisionSetter):
             self.stage, self.window = self.stage + 1, []
             self._set_stage()
 
-    @property
-    def _cost_of_step(self) -> float:
-        return bitops(*self.stages[self.stage])
-
-    def cost(self, kind: str = "bitops") -> float:
-        """The mean cost of the steps so far relative to float32, of the current one before any.
-
-        Raises: ValueError: another kind than "bitops".
-        """
-        if kind != "bitops":
-            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        return self._bitops / self.steps if self.steps else self._cost_of_step
+    def cost(self) -> float:
+        """The mean cost of the steps so far relative to float32, of the current one before any."""
+        return self._bitops / self.steps if self.steps else bitops(*self.stages[self.stage])
 
     def _is_flat(self) -> bool:
         scale = abs(math.fsum(self.first_losses) / len(self.first_losses))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
 from statistics import fmean, variance
 from typing import Any
 
@@ -32,16 +32,14 @@ class Level:
     """The result of training at one precision.
 
     accuracy: of each step.  first, last: its mean over the first and the last window.
-    passed: whether these bits satisfy the rule for the lowest bound.
-    share: of the improvement at the highest candidate; None under the rule "fu2021".
-    spread: half the 95% interval of share.
+    share: of the improvement at the highest candidate.  spread: half the 95% interval of share.
+        None where the windows are too short to tell the improvement from noise.
     """
 
     bits: int
     accuracy: tuple[float, ...]
     first: float
     last: float
-    passed: bool = False
     share: float | None = None
     spread: float | None = None
 
@@ -51,14 +49,12 @@ class PrecisionRange(Tabular):
     """The result of a precision range test; ``str`` of it is a table.
 
     bits: (lowest, highest), as PrecisionScheduler takes them; None where the trace cannot tell.
+    trace: every candidate, ascending.  window: the steps of a window.
     reason: why there are no bits; empty where there are.
-    trace: every candidate, ascending. threshold, window: the arguments by which candidates were
-        judged.
     """
 
     bits: tuple[int, int] | None
     trace: tuple[Level, ...]
-    threshold: float
     window: int
     reason: str = ""
 
@@ -89,7 +85,6 @@ def precision_range_test(
     candidates: Iterable[int] = range(2, 9),
     window: int = 50,
     steps_per_level: int = 200,
-    rule: str = "relative",
     share: float = 0.9,
     threshold: float = 0.01,
 ) -> PrecisionRange:
@@ -107,11 +102,6 @@ def precision_range_test(
     is within the noise of its steps, or where the first candidate that may reach the share lies
     more than one candidate below the first from which on all surely reach it.
 
-    The rule "fu2021": the lowest bound is the first candidate whose mean over the last window
-    exceeds its own over the first by more than `threshold`, which is often the lowest candidate.
-    The highest bound is the first candidate above it whose mean over the last window is within
-    `threshold` of the next candidate's.
-
     Afterwards, after an error too, the things in restore and the random states of torch, numpy and
     Python are as before, to the bit. Whatever else set_bits changes is not put back: a scheduler's
     next step() sets its own bits.
@@ -126,18 +116,17 @@ def precision_range_test(
             They begin anew for each candidate, in the same order, and again at their end. None:
             ``step_fn()`` has data of its own.
         candidates: bits to try, ascending.
-        window: steps over which accuracies are averaged; at least 10 for the rule "relative".
+        window: steps over which accuracies are averaged; at least 10.
         steps_per_level: steps at each candidate; at least the window.
-        rule: "relative" or "fu2021".
-        share: of the highest candidate's improvement, above 0 and below 1; for "relative".
-        threshold: a difference of shares, for "fu2021" of accuracies, that does not count.
+        share: of the highest candidate's improvement, above 0 and below 1.
+        threshold: a difference of shares that does not count.
     Returns: the bounds, or None with the reason, and the trace of all candidates.
     Raises:
         TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
             between 0 and 1, at the step that returns it.
-    Reference: Fu et al. 2021, arXiv 2101.09868, describes a test of the kind of "fu2021" and bounds
-        found by it, not the numbers: window, steps and threshold are ours, and so is the rule for
-        the highest. The rule "relative" is ours.
+    Reference: Fu et al. 2021, arXiv 2101.09868, describes a test whose lowest bound is the first
+        candidate at which the accuracy rises, and bounds found by it, not the numbers. Differs:
+        the rules here are ours; the trace has what theirs needs.
 
     >>> from lpkernels.techniques.cpt import precision_range_test
     >>> bits = [2]
@@ -158,16 +147,13 @@ def precision_range_test(
     """
     checks.function("step_fn", step_fn, "step_fn() -> accuracy")
     checks.function("set_bits", set_bits, "set_bits(bits)")
-    levels = _candidates(candidates)
-    relative = checks.choice("rule", rule, ("relative", "fu2021")) == "relative"
-    checks.whole("window", window, 2 * PARTS if relative else 1)
-    checks.whole("steps_per_level", steps_per_level, 1)
-    if steps_per_level < window:
-        raise ValueError(
-            f"steps_per_level: expected at least window={window}, got {steps_per_level}"
-        )
+    levels = [width("candidates", bits) for bits in candidates]
+    if not levels or levels != sorted(set(levels)):
+        raise ValueError(f"candidates: expected ascending bits such as range(2, 9), got {levels}")
+    checks.whole("window", window, 2 * PARTS)
+    checks.whole("steps_per_level", steps_per_level, window)
     checks.number("share", share, above=0, below=1)
-    limit = checks.number("threshold", threshold, least=0)
+    checks.number("threshold", threshold, least=0)
     if isinstance(restore, nn.Module) or not isinstance(restore, Iterable):
         raise TypeError(
             "restore: expected a list such as [model, optimizer], got a single "
@@ -178,18 +164,17 @@ def precision_range_test(
     for bits in levels:
         with _restored(things):
             set_bits(bits)
-            step = step_fn if batches is None else _on_batches(step_fn, batches)
-            accuracy = tuple(_accuracy(step(), bits) for _ in range(steps_per_level))
+            arguments = islice(_arguments(batches), steps_per_level)
+            accuracy = tuple(_accuracy(step_fn(*batch), bits) for batch in arguments)
         trace.append(Level(bits, accuracy, fmean(accuracy[:window]), fmean(accuracy[-window:])))
-    result = PrecisionRange(None, tuple(trace), limit, window)
-    return _relative(result, share) if relative else _fu2021(result)
+    return _judged(trace, window, share, threshold)
 
 
 @contextmanager
 def _restored(things: Sequence[Any]) -> Iterator[None]:
-    """At its end, after an error too, modules, optimizers, generators and other things with a
-    state_dict are as they were at its start, and so are the global generators of torch, numpy and
-    Python. Tensors of modules keep their places in memory.
+    """At its end, after an error too, modules and generators are as they were at its start, other
+    things have loaded the state_dict of then, and the global generators of torch, numpy and Python
+    are as before. Tensors of modules keep their places in memory.
 
     Raises: TypeError: a thing without state_dict and load_state_dict.
     """
@@ -210,29 +195,13 @@ def _restored(things: Sequence[Any]) -> Iterator[None]:
             elif isinstance(thing, torch.Generator):
                 stack.callback(thing.set_state, thing.get_state())
             elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
-                keys = [set(group) for group in getattr(thing, "param_groups", ())]
-                stack.callback(_put_back, thing, copy.deepcopy(thing.state_dict()), keys)
+                stack.callback(thing.load_state_dict, copy.deepcopy(thing.state_dict()))
             else:
                 raise TypeError(
                     "restore: expected models, optimizers and other things with state_dict and "
                     f"load_state_dict, got {type(thing).__name__}"
                 )
         yield
-
-
-def _put_back(thing: Any, state: Any, keys: Sequence[set[str]]) -> None:
-    """Loads the state. keys: of an optimizer's groups, which may have got others in training."""
-    thing.load_state_dict(state)
-    for group, before in zip(getattr(thing, "param_groups", ()), keys, strict=True):
-        for name in group.keys() - before:
-            del group[name]
-
-
-def _candidates(candidates: Iterable[int]) -> list[int]:
-    levels = [width("candidates", bits) for bits in candidates]
-    if not levels or levels != sorted(set(levels)):
-        raise ValueError(f"candidates: expected ascending bits such as range(2, 9), got {levels}")
-    return levels
 
 
 def _accuracy(value: float, bits: int) -> float:
@@ -245,19 +214,18 @@ def _accuracy(value: float, bits: int) -> float:
     return accuracy
 
 
-def _on_batches(step_fn: Callable[[Any], float], batches: Iterable[Any]) -> Callable[[], float]:
-    """A step on the next batch, from the first one on."""
-
-    def endless() -> Iterator[Any]:
-        while True:
-            batch = None
-            for batch in batches:
-                yield batch
-            if batch is None:
-                raise ValueError("batches: expected at least one batch, got none")
-
-    stream = endless()
-    return lambda: step_fn(next(stream))
+def _arguments(batches: Iterable[Any] | None) -> Iterator[tuple[Any, ...]]:
+    """The arguments of every step: none, or the next batch, from the first one on."""
+    if batches is None:
+        yield from repeat(())
+        return
+    while True:
+        is_empty = True
+        for batch in batches:
+            is_empty = False
+            yield (batch,)
+        if is_empty:
+            raise ValueError("batches: expected at least one batch, got none")
 
 
 def _generators(batches: Iterable[Any] | None) -> list[torch.Generator]:
@@ -276,29 +244,27 @@ def _generators(batches: Iterable[Any] | None) -> list[torch.Generator]:
     return [generator for generator in named if isinstance(generator, torch.Generator)]
 
 
-def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
+def _judged(levels: Sequence[Level], window: int, share: float, threshold: float) -> PrecisionRange:
     """The bounds by shares of the highest candidate's improvement."""
-    top, window = result.trace[-1], result.window
+    top = levels[-1]
     rise, noise = top.last - top.first, _noise(top.accuracy, window)
     if rise <= noise:
-        return replace(
-            result,
-            reason=f"at {top.bits} bits the accuracy rises by {rise:.3g}, within its noise of "
+        reason = (
+            f"at {top.bits} bits the accuracy rises by {rise:.3g}, within its noise of "
             f"{noise:.3g}; the windows are too short to tell: give more steps_per_level, or a "
-            "longer window",
+            "longer window"
         )
-    shares = [(level.last - top.first) / rise for level in result.trace]
+        return PrecisionRange(None, tuple(levels), window, reason)
+    shares = [(level.last - top.first) / rise for level in levels]
     # A narrower candidate that improves more than a wider one does so by chance.
     chance = max(max(shares[: i + 1]) - shares[i] for i in range(len(shares)))
     spreads = [
         max(chance, _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise)
-        for level, value in zip(result.trace[:-1], shares, strict=False)
+        for level, value in zip(levels[:-1], shares, strict=False)
     ]
     spreads.append(0.0)
-    trace = tuple(
-        replace(level, passed=s >= share, share=s, spread=d)
-        for level, s, d in zip(result.trace, shares, spreads, strict=True)
-    )
+    rows = zip(levels, shares, spreads, strict=True)
+    trace = tuple(replace(level, share=value, spread=spread) for level, value, spread in rows)
 
     def sure(least_share: float) -> int:
         """The first candidate from which on all surely have this share, as the last one does."""
@@ -306,16 +272,16 @@ def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
         return 1 + max(below, default=-1)
 
     least = next(i for i in range(len(shares)) if shares[i] + spreads[i] >= share)
-    lowest = next(i for i, level in enumerate(trace) if level.passed)
+    lowest = next(i for i in range(len(shares)) if shares[i] >= share)
     if sure(share) - least > 1:
         reason = (
             f"by the spread of the shares the lowest bound may be any of {trace[least].bits} to "
             f"{trace[sure(share)].bits} bits; the windows are too short to tell: give more "
             "steps_per_level and a longer window"
         )
-        return replace(result, trace=trace, reason=reason)
-    highest = min(max(lowest + 1, sure(1 - result.threshold)), len(trace) - 1)
-    return replace(result, bits=(trace[lowest].bits, trace[highest].bits), trace=trace)
+        return PrecisionRange(None, trace, window, reason)
+    highest = min(max(lowest + 1, sure(1 - threshold)), len(trace) - 1)
+    return PrecisionRange((trace[lowest].bits, trace[highest].bits), trace, window)
 
 
 def _noise(accuracy: Sequence[float], window: int) -> float:
@@ -328,19 +294,3 @@ def _spread(accuracy: Sequence[float], share: float, top: Sequence[float]) -> fl
     """Half the 95% interval of the mean of accuracy - share * top, over fifths of the window."""
     parts = np.array_split(np.subtract(accuracy, np.multiply(share, top)), PARTS)
     return T_OF_PARTS * math.sqrt(variance(float(part.mean()) for part in parts) / PARTS)
-
-
-def _fu2021(result: PrecisionRange) -> PrecisionRange:
-    """The bounds by the paper's rule."""
-    limit = result.threshold
-    trace = tuple(replace(x, passed=x.last - x.first > limit) for x in result.trace)
-    lowest = next((index for index, level in enumerate(trace) if level.passed), None)
-    if lowest is None:
-        reason = (
-            f"at no candidate the accuracy rose by more than {limit:g}; give more steps_per_level "
-            "or a lower threshold"
-        )
-        return replace(result, trace=trace, reason=reason)
-    above = trace[lowest + 1 :]
-    enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= limit)
-    return replace(result, bits=(trace[lowest].bits, next(enough, trace[-1].bits)), trace=trace)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.scheduler import PrecisionSetter, attributes_kept, find_targets
+from lpkernels.nn.convert import set_precision
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, attributes_kept
 
 #: Called with the model and a batch of the loader.
 Forward = Callable[[nn.Module, Any], object]
@@ -34,7 +34,7 @@ def recalibrate(
     Args:
         model: the model.
         loader: batches; of a tuple or list the first entry is the input.
-        bits: forward bits of all targets in the model, which keep them afterwards; a scheduler: the
+        bits: forward bits of all layers of lpkernels, which keep them afterwards; a scheduler: the
             bits of its `at()`, and afterwards the bits of training again; None: as the model is.
         forward: a function to call with the model and a batch, in place of the model itself.
     Raises:
@@ -51,13 +51,11 @@ def recalibrate(
     if isinstance(bits, PrecisionSetter):
         around = bits.at()
     elif bits is not None:
-        bits = width("bits", bits)
-        for target in find_targets("recalibrate", model).values():
-            if hasattr(target, "set_precision"):
-                target.set_precision(bits, bits)
+        set_precision(model, bits, bits)
     buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
-    with around, attributes_kept(model.modules()), torch.no_grad():
+    random_states = torch.random.fork_rng(list(devices))
+    with around, attributes_kept(model.modules()), torch.no_grad(), random_states:
         model.eval()
         for norm in norms:
             norm.reset_running_stats()
@@ -68,9 +66,8 @@ def recalibrate(
         for module in (*norms, *ranges):
             module.training = True
         batch: Any = None
-        with torch.random.fork_rng(devices=list(devices)):
-            for batch in loader:
-                (forward or _first)(model, batch)
+        for batch in loader:
+            (forward or _first)(model, batch)
         if batch is None:
             raise ValueError("recalibrate: expected at least one batch, got an empty loader")
         statistics = [buffer.clone() for buffer in buffers]

@@ -240,38 +240,30 @@ def bits_at(step: int, total: int, *, bits: tuple[int, int], **settings: Any) ->
 class Precision(NamedTuple):
     """Bits of one step; None is not scheduled.
 
-    forward: operands of fprop.  backward: the incoming gradient.  weight: weights, where they
-    differ from forward.  accumulator: mantissa bits of the sums.
+    forward: operands of fprop.  backward: the incoming gradient.  accumulator: mantissa bits of the
+    sums.
     """
 
     forward: int | None = None
     backward: int | None = None
-    weight: int | None = None
     accumulator: int | None = None
 
 
-def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = None) -> float:
+def bitops(forward_bits: int, backward_bits: int) -> float:
     """The multiplied bits of a training step, relative to one in float32.
 
-    (b^2 + 2 b g) / (3 * 32^2) with b forward and g backward bits: fprop multiplies b by b bits,
-    dgrad and wgrad b by g. Weights with bits of their own w count as w in fprop and dgrad.
-
-    Layers in float32 and additions are not counted. It counts multiply-accumulate bits: no
-    speed-up of a GPU follows from it.
-
-    Args:
-        forward_bits, backward_bits: b and g, 1 to 32.
-        weight_bits: w; None: b.
+    (b^2 + 2 b g) / (3 * 32^2) with b forward_bits and g backward_bits, 1 to 32: fprop multiplies b
+    by b bits, dgrad and wgrad b by g. Layers in float32 and additions are not counted. It counts
+    multiply-accumulate bits: no speed-up of a GPU follows from it.
 
     Raises: TypeError, ValueError: no int, or other than 1 to 32.
     Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
         32, since nothing is rounded there; the code counts them as they are.
     """
-    named = {"forward_bits": forward_bits, "backward_bits": backward_bits}
-    named["weight_bits"] = forward_bits if weight_bits is None else weight_bits
-    checked = (width(f"bitops: {name}", bits) for name, bits in named.items())
-    b, g, w = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
-    return (w * b + w * g + b * g) / (3 * _MOST_BITS**2)
+    widths = ("forward_bits", forward_bits), ("backward_bits", backward_bits)
+    checked = (width(f"bitops: {name}", bits) for name, bits in widths)
+    b, g = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
+    return (b * b + 2 * b * g) / (3 * _MOST_BITS**2)
 
 
 def adder_bits(accumulator: Accumulator) -> float:

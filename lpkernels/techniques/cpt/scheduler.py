@@ -1,19 +1,18 @@
 """Schedulers of precision in a user's own loop: targets, the base that sets them, and the scheduler
 by a plan that is made in advance."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
-from lpkernels.arithmetic import Accumulator, as_accumulator
-from lpkernels.formats import Format, as_format
+from lpkernels.arithmetic import as_accumulator
 from lpkernels.nn.emulated import Emulated
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import (
@@ -26,29 +25,14 @@ from lpkernels.techniques.cpt.schedule import (
 )
 from lpkernels.techniques.state import Stateful
 
-T = TypeVar("T")
-
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
 #: None: nothing is set.
 Targets = Any
-#: Widths to formats: a table, a text with {bits} in it such as "fixed{bits}_f4", or a name of
-#: TABLES.
-Formats = Mapping[int, Format | str] | str
 #: (lowest, highest), one number, or a schedule with settings of its own.
 Bits = tuple[int, int] | int | Schedule
 
-#: Tables of formats by name. float: for each width a format without codes for infinity, as wide in
-#: range as its neighbours; 4, 6 and 8 bits are the types of OCP MX and E4M3.
-TABLES: Mapping[str, Mapping[int, str]] = {
-    "float": {
-        3: "e2m0_sat",
-        4: "fp4_e2m1",
-        5: "e2m2_sat",
-        6: "fp6_e3m2",
-        7: "e3m3_sat",
-        8: "e4m3fn_sat",
-    }
-}
+# The tracks whose bits a kind of cost counts.
+_COUNTED = {"bitops": ("forward", "backward"), "accumulator": ("accumulator",)}
 
 
 def _is_function(target: Any) -> bool:
@@ -126,34 +110,40 @@ class PrecisionSetter(Stateful):
     """Sets the precision of targets, and remembers the last setting: the base of
     PrecisionScheduler and PFQ.
 
-    levels: every precision that may come, the highest last.
+    levels: every precision that may come, the highest last. The constructor sets each of them, and
+    then all attributes of the targets back.
+
+    Raises: as PrecisionScheduler.
     """
 
     def __init__(
         self,
         targets: Targets,
         levels: Sequence[Precision],
-        *,
         eval_bits: int | None,
-        formats: Formats | None,
-        accumulators: Mapping[int, Accumulator | str] | str = "e8m{bits}",
+        accumulators: str = "e8m{bits}",
     ) -> None:
+        owner = type(self).__name__
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
-        self._targets = find_targets(type(self).__name__, targets)
-        self._rounding = {name for name, target in self._targets.items() if _rounds(target)}
+        self._targets = find_targets(owner, targets)
         self._highest = levels[-1]
-        self._formats: Mapping[int, Format] | None = None
-        if formats is not None:
-            rule = TABLES.get(formats, formats) if isinstance(formats, str) else formats
-            used = {bits for level in levels for bits in (level.forward, level.weight)}
-            # The backward pass may have a rule of its own; only a pattern gives its widths too.
-            if isinstance(rule, str):
-                used |= {level.backward for level in levels}
-            self._formats = _table("formats", rule, used | {self.eval_bits}, as_format)
-        self._accumulators = _table(
-            "accumulators", accumulators, {level.accumulator for level in levels}, as_accumulator
-        )
-        self._try([*levels, self._at_bits(self.eval_bits)])
+        if "{bits}" not in str(accumulators):
+            raise ValueError(f"accumulators: expected a name with {{bits}}, got {accumulators!r}")
+        self._accumulators = {
+            bits: as_accumulator(accumulators.replace("{bits}", str(bits)))
+            for bits in {level.accumulator for level in levels} - {None}
+        }
+        rounding = [target for target in self._targets.values() if _rounds(target)]
+        if self._highest.forward is not None and self._targets and not rounding:
+            raise ValueError(
+                f"{owner}: no target rounds its operands, so that there are no bits to set; give "
+                "the layers such a recipe"
+            )
+        # Every level is tried. A plain function is not asked: what it does cannot be undone.
+        objects = {name: x for name, x in self._targets.items() if not _is_function(x)}
+        with attributes_kept(objects.values()):
+            for name, level in product(objects, [*levels, self._at_bits(self.eval_bits)]):
+                self._apply(name, level)
         #: The precision of the last training step.
         self.precision = Precision()
         # The precision inside a block of `at`; None outside, and inside `as_trained`.
@@ -161,38 +151,17 @@ class PrecisionSetter(Stateful):
 
     def _at_bits(self, bits: int | None) -> Precision:
         """The highest precision, its forward pass at `bits` unless that is None."""
-        highest = self._highest
-        if bits is None or highest.forward is None:
-            return highest
-        return highest._replace(forward=bits, weight=None if highest.weight is None else bits)
-
-    def _try(self, levels: Sequence[Precision]) -> None:
-        """Sets every one of the levels, and then all attributes of the targets back.
-
-        A plain function is not asked: what it does cannot be undone.
-
-        Raises: ValueError: a target refuses one.
-        """
-        if self._highest.forward is not None and self._targets and not self._rounding:
-            raise ValueError(
-                f"{type(self).__name__}: no target rounds its operands, so that there are no bits "
-                "to set; give the layers such a recipe"
-            )
-        objects = {name: x for name, x in self._targets.items() if not _is_function(x)}
-        with attributes_kept(objects.values()):
-            for name, level in product(objects, levels):
-                self._apply(name, level)
+        forward = self._highest.forward
+        return self._highest._replace(forward=forward and (bits or forward))
 
     def _apply(self, name: str, precision: Precision) -> None:
         target = self._targets[name]
-        forward, backward, weight, accumulator = precision
+        forward, backward, accumulator = precision
         try:
             # Asked for first: without this method nothing is set.
             set_accumulator: Any = None if accumulator is None else target.set_accumulator
-            if forward is not None and name in self._rounding:
-                setter = target if _is_function(target) else target.set_precision
-                options = {} if self._formats is None else {"formats": self._formats}
-                setter(forward if weight is None else (forward, weight), backward, **options)
+            if forward is not None and _rounds(target):
+                (target if _is_function(target) else target.set_precision)(forward, backward)
             if accumulator is not None:
                 set_accumulator(self._accumulators[accumulator])
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
@@ -250,33 +219,6 @@ class PrecisionSetter(Stateful):
         return self.precision.forward, self.precision.backward
 
 
-def _table(
-    label: str, rule: Any, used: Iterable[int | None], read: Callable[[Any], T]
-) -> dict[int, T]:
-    """The value of each width in use, by a rule: a text with {bits}, or a table.
-
-    Raises:
-        TypeError: another rule.
-        ValueError: a width that the table lacks, a text without {bits}, an unknown name.
-    """
-    bits_used = sorted({bits for bits in used if bits is not None})
-    if isinstance(rule, str) and rule.count("{") == rule.count("{bits}") == 1:
-        return {bits: read(rule.format(bits=bits)) for bits in bits_used}
-    if not isinstance(rule, Mapping):
-        names = f" or a name ({', '.join(TABLES)})" if label == "formats" else ""
-        raise (ValueError if isinstance(rule, str) else TypeError)(
-            f"{label}: expected a text with {{bits}} in it once, such as 'e8m{{bits}}', a table "
-            f"{{bits: ...}}{names}, got {rule!r}"
-        )
-    missing = [bits for bits in bits_used if bits not in rule]
-    if missing:
-        raise ValueError(
-            f"{label}: the table lacks {', '.join(map(str, missing))} of the scheduled bits, got "
-            f"{', '.join(map(str, sorted(rule)))}; add the missing widths"
-        )
-    return {int(bits): read(value) for bits, value in rule.items()}
-
-
 class PrecisionScheduler(PrecisionSetter):
     """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
@@ -296,21 +238,15 @@ class PrecisionScheduler(PrecisionSetter):
         settings: of the schedule, as of Schedule: cycles=32, profile="cosine", ...
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
-        weight_bits: of the weights where they differ from `bits`, which are then the inputs' alone;
-            for targets that take forward_bits=(input, weight).
         accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
-        accumulators: the accumulator of each number of accumulator_bits: a text with {bits}, or a
-            table.
+        accumulators: the accumulator of a number of bits, by its name with {bits} in it.
         eval_bits: of `at()`; None: the highest.
-        formats: the format of each width, for targets whose set_precision takes formats=: a
-            table {bits: format}, a text with {bits}, or a name of cpt.TABLES. The targets' own rule
-            if None.
         last_step: the step before the one that the constructor sets.
     Raises:
         TypeError: an argument of another type, or an unknown one.
         ValueError: bits out of order or range, cycles below 1, fewer steps than cycles; a model
-            without a precision to set; a target that does not take a width of the schedule; a
-            table that lacks one. Then all attributes of the targets are as before.
+            without a precision to set; a target that does not take a width of the schedule. Then
+            all attributes of the targets are as before.
     Reference: Fu et al. 2021, arXiv 2101.09868, whose code sets forward bits as `bits` here with
         remainder="partial", and constant backward bits.
     Differs: where the exact value lies halfway between two widths the even one is taken; the
@@ -336,20 +272,26 @@ class PrecisionScheduler(PrecisionSetter):
         *,
         bits: Bits | None,
         grad_bits: Bits = 8,
-        weight_bits: Bits | None = None,
         accumulator_bits: Bits | None = None,
-        accumulators: Mapping[int, Accumulator | str] | str = "e8m{bits}",
+        accumulators: str = "e8m{bits}",
         eval_bits: int | None = None,
-        formats: Formats | None = None,
         last_step: int = -1,
         **settings: Any,
     ) -> None:
         self.total_steps = checks.whole("total_steps", total_steps, 1)
         self.last_step = checks.whole("last_step", last_step, -1)
-        tracks = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
-        tracks["accumulator_bits"] = accumulator_bits
-        #: The schedules by track: forward, backward, weight, accumulator.
-        self.schedules = _schedules(tracks, settings)
+        # The gradients and the accumulators follow the settings of the forward bits.
+        base = Schedule((1, 1), **settings)
+        base = bits if isinstance(bits, Schedule) else base
+        #: The schedules by track: forward, backward, accumulator.
+        self.schedules: dict[str, Schedule] = {}
+        if bits is not None:
+            self.schedules["forward"] = _schedule("bits", bits, base)
+            self.schedules["backward"] = _schedule("grad_bits", grad_bits, base)
+        if accumulator_bits is not None:
+            self.schedules["accumulator"] = _schedule("accumulator_bits", accumulator_bits, base)
+        if not self.schedules:
+            raise ValueError("PrecisionScheduler: expected bits, accumulator_bits or both")
         for schedule in self.schedules.values():
             schedule.check(self.total_steps)
         highest = Precision(**{track: s.highest for track, s in self.schedules.items()})
@@ -358,9 +300,7 @@ class PrecisionScheduler(PrecisionSetter):
             for track, schedule in self.schedules.items()
             for level in range(schedule.bits[0], schedule.highest + 1)
         ]
-        super().__init__(
-            targets, levels, eval_bits=eval_bits, formats=formats, accumulators=accumulators
-        )
+        super().__init__(targets, levels, eval_bits, accumulators)
         self.step()
 
     @property
@@ -378,14 +318,12 @@ class PrecisionScheduler(PrecisionSetter):
         self.last_step = number
 
     @cached_property
-    def _steps(self) -> list[Precision]:
-        """The precision of every step, and of one step after them."""
-        plans = {
-            track: [*schedule.plan(self.total_steps).tolist(), schedule.highest]
+    def _bits(self) -> dict[str, np.ndarray]:
+        """The bits of every step, and of one step after them, by track."""
+        return {
+            track: np.append(schedule.plan(self.total_steps), schedule.highest)
             for track, schedule in self.schedules.items()
         }
-        steps = zip(*plans.values(), strict=True)
-        return [Precision(**dict(zip(plans, step, strict=True))) for step in steps]
 
     def plan(self) -> np.ndarray:
         """Forward and backward bits of every step: (total_steps, 2) int64.
@@ -394,7 +332,7 @@ class PrecisionScheduler(PrecisionSetter):
         """
         if "forward" not in self.schedules:
             raise ValueError("plan: expected a schedule of bits, got accumulator_bits alone")
-        return np.array([precision[:2] for precision in self._steps[:-1]], np.int64)
+        return np.stack([self._bits[track][:-1] for track in ("forward", "backward")], 1)
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far, the current one included, relative to float32.
@@ -417,36 +355,22 @@ class PrecisionScheduler(PrecisionSetter):
 
     def _costs(self, kind: str) -> np.ndarray:
         """The cost of every step, and of one step after them."""
-        by_bits = checks.choice("kind", kind, ("bitops", "accumulator")) == "bitops"
-        if ("forward" if by_bits else "accumulator") not in self.schedules:
+        tracks = _COUNTED[checks.choice("kind", kind, _COUNTED)]
+        if tracks[0] not in self.schedules:
             raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
 
-        def cost(forward: Any, backward: Any, weight: Any, accumulator: Any) -> float:
-            if by_bits:
-                return bitops(forward, backward, weight_bits=weight)
-            return adder_bits(self._accumulators[accumulator])
+        def cost(*bits: int) -> float:
+            return bitops(*bits) if kind == "bitops" else adder_bits(self._accumulators[bits[0]])
 
-        costs = {precision: cost(*precision) for precision in set(self._steps)}
-        return np.array([costs[precision] for precision in self._steps])
+        steps = list(zip(*(self._bits[track].tolist() for track in tracks), strict=True))
+        costs = {bits: cost(*bits) for bits in set(steps)}
+        return np.array([costs[bits] for bits in steps])
 
 
-def _schedules(tracks: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Schedule]:
-    """The schedule of each track that has bits. tracks: bits by the names of arguments."""
-    # Other tracks follow the settings of the forward bits.
-    base = Schedule((1, 1), **settings)
-    if isinstance(tracks["bits"], Schedule):
-        base = tracks["bits"]
-    schedules: dict[str, Schedule] = {}
-    for track, (option, bits) in zip(Precision._fields, tracks.items(), strict=True):
-        if bits is None or (track == "backward" and not schedules):
-            continue
-        if track == "weight" and not schedules:
-            raise ValueError("weight_bits: expected bits of the inputs too, got bits=None")
-        if not isinstance(bits, Schedule):
-            low, high = widths(option, bits)
-            # A constant needs no cycles, and so any number of steps will do.
-            bits = Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
-        schedules[track] = bits
-    if not schedules:
-        raise ValueError("PrecisionScheduler: expected bits, accumulator_bits or both, got neither")
-    return schedules
+def _schedule(label: str, bits: Bits, base: Schedule) -> Schedule:
+    """The schedule of these bits with the settings of another."""
+    if isinstance(bits, Schedule):
+        return bits
+    low, high = widths(label, bits)
+    # A constant needs no cycles, and so any number of steps will do.
+    return Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))

@@ -10,8 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpkernels import Recipe
-from lpkernels.nn import Linear
 from lpkernels.techniques.cpt import PFQ, bitops
 from tests.techniques.cpt.fakes import Named, layer
 
@@ -117,14 +115,6 @@ def test_cost_is_the_mean_over_the_steps() -> None:
     assert scheduler.cost() == bitops(3, 6)
     bits_of(scheduler, [1.0] * 8)
     assert scheduler.cost() == pytest.approx((5 * bitops(3, 6) + 3 * bitops(8, 8)) / 8)
-    with pytest.raises(ValueError, match="kind='accumulator' needs a schedule of it"):
-        scheduler.cost("accumulator")
-
-
-def test_tables_of_formats_need_the_widths_of_the_stages_alone() -> None:
-    target = Linear(2, 2, recipe=Recipe(input="affine8", weight="affine8", grad_output="affine8"))
-    PFQ(target, [(3, 8), (8, 8)], period=1, formats={3: "e2m0_sat", 8: "e4m3fn_sat"})
-    assert str(target.recipe.input) == "e2m0_sat"
 
 
 @pytest.mark.parametrize("options, error, match", [
@@ -135,7 +125,6 @@ def test_tables_of_formats_need_the_widths_of_the_stages_alone() -> None:
     ({"period": 0}, ValueError, "period: expected at least 1, got 0"),
     ({"eps": 0}, ValueError, "eps: expected a finite number above 0, got 0"),
     ({"decay": 1.01}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
-    ({"formats": "float"}, ValueError, "does not take .* unexpected keyword argument 'formats'"),
 ])  # fmt: skip
 def test_wrong_input(options, error, match):
     target = Named()

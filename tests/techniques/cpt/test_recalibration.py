@@ -101,5 +101,5 @@ def test_after_an_error_all_is_as_before(loader, error, match):
 def test_a_model_without_statistics_is_refused() -> None:
     with pytest.raises(ValueError, match="Linear has no running statistics to redo"):
         recalibrate(nn.Linear(2, 2), batches())
-    with pytest.raises(ValueError, match="no module of BatchNorm1d has a precision to set"):
+    with pytest.raises(ValueError, match="set_precision: the model has no layer"):
         recalibrate(nn.BatchNorm1d(6), batches(), 8)

@@ -55,16 +55,6 @@ def test_gradients_have_bits_of_their_own(grad_bits: Any, plan: list[int]) -> No
     assert named.calls == [(3, plan[0])]
 
 
-def test_weights_have_bits_of_their_own() -> None:
-    scheduler = scheduled(target := layer(4, 4), weight_bits=(2, 4))
-    assert target.precision == ((3, 2), 8)
-    scheduler.step(7)
-    assert target.precision == ((8, 4), 8)
-    both = zip(CYCLE, [2, 2, 2, 3, 3, 3, 4, 4], strict=True)
-    costs = [bitops(bits, 8, weight_bits=weight) for bits, weight in both]
-    assert scheduler.cost() == pytest.approx(np.mean(costs))
-
-
 def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
     sums = lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
     model = nn.Sequential(*(lp.nn.Linear(4, 4, recipe=r) for r in ("cpt_fu2021", "fp32", sums)))
@@ -121,36 +111,33 @@ def test_costs_run_and_are_expected() -> None:
         scheduler.cost("flops")
 
 
-FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat", 8: "e4m3fn_sat"}
-
-
-@pytest.mark.parametrize(
-    "formats, expected",
-    [(FLOATS, "e2m0_sat"), ("float", "e2m0_sat"), ("fixed{bits}_f2", "fixed3_f2")],
-)
-def test_formats_reach_targets_by_width(formats: Any, expected: str) -> None:
+def test_a_function_gives_layers_formats_by_width() -> None:
     recipe = lp.Recipe(input="affine8", weight="affine8", grad_output="affine8")
-    scheduled(target := lp.nn.Linear(6, 3, recipe=recipe), bits=(3, 5), formats=formats)
-    assert target.recipe.input.fmt == target.recipe.weight.fmt == lp.parse_format(expected)
+    target = lp.nn.Linear(6, 3, recipe=recipe)
+    formats = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat", 8: "e4m3fn_sat"}
+
+    def set_bits(forward: int, backward: int) -> None:
+        lp.set_precision(target, forward, backward, formats=formats)
+
+    scheduler = scheduled(set_bits, bits=(3, 5))
+    assert target.recipe.input.fmt == lp.parse_format("e2m0_sat")
+    with scheduler.at():
+        assert target.recipe.weight.fmt == lp.parse_format("e2m2_sat")
 
 
 def test_accumulators_are_scheduled_with_bits() -> None:
     chunked = {"accumulator_bits": (4, 9), "accumulators": "e8m{bits}_chunk64"}
     scheduler = scheduled(target := layer(4, 4), **chunked)
     assert target.recipe.fprop == target.recipe.wgrad == lp.Accumulator("e8m4", chunk=64)
-    assert scheduler.precision == Precision(3, 8, None, 4)
+    assert scheduler.precision == Precision(3, 8, 4)
     with scheduler.at(5):
         assert target.precision == (5, 8) and target.recipe.fprop.fmt.man_bits == 9
     assert target.recipe.fprop.fmt.man_bits == 4
 
 
-TABLE = {bits: f"e8m{bits}" for bits in range(4, 10)}
-
-
-@pytest.mark.parametrize("options", [{}, {"accumulators": TABLE}], ids=["text", "table"])
-def test_accumulators_are_scheduled_alone(options: dict[str, Any]) -> None:
+def test_accumulators_are_scheduled_alone() -> None:
     target = layer(4, 4)
-    scheduler = scheduled(target, bits=None, accumulator_bits=(4, 9), **options)
+    scheduler = scheduled(target, bits=None, accumulator_bits=(4, 9))
     scheduler.step(7)
     assert target.precision == (8, 8) and target.recipe.fprop == lp.Accumulator("e8m9")
     widths = Schedule((4, 9), 1).plan(8)
@@ -184,14 +171,7 @@ def test_a_step_that_a_target_refuses_is_not_made() -> None:
     assert scheduler.last_step == 2 and scheduler.get_last_bits() == (4, 8)
 
 
-class Whole(nn.Module):
-    """A module of one's own, which takes one number of bits for all operands."""
-
-    def set_precision(self, forward: int, backward: int) -> None:
-        self.bits = int(forward), backward
-
-
-PLAIN, LAYER, WHOLE = nn.Sequential(nn.Linear(2, 2)), layer(2, 2), Whole()
+PLAIN, LAYER = nn.Sequential(nn.Linear(2, 2)), layer(2, 2)
 test_wrong_input = refuses(
     scheduled,
     [
@@ -202,16 +182,8 @@ test_wrong_input = refuses(
         ((LAYER,), {"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
         ((LAYER,), {"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
         ((LAYER,), {"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 32, got 99"),
-        ((LAYER,), {"formats": FLOATS}, ValueError, "the table lacks 6, 7 of the sch"),
-        ((LAYER,), {"formats": "e4m3"}, ValueError, "text with {bits} in it once"),
-        ((LAYER,), {"formats": 3}, TypeError, "formats: expected a text"),
-        ((LAYER,), {"accumulator_bits": 4, "accumulators": {5: "e5m5"}}, ValueError,
-         "accumulators: the table lacks 4"),
-        ((LAYER,), {"accumulator_bits": 4, "accumulators": 3}, TypeError, "expected a text"),
-        (([WHOLE],), {"weight_bits": 4}, ValueError,
-         r"target '0' \(Whole\) does not take .*'weight': 4"),
-        ((WHOLE,), {"formats": "float"}, ValueError,
-         "does not take .* unexpected keyword argument 'formats'"),
+        ((LAYER,), {"accumulator_bits": 4, "accumulators": "e5m5"}, ValueError,
+         "accumulators: expected a name with {bits}, got 'e5m5'"),
         ((Refusing(2, 2),), {"bits": (3, 6), "eval_bits": 20}, ValueError,
          "does not take {'forward': 20"),
     ],
@@ -219,7 +191,7 @@ test_wrong_input = refuses(
 
 
 def test_wrong_input_has_set_nothing() -> None:
-    assert LAYER.precision == (8, 8) and not hasattr(WHOLE, "bits")
+    assert LAYER.precision == (8, 8)
 
 
 def model_of() -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
-from lpkernels.techniques.cpt import PFQ, parse_schedule
+from lpkernels.techniques.cpt import parse_schedule
 from lpkernels.techniques.cpt.recalibration import recalibrated, with_statistics
 
 
@@ -24,51 +24,42 @@ class PrecisionScheduleConfig(CallbackConfig):
     )
 
     def build(self) -> Callback:
-        return PrecisionSchedule(self.schedule)
+        staged = self.schedule.startswith("pfq:")
+        return (StagedPrecision if staged else PrecisionSchedule)(self.schedule)
 
 
 class PrecisionSchedule(Callback):
-    """Sets the bits of every step by its number, or shows PFQ the mean loss of each period."""
+    """Sets the bits of every step by its number."""
 
     def __init__(self, schedule: str) -> None:
         self._scheduler_of = parse_schedule(schedule)
 
     def prepare(self, context: Context) -> None:
-        self._context, self._model = context, context.model
+        self._context = context
         try:
-            self.scheduler = self._scheduler_of(self._model, context.total_steps, seed=context.seed)
+            self.scheduler: Any = self._scheduler_of(
+                context.model, context.total_steps, seed=context.seed
+            )
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
 
     def before_step(self, step: int) -> None:
-        if not isinstance(self.scheduler, PFQ):
-            self.scheduler.step(step)
-            return
-        if self.scheduler.is_due:
-            losses = self._context.processes.sums([float(self.scheduler.sum)])
-            self.scheduler.look(losses[0] / self.scheduler.period)
-        self.scheduler.count_step()
-
-    def scale_loss(self, loss: Tensor) -> Tensor:
-        if isinstance(self.scheduler, PFQ):
-            # The sum stays on its device: reading it at every step would wait for the device.
-            self.scheduler.sum = self.scheduler.sum + loss.detach().double()
-        return loss
+        self.scheduler.step(step)
 
     def evaluating(self) -> AbstractContextManager[Any]:
         return self.scheduler.at()
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
         """At the bits of the last step, and at the highest bits with statistics of these bits."""
-        tests = {"last_bits": self.scheduler.as_trained()}
-        if any(with_statistics(self._model)):
-            batches, loss = self._context.batches(), self._context.workload.loss
-            tests["recalibrated"] = recalibrated(self._model, batches, forward=loss)
+        context, tests = self._context, {"last_bits": self.scheduler.as_trained()}
+        if any(with_statistics(context.model)):
+            batches, loss = context.batches(), context.workload.loss
+            tests["recalibrated"] = recalibrated(context.model, batches, forward=loss)
         return tests
 
     def record(self) -> dict[str, Any]:
         """Bits of the last step, and the mean cost of the steps so far, to six digits."""
-        forward, backward, _, accumulator = self.scheduler.precision
+        forward, backward, accumulator = self.scheduler.precision
         values: dict[str, Any] = {}
         if forward is not None:
             values = {"bits": forward, "grad_bits": backward}
@@ -79,14 +70,32 @@ class PrecisionSchedule(Callback):
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        state = self.scheduler.state_dict()
-        if isinstance(self.scheduler, PFQ):
-            state["sum"] = self._context.processes.sums([state["sum"]])[0]
-        return {"scheduler": state}
+        return {"scheduler": self.scheduler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        scheduler = dict(state["scheduler"])
-        if isinstance(self.scheduler, PFQ):
-            # The sum of all processes, as one of them has it from now on.
-            scheduler["sum"] *= self._context.processes.first
-        self.scheduler.load_state_dict(scheduler)
+        self.scheduler.load_state_dict(state["scheduler"])
+
+
+class StagedPrecision(PrecisionSchedule):
+    """Shows PFQ the mean loss of each period, over all processes."""
+
+    def before_step(self, step: int) -> None:
+        if self.scheduler.is_due:
+            losses = self._context.processes.sums([float(self.scheduler.sum)])
+            self.scheduler.look(losses[0] / self.scheduler.period)
+        self.scheduler.count_step()
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        # The sum stays on its device: reading it at every step would wait for the device.
+        self.scheduler.sum = self.scheduler.sum + loss.detach().double()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        state = self.scheduler.state_dict()
+        return {"scheduler": {**state, "sum": self._context.processes.sums([state["sum"]])[0]}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # The sum of all processes, as one of them has it from now on.
+        shared = state["scheduler"]
+        own = {**shared, "sum": shared["sum"] * self._context.processes.first}
+        self.scheduler.load_state_dict(own)
