@@ -7,7 +7,6 @@ file. ``--write`` writes all pages anew.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +16,10 @@ from typing import Any
 
 from lpkernels.experiments.sweeps.results import Result, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
+from lpkernels.report.tables import fixed, interval, p_text, signed
 
 ROOT = Path(__file__).resolve().parents[1]
 Record = dict[str, Any]
-
-
-def fixed(value: float | None, places: int, scale: float = 1.0) -> str:
-    # Adding zero takes the sign from a number that rounds to -0.
-    return (
-        ""
-        if value is None or math.isnan(value)
-        else f"{round(scale * value, places) + 0.0:.{places}f}"
-    )
 
 
 @dataclass(frozen=True)
@@ -66,16 +57,12 @@ class Row:
     def difference(self, field: str, places: int, scale: float = 1.0, other: str = "") -> str:
         """The mean difference to another arm, paired by seed, and its 95% t interval."""
         pairs = self.arms(field, other or self.reference)[self.arm]
-        text, *ends = (
-            fixed(pairs[f"difference{end}"], places, scale) for end in ("", "_low", "_high")
-        )
-        sign = "+" if text and float(text) > 0 else ""
-        return sign + text + (f" [{', '.join(ends)}]" if all(ends) else "")
+        mean, low, high = (pairs[f"difference{end}"] for end in ("", "_low", "_high"))
+        return f"{signed(mean, places, scale)} {interval(low, high, places, scale)}".strip()
 
     def p(self, field: str) -> str:
         """Of the paired t-test, corrected by Holm over the arms of the table."""
-        p = self.arms(field)[self.arm]["p_holm"]
-        return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
+        return p_text(self.arms(field)[self.arm]["p_holm"])
 
 
 #: By its heading, the cells of a column: a text that `Row.show` fills in, or the name of another
@@ -277,7 +264,7 @@ def written(table: Table) -> str:
 
     @cache
     def arms(field: str, other: str = table.reference) -> dict[str, Any]:
-        found = summarise(results(), field, reference=other or None, resamples=1)
+        found = summarise(results(), field, reference=other or None)
         return {row["arm"]: row for row in found.to_dict("records")}
 
     groups: dict[tuple[str, ...], list[Record]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rich.text import Text
 from lpkernels.experiments.sweeps.statistics import axes_of, figures_of, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.report.figures import finish, panels
+from lpkernels.report.tables import fixed, interval, p_text, signed
 
 if TYPE_CHECKING:
     import pandas
@@ -41,10 +42,11 @@ def sweep_table(summary: pandas.DataFrame, metric: Metric, *, title: str = "") -
     is below the mean, the number of pairs below the difference, the bootstrap interval below
     Student's t interval. Names of arms fold.
     """
-    axes, compared, number = varied_axes(summary), "pairs" in summary, _format(summary, metric)
+    axes, compared = varied_axes(summary), "pairs" in summary
+    places, scale = _places_of(summary, metric), _scale(metric)
     separator = "\n" if compared else " "
     rows = summary.to_dict("records")
-    means = [_mean_text(row, number, separator) for row in rows]
+    means = [_mean_text(row, places, scale, separator) for row in rows]
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0)
     table.caption, table.caption_justify = _caption(summary, metric), "left"
     words = [len(word) for arm in summary["arm"] for word in arm.split()]
@@ -61,7 +63,7 @@ def sweep_table(summary: pandas.DataFrame, metric: Metric, *, title: str = "") -
         if row["failed"]:
             runs += ("\n" if compared else ", ") + f"{row['failed']} failed"
         cells = [row["arm"], *(_axis_text(row[name]) for name in axes), runs, mean]
-        cells += _difference_texts(row, number) if compared else []
+        cells += _difference_texts(row, places, scale) if compared else []
         ends = after is not None and any(after[name] != row[name] for name in axes)
         # A Text shows brackets in names as they are; a string would take them for markup.
         table.add_row(*map(Text, cells), end_section=ends)
@@ -80,47 +82,43 @@ def _axis_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _format(summary: pandas.DataFrame, metric: Metric) -> Callable[[float], str]:
-    """A function that writes figures with two digits of the smallest standard error, or four of the
-    smallest mean where there is none. Percentages have two decimal places: a test set has a few
-    hundred to ten thousand examples."""
+def _places_of(summary: pandas.DataFrame, metric: Metric) -> int:
+    """Decimal places that show two digits of the smallest standard error, or four of the smallest
+    mean where there is none. Percentages have two: a test set has a few hundred to ten thousand
+    examples."""
+    if metric.percent:
+        return 2
     errors = [x for x in summary["standard_error"] if x > 0]
     means = [abs(x) for x in summary["mean"] if abs(x) > 0]
     smallest, digits = (min(errors), 2) if errors else (min(means, default=1.0), 4)
     # More than six places are wider than their column.
-    places = min(6, max(0, digits - 1 - math.floor(math.log10(smallest))))
-    places = 2 if metric.percent else places
-    # Adding zero takes the sign from a number that rounds to -0.
-    return lambda value: f"{round(_scale(metric) * value, places) + 0.0:.{places}f}"
+    return min(6, max(0, digits - 1 - math.floor(math.log10(smallest))))
 
 
-def _mean_text(row: dict[str, Any], number: Callable[[float], str], separator: str) -> str:
+def _mean_text(row: dict[str, Any], places: int, scale: float, separator: str) -> str:
     """Mean and error, and the number of seeds in them if a run that ended is missing."""
     if not row["figures"]:
         return "-"
-    text = number(row["mean"])
+    text = fixed(row["mean"], places, scale)
     if row["figures"] > 1:
-        text += f"{separator}± {number(row['standard_error'])}"
+        text += f"{separator}± {fixed(row['standard_error'], places, scale)}"
     missing = row["figures"] < row["finished"] + row["diverged"]
     return f"{text} ({row['figures']})" if missing else text
 
 
-def _difference_texts(row: dict[str, Any], number: Callable[[float], str]) -> list[str]:
+def _difference_texts(row: dict[str, Any], places: int, scale: float) -> list[str]:
     """The cells of a difference; the reference has empty ones."""
     if math.isnan(row["pairs"]):
         return ["reference", "", ""]
     if not row["pairs"]:
         return ["no pairs", "-", "-"]
-    mean = number(row["difference"])
-    sign, plural = "+" if float(mean) > 0.0 else "", "s" if row["pairs"] > 1 else ""
+    plural = "s" if row["pairs"] > 1 else ""
+    difference = f"{signed(row['difference'], places, scale)}\n{row['pairs']:.0f} pair{plural}"
     intervals = "\n".join(
-        f"[{number(row[f'{name}_low'])}, {number(row[f'{name}_high'])}]"
+        interval(row[f"{name}_low"], row[f"{name}_high"], places, scale)
         for name in ("difference", "bootstrap")
-        if not math.isnan(row[f"{name}_low"])
     )
-    p = "-" if math.isnan(row["p_holm"]) else f"{row['p_holm']:.3f}"
-    p = "< 0.001" if row["p_holm"] < 0.001 else p
-    return [f"{sign}{mean}\n{row['pairs']:.0f} pair{plural}", intervals or "-", p]
+    return [difference, intervals.strip() or "-", p_text(row["p_holm"]) or "-"]
 
 
 def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
@@ -134,7 +132,7 @@ def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
     if "pairs" in summary:
         parts.append(
             f"difference: arm minus {_reference(summary)}, paired by seed, with its "
-            f"{_level(summary)} intervals by Student's t and bootstrap over seeds"
+            f"95% intervals by Student's t and bootstrap over seeds"
         )
         tests = summary["p_holm"].count()
         if tests:
@@ -148,10 +146,6 @@ def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
 def _reference(summary: pandas.DataFrame) -> str:
     """The arm that the others are compared with; "" where there is none."""
     return str(summary["reference"].dropna().iloc[0]) if "reference" in summary else ""
-
-
-def _level(summary: pandas.DataFrame) -> str:
-    return f"{100 * summary['level'].iloc[0]:g}%"
 
 
 def write_csv(summary: pandas.DataFrame, path: str | Path) -> Path:
@@ -314,8 +308,8 @@ def _draw_rows(
     marks = {
         "a seed": _SEED,
         **({"diverged": _DIVERGED} if summary["diverged"].any() else {}),
-        f"mean, {_level(summary)} t interval": _POINT,
-        **({f"{_level(summary)} bootstrap interval": _BOOTSTRAP} if len(grid) > 1 else {}),
+        "mean, 95% t interval": _POINT,
+        **({"95% bootstrap interval": _BOOTSTRAP} if len(grid) > 1 else {}),
     }
     return [Line2D([], [], color="0.35", label=label, **style) for label, style in marks.items()]
 

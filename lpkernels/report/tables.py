@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
+
+
+def fixed(value: float | None, places: int, scale: float = 1.0) -> str:
+    """A number times `scale` with so many decimal places; "" for None and NaN."""
+    if value is None or math.isnan(value):
+        return ""
+    # Adding zero takes the sign from a number that rounds to -0.
+    return f"{round(scale * value, places) + 0.0:.{places}f}"
+
+
+def signed(value: float, places: int, scale: float = 1.0) -> str:
+    """As `fixed`, with a plus sign before what is shown above zero."""
+    text = fixed(value, places, scale)
+    return f"+{text}" if text and float(text) > 0 else text
+
+
+def interval(low: float, high: float, places: int, scale: float = 1.0) -> str:
+    """An interval, its ends as `fixed`; "" where there is none."""
+    ends = [fixed(end, places, scale) for end in (low, high)]
+    return f"[{', '.join(ends)}]" if all(ends) else ""
+
+
+def p_text(p: float) -> str:
+    """A p value in two digits; "" for NaN."""
+    return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def make_table(
