@@ -1,7 +1,6 @@
-"""Products whose scales enter every block, against exact sums of groups, and worked cases."""
+"""Products whose scales enter every block, against the rule in fractions, and worked cases."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -9,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import MODELS, Accumulator, as_accumulator
-from lpkernels.reference import exact, twin
-from lpkernels.reference.exact import Factored
+from lpkernels.formats import FloatFormat
+from lpkernels.reference import twin
 from lpkernels.reference.matmul import Scales
 from lpkernels.reference.values import narrow
-from lpkernels.rounding import floor_log2
+from lpkernels.rounding import floor_log2, round_scalar
 from tests.compare import assert_bit_equal
 
 F32 = NDArray[np.float32]
@@ -27,33 +26,81 @@ E4M3_SCALES = np.array([1, 1.125, 448, 2.0**-6, 2.0**-7, 3 * 2.0**-9, 2.0**-9, 0
 POWERS = np.ldexp(np.float32(1), np.arange(-127, 128))
 
 
-def group_sum(codes: list[tuple], s: float, t: float, scales: Scales, acc: Accumulator) -> Factored:
+def place_of(x: float | Fraction, least: int) -> int:
+    return max(floor_log2(abs(Fraction(x))), least)
+
+
+def rounded(x: Fraction, acc: Accumulator) -> float:
+    """x in the format and mode of a block: sums beyond max overflow in every mode."""
+    fmt, mode = acc.fmt, acc.rounding
+    assert isinstance(fmt, FloatFormat)
+    least = floor_log2(Fraction(fmt.min_normal))
+    unit = Fraction(2) ** (place_of(x, least) - fmt.man_bits) if x else Fraction(1)
+    down, rest = divmod(x / unit, 1)
+    up = {
+        "nearest_even": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and down % 2 == 1),
+        "toward_zero": x < 0 and rest > 0,
+        "toward_negative": False,
+        "to_odd": rest > 0 and down % 2 == 0,
+    }[mode]
+    value = (down + up) * unit
+    if abs(value) > Fraction(fmt.max):
+        past = {"infinity": math.inf, "nan": math.nan, "saturate": fmt.max}[fmt.overflow]
+        return math.copysign(past, value)
+    return float(value)
+
+
+def step(total: float, addends: list[tuple[float | Fraction, int | None]], acc: Accumulator):
+    """A block: every addend, with its exponent or None, and the sum so far are cut toward zero at
+    one place, and their exact sum is rounded once; every zero is +0."""
+    assert isinstance(acc.fmt, FloatFormat)
+    if not all(math.isfinite(x) for x in (total, *(x for x, _ in addends))):
+        return total + sum(float(x) for x, _ in addends if not math.isfinite(x))
+    if total:
+        of_total = place_of(total, floor_log2(Fraction(acc.fmt.min_normal)))
+        addends = [*addends, (total, of_total)]
+    places = [place for _, place in addends if place is not None]
+    if not places:
+        return 0.0
+    least = -(10**6) if acc.least_exponent is None else acc.least_exponent
+    unit = Fraction(2) ** (max(*places, least) - acc.aligned_bits)
+    kept = sum((int(Fraction(x) / unit) * unit for x, _ in addends), Fraction(0))
+    return rounded(kept, acc) + 0.0
+
+
+def addend(
+    codes: list[tuple[float, float]], s: float, t: float, least: int, acc: Accumulator
+) -> tuple[float | Fraction, int | None]:
     """The exact sum of a group times its scales, and the exponent by which it is aligned."""
     if s == 0 or t == 0 or not math.isfinite(s * t):
-        return Factored(s * t, None)
+        return s * t, None
     total = sum((Fraction(x) * Fraction(y) for x, y in codes), Fraction(0))
-    place = sum(max(floor_log2(Fraction(x)), scales.least) for x in (s, t))
+    place = place_of(s, least) + place_of(t, least)
     if acc.group == 1:
-        code = exact.summand(*codes[0], acc)
-        if code.exponent is None:
-            return code
-        place += code.exponent
-    return Factored(total * Fraction(s) * Fraction(t), place)
+        if 0 in codes[0]:
+            return 0.0, None
+        limits = (floor_log2(Fraction(fmt.min_normal)) for fmt in acc.operands)
+        place += sum(place_of(x, limit) for x, limit in zip(codes[0], limits, strict=True))
+    return total * Fraction(s) * Fraction(t), place
 
 
 def by_groups(a: F32, b: F32, scales: Scales, acc: Accumulator, start: F32) -> F32:
-    """One matrix a (M, K) @ b (K, N), from start (M, N): exact sums of groups."""
-    out, size = np.zeros(start.shape), acc.group
-    unit = replace(acc, group=None, block=acc.block // size)
-    lengths = [each or len(b) for each in (scales.left_size, scales.right_size)]
+    """One matrix a (M, K) @ b (K, N), from start (M, N)."""
+    out = np.zeros(start.shape)
+    lengths = [size or len(b) for size in (scales.left_size, scales.right_size)]
     for m, n in np.ndindex(out.shape):
         codes = list(zip(a[m].tolist(), b[:, n].tolist(), strict=True))
-        groups = []
-        for k in range(0, len(b), size):
-            left, right = scales.left[m, k // lengths[0]], scales.right[n, k // lengths[1]]
-            both = float(left), float(right)
-            groups.append(group_sum(codes[k : k + size], *both, scales, acc))
-        out[m, n] = exact.accumulate(groups, unit, initial=float(start[m, n]))
+        total = round_scalar(float(start[m, n]), acc.fmt, acc.rounding)
+        for block in range(0, len(b), acc.block):
+            groups = range(block, min(block + acc.block, len(b)), acc.group)
+            addends = [
+                addend(codes[k : min(k + acc.group, block + acc.block)],
+                       float(scales.left[m, k // lengths[0]]),
+                       float(scales.right[n, k // lengths[1]]), scales.least, acc)
+                for k in groups
+            ]  # fmt: skip
+            total = step(total, addends, acc)
+        out[m, n] = total
     return narrow(out)
 
 
