@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_origin
 
 import typer
+from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -106,6 +107,20 @@ def one_of(*names: str) -> Callable[[str], None]:
             raise ValueError(f"expected one of {listed}, got {value!r}")
 
     return check
+
+
+def bytes_from(text: str) -> int:
+    """The number of bytes of a text such as "64KiB", "1.5 MB" or "65536".
+
+    Raises: ValueError: no such text, or not above 0.
+    """
+    try:
+        size = TypeAdapter(ByteSize).validate_python(text)
+    except ValidationError:
+        size = ByteSize(0)
+    if not size:
+        raise ValueError(f"expected a size such as 64KiB or 1.5MB, above 0, got {text!r}")
+    return size
 
 
 @contextmanager

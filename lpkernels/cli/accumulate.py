@@ -17,6 +17,7 @@ from lpkernels.cli._options import (
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.records import append_record
 from lpkernels.techniques.accumulation import AccumulatorPlan
+from lpkernels.techniques.accumulation.planning import COLUMNS
 
 _RECORDS = "accumulate.jsonl"
 
@@ -44,7 +45,7 @@ def accumulate(
         config = work.AccumulateConfig(**values)
         plan = work.make_plan(config, work.find_workload(config))
     work.start_records(out / _RECORDS, config, plan)
-    _show_plan(config, plan)
+    say(f"{config.model}, {config.operand} operands\n{plan}\n{COLUMNS}")
     if simulate:
         from lpkernels.report.accumulators import simulation_table
 
@@ -62,12 +63,3 @@ def _simulated(
         sums.append(work.simulate(point, seed=config.seed))
         append_record(out / _RECORDS, sums[-1])
     return sums
-
-
-def _show_plan(config: work.AccumulateConfig, plan: AccumulatorPlan) -> None:
-    from lpkernels.report.accumulators import plan_table
-    from lpkernels.techniques.accumulation.planning import plan_text
-
-    show_table(plan_table(plan.blocks, title=f"{config.model}, {config.operand} operands"))
-    for note in plan_text(plan.blocks, plan.uncovered).notes:
-        say(note)

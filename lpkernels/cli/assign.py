@@ -7,7 +7,7 @@ import typer
 
 from lpkernels.cli._options import Seed, named_options, one_of, say, valid, with_settings
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
-from lpkernels.report.sizes import bytes_text
+from lpkernels.report.tables import bytes_text
 from lpkernels.techniques.assignment.rules import BASELINES
 
 

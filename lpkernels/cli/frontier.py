@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lpkernels.cli._options import (
+    bytes_from,
     check_one_process,
     console,
     imported,
@@ -17,7 +18,7 @@ from lpkernels.cli._options import (
 )
 from lpkernels.cli.sweep import Engine, Jobs, RetryFailed, Specification, SweepFolder, running
 from lpkernels.experiments.training.interrupts import sigterm_as_ctrl_c
-from lpkernels.report.sizes import bytes_from, bytes_text
+from lpkernels.report.tables import bytes_text
 
 if TYPE_CHECKING:
     from lpkernels.experiments.sweeps.frontiers import Frontier, Study

@@ -14,6 +14,7 @@ from lpkernels.cli._options import (
     console,
     is_given,
     named_options,
+    say,
     show_picture,
     show_table,
     stopped,
@@ -118,7 +119,7 @@ def _fit(trainer: "Trainer", out: Path) -> None:
 
     processes = trainer.processes
     for notice in trainer.notices:
-        console.print(notice, soft_wrap=True, highlight=False, markup=False)
+        say(notice)
     try:
         run = trainer.fit(console=console)
     except Interrupted as stop:
@@ -129,20 +130,20 @@ def _fit(trainer: "Trainer", out: Path) -> None:
     if processes.first:
         show_table(summary([run]))
         _show_diagnosis(out)
-        console.print(f"records in {out}")
+        say(f"records in {out}")
 
 
 def _show_diagnosis(out: Path) -> None:
     """The table and the picture of a run that was diagnosed."""
-    from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
+    from lpkernels.report.diagnosis import plot_exponents
     from lpkernels.techniques.loss_scaling import Report
 
     path = out / "diagnosis.jsonl"
     if not path.is_file():
         return
     report = Report.load(path)
-    show_table(diagnosis_table(report))
-    console.print(str(report.recommend()), highlight=False, soft_wrap=True)
+    say(report)
+    say(report.recommend())
     show_picture(lambda: plot_exponents(report), out / "diagnosis.png")
 
 

@@ -1,26 +1,11 @@
-"""Tables of accumulators, planned and simulated."""
+"""The table of simulated sums."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lpkernels.experiments.records import Record
 from lpkernels.report.tables import make_table
-from lpkernels.techniques.accumulation.planning import COLUMNS, WORDS, PlanRow, plan_text
-
-
-def plan_table(blocks: Sequence[PlanRow], *, title: str = "") -> Table:
-    """The table of `plan_text`, without the notes."""
-    # Narrow enough for 80 columns: long names of blocks are folded, numbers never cut.
-    style: Any = {"box": SIMPLE_HEAD, "padding": 0, "caption": COLUMNS}
-    head, *cells = plan_text(blocks).rows
-    table = make_table(head, cells, words=WORDS, title=title, **style)
-    table.caption_justify = "left"
-    for column in table.columns:
-        column.no_wrap = column.header not in ("block", "notes")
-    return table
 
 
 def simulation_table(sums: Sequence[Record], *, title: str = "") -> Table:

@@ -1,4 +1,4 @@
-"""The table and the picture of a diagnosis: underflow and overflow, tensor by tensor."""
+"""The picture of a diagnosis: underflow and overflow, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from lpkernels.report.figures import finish, panels
-from lpkernels.report.tables import make_table
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.rows import TensorRow
 
 __all__ = ["plot_exponents"]
 
-_CAPTION = (
-    "count: elements; zeros: of all of them; < normal, < least: of those finite and not zero, "
-    "below the format's least normal and least value; over: elements that it rounds beyond its "
-    "largest; exponents: of the least and the largest number, without the loss scale"
-)
-_TEXTS = 3
 # The limits of a format, and their marks.
 _LIMITS = {"least value": ":", "least normal": "--", "largest": "-"}
 # The inner interval of a row leaves out so much of its numbers at either end.
@@ -30,28 +21,6 @@ _TAIL = 0.01
 _NEAR = 16
 # A row of a panel holds its name.
 _INCHES_PER_ROW = 0.2
-
-
-def diagnosis_table(report: Report, *, title: str = "") -> Table:
-    """A table for rich's console, under `title`: a row for every tensor of each layer of a report.
-
-    Args: report: of `lpkernels.techniques.loss_scaling.diagnose`.
-    """
-    head, *lines = report.cells()
-    # Each head has two lines, so that the table fits a terminal of 80 columns.
-    columns = [column.replace(" ", "\n") for column in head]
-    layers = [line[0] for line in lines]
-    rows = [
-        ("" if layer == before else layer, *line[1:])
-        for layer, before, line in zip(layers, ["", *layers], lines, strict=False)
-    ]
-    style: Any = {"box": SIMPLE_HEAD, "padding": 0, "caption": _CAPTION}
-    table = make_table(columns, rows, words=columns[:_TEXTS], title=title, **style)
-    table.caption_justify = "left"
-    # Layers are folded, not cut.
-    for column in table.columns[1:]:
-        column.no_wrap = True
-    return table
 
 
 def plot_exponents(report: Report) -> Any:

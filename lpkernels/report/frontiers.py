@@ -8,8 +8,7 @@ from rich.table import Table
 
 from lpkernels.experiments.sweeps.frontiers import Frontier
 from lpkernels.report.figures import finish, panels
-from lpkernels.report.sizes import bytes_text
-from lpkernels.report.tables import make_table
+from lpkernels.report.tables import bytes_text, make_table
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 
 

@@ -34,6 +34,14 @@ def p_text(p: float) -> str:
     return "" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
+def bytes_text(size: float) -> str:
+    """A number of bytes with a binary unit: 49344 / 8 is "6.02 KiB"."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    power = min(int(math.log2(size)) // 10, 3)
+    return f"{size / 1024**power:.2f} {'KMG'[power - 1]}iB"
+
+
 def make_table(
     columns: Iterable[str],
     rows: Iterable[Sequence[str]],

@@ -1,10 +1,9 @@
-"""Tables and plots of records; tables of formats, plans and predictions; bytes as text."""
+"""Tables and plots of records; tables of formats and of values; bytes as text."""
 
 import math
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.table import Table
@@ -14,13 +13,11 @@ from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
-from lpkernels.report.accumulators import plan_table
 from lpkernels.report.figures import save_figure
 from lpkernels.report.named import format_details, named_formats, probes
 from lpkernels.report.runs import by_name, plot_curves, summary
-from lpkernels.report.sizes import bytes_from, bytes_text
+from lpkernels.report.tables import bytes_text
 from lpkernels.schemas import header
-from lpkernels.techniques.accumulation.planning import PlanRow
 from tests.report.shown import same_each_time, text
 
 
@@ -110,43 +107,12 @@ def test_probes_show_code_result_and_error() -> None:
     assert row(table, "  1.5") == ["1.5", "-", "inf", "inf"]
 
 
-def test_a_plan_is_readable_in_eighty_columns() -> None:
-    row = plan_row(
-        "transformer.blocks.11.attention.proj", 3211264, 1024, gemm="wgrad", product_bits=15,
-        nzr=0.5, man_bits=17, chunk_bits=11, exponents=(-126, -100), exp_bits=8,
-        accumulator="e8m11_chunk1024", notes=("a", "b"),
-    )  # fmt: skip
-    table = text(plan_table([row]), 80)
-    for whole in ("3211264", "15", "50%", "17", "11/1024", "-126..-100", "e8m11_chunk1024", "1 2"):
-        assert whole in table
-    assert "…" not in table
-
-
-def plan_row(layer: str, length: int, chunk: int, *, exp_bits: int = 6, **others: Any) -> PlanRow:
-    values: dict[str, Any] = {
-        "gemm": "fprop", "product_bits": 5, "nzr": 1.0, "man_bits": 9, "chunk_bits": 7,
-        "exponents": None, "growth": 1.0, "accumulator": "e6m9", **others,
-    }  # fmt: skip
-    fmt = formats.FloatFormat(exp_bits, 9)
-    return PlanRow(layer, length=length, chunk=chunk, format=fmt, **values)
-
-
-def test_a_chunk_of_the_whole_length_is_shown_as_none_and_headroom_behind_the_exponents() -> None:
-    table = plan_table([plan_row("long", 65, 64), plan_row("whole", 64, 64)])
-    assert list(table.columns[6].cells) == ["7/64", "-"]
-    rows = [plan_row("a", 64, 64, exponents=(-5, 2), exp_bits=bits) for bits in (5, 3)]
-    assert list(plan_table(rows).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
-    rows = [plan_row("a", 64, 64, growth=growth) for growth in (1.0, None)]
-    assert list(plan_table(rows).columns[7].cells) == ["-", "not measured"]
-
-
-def test_bytes_have_a_unit_and_are_read() -> None:
-    sizes = (0, 1023, 1024, 6168, 1.5 * 2**20, 3 * 2**30, 5000 * 2**30)
-    assert [bytes_text(size) for size in sizes] == [
-        "0 B", "1023 B", "1.00 KiB", "6.02 KiB", "1.50 MiB", "3.00 GiB", "5000.00 GiB",
-    ]  # fmt: skip
-    texts = ("64KiB", "64 kib", "1.5MB", "2e3", "17 B", " 1 GiB ")
-    assert [bytes_from(size) for size in texts] == [65536, 65536, 1.5e6, 2000, 17, 2**30]
-    for size in ("", "KiB", "12 parsecs", "-3KiB", "0", "nan", "inf", "1 2 KiB"):
-        with pytest.raises(ValueError, match=r"expected a size such as 64KiB or 1.5MiB, in B, kB"):
-            bytes_from(size)
+@pytest.mark.parametrize(
+    "size, shown",
+    [
+        (0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (6168, "6.02 KiB"),
+        (1.5 * 2**20, "1.50 MiB"), (3 * 2**30, "3.00 GiB"), (5000 * 2**30, "5000.00 GiB"),
+    ],
+)  # fmt: skip
+def test_bytes_have_a_binary_unit(size: float, shown: str) -> None:
+    assert bytes_text(size) == shown

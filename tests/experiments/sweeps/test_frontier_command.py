@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from lpkernels.cli._options import bytes_from
 from lpkernels.experiments.sweeps import frontiers
 from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.results import read_results
@@ -142,3 +143,17 @@ def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.Mo
     result = call("run", spec, "--out", tmp_path / "out", "--all")
     assert result.exit_code == 130
     assert "resume with: lpkernels frontier run 'a b.toml' --all" in result.output
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [("64KiB", 65536), ("64 kib", 65536), ("1.5MB", 1_500_000), ("17", 17), (" 1 GiB ", 2**30)],
+)
+def test_a_size_is_read_with_its_unit(text: str, size: int) -> None:
+    assert bytes_from(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "KiB", "12 parsecs", "-3KiB", "0", "nan", "inf", "1 2 KiB"])
+def test_a_text_that_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected a size such as 64KiB"):
+        bytes_from(text)
