@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,19 +13,15 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NATIVE, Quantizer, Recipe
+from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, TableFormat
 from lpkernels.functional import Scaled, quantize, scaled
-from lpkernels.functional.call import Sum
-from lpkernels.functional.conv import ConvGeometry
-from lpkernels.functional.matmul import one_sum
 from lpkernels.nn.observing import Call, Run, Visitor
 from lpkernels.nn.selecting import candidates
 from lpkernels.nn.torch_functions import emulation_of, names_of
 from lpkernels.techniques.accumulation.measuring import mantissa_bits, product_bits
 
-_NATIVE = Sum(NATIVE)
 GEMMS = ("fprop", "dgrad", "wgrad")
 # The operands of fprop, dgrad and wgrad, and the dimension of each that a matrix product sums.
 _ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
@@ -35,91 +32,42 @@ _SAMPLE = 1 << 16
 _QUANTILE = 0.01
 
 
-class Matmul:
-    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions.
-
-    `lengths` are the products of the longest sum of fprop, dgrad and wgrad.
-    """
-
-    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return torch.matmul(x, w)
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return torch.matmul(*one_sum(g, w.mT, shape))
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return torch.matmul(*one_sum(x.mT, g, shape))
-
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
-        return matmul_lengths(x, w, y)
-
-
-@dataclass(frozen=True)
-class Conv:
-    """x (N, C_in, *) conv w (C_out, C_in / groups, *); the methods are those of `Matmul`."""
-
-    layer: ConvGeometry
-
-    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return self.layer.fprop(x, w, None, None, _NATIVE)
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.dgrad(g, w, shape, _NATIVE)
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self.layer.wgrad(g, x, shape, _NATIVE)
-
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
-        return conv_lengths(w, y, self.layer.stride, self.layer.dilation, self.layer.groups)
-
-
-@dataclass(frozen=True)
-class ConvTranspose:
-    """The dgrad of a convolution as a forward pass: x is the convolution's output gradient, y its
-    image, of `size` without the batch."""
-
-    conv: Conv
-    size: tuple[int, ...]
-
-    def fprop(self, x: Tensor, w: Tensor) -> Tensor:
-        return self.conv.dgrad(x, w, torch.Size((x.shape[0], *self.size)))
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return self.conv.fprop(g, w)
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self.conv.wgrad(g, x, shape)
-
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
-        fprop, dgrad, wgrad = self.conv.lengths(y, w, x)
-        return dgrad, fprop, wgrad
-
-
-Geometry = Matmul | Conv | ConvTranspose
-
-
-def _sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
-    """`dims` ints from an int, or from one or `dims` ints."""
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * dims if len(values) == 1 else values
+#: y of x and w, which adds up products of one element of each: linear in both.
+Forward = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Product:
-    """y = op(x, w), the operands detached; `layer` is its name in tables.
+    """y = forward(x, w), the operands detached; `layer` is its name in tables.
 
+    y_shape: of y.  lengths: products of the longest sum of fprop, dgrad and wgrad.
     weights: whether w is a layer's weights, not an activation. needs_x, needs_w: whether x and w
     want a gradient.
     """
 
     layer: str
-    geometry: Geometry
+    forward: Forward
     x: Tensor
     w: Tensor
     y_shape: torch.Size
+    lengths: Lengths
     weights: bool
     needs_x: bool
     needs_w: bool
+
+    def dgrad(self, g: Tensor, w: Tensor) -> Tensor:
+        """The sums of x's gradient, for any values of g and w."""
+        x = torch.zeros(self.x.shape, device=g.device, requires_grad=True)
+        with torch.enable_grad():
+            y = self.forward(x, w)
+        return torch.autograd.grad(y, x, g)[0]
+
+    def wgrad(self, x: Tensor, g: Tensor) -> Tensor:
+        """The sums of w's gradient, for any values of x and g."""
+        w = torch.zeros(self.w.shape, device=g.device, requires_grad=True)
+        with torch.enable_grad():
+            y = self.forward(x, w)
+        return torch.autograd.grad(y, w, g)[0]
 
 
 @dataclass(frozen=True)
@@ -143,8 +91,8 @@ class Statistics:
     growth: float | None = None
 
 
-#: Geometry, x and w as it takes them, and the shape of their product.
-Reading = tuple[Geometry, Tensor, Tensor, torch.Size]
+#: `forward`, `x`, `w`, `y_shape` and `lengths` of a Product.
+Reading = tuple[Forward, Tensor, Tensor, torch.Size, Lengths]
 
 
 class Products(Visitor):
@@ -196,18 +144,19 @@ class Products(Visitor):
         # An addend stands before the operands, a bias and options stand behind them.
         left, right = (arguments[x] for x in (names[:2] if "weight" in names else names[-2:]))
         is_layer, layer = self._layer_of(call)
-        geometry, x, w, shape = _READINGS[call.operation](left, right, arguments, result)
+        reading = _READINGS[call.operation]
+        forward, x, w, *sizes = reading(call.operation, left, right, arguments, result.shape)
         # w is a parameter, or a part or another view of one.
         base = right if right._base is None else right._base
         weights = is_layer or isinstance(base, torch.nn.Parameter)
         needs = left.requires_grad, right.requires_grad
-        product = Product(layer, geometry, x.detach(), w.detach(), shape, weights, *needs)
+        product = Product(layer, forward, x.detach(), w.detach(), *sizes, weights, *needs)
         module = self._owner(call)
         if module is not None:
             self.modules[layer] = module
         for gemm in GEMMS:
             self.statistics.setdefault((layer, gemm), [])
-        self._add(product, 0, product.x, product.w, geometry.fprop)
+        self._add(product, 0, product.x, product.w, forward)
         if any(needs):
             self._products[call] = product
             self.waiting.add(layer)
@@ -216,16 +165,15 @@ class Products(Visitor):
         if of != "result" or call not in self._products:
             return
         product = self._products.pop(call)
-        geometry, x, w = product.geometry, product.x, product.w
         self.waiting.discard(product.layer)
         g = gradient.reshape(product.y_shape)
         if product.needs_x:
-            self._add(product, 1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
+            self._add(product, 1, g, product.w, product.dgrad)
         if product.needs_w:
-            self._add(product, 2, x, g, lambda a, b: geometry.wgrad(a, b, w.shape))
+            self._add(product, 2, product.x, g, product.wgrad)
 
     def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
-        length = product.geometry.lengths(product.x.shape, product.w.shape, product.y_shape)[gemm]
+        length = product.lengths[gemm]
         if self._batch is not None and gemm == 2 and product.weights:
             if length % self._examples:
                 raise ValueError(
@@ -292,58 +240,43 @@ class Products(Visitor):
         return None
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(..., C) as (rows, C)."""
-    return x.reshape(-1, x.shape[-1])
+def _matmul(operation: str, x: Tensor, w: Tensor, of: Mapping[str, Any], y: torch.Size) -> Reading:
+    # A vector is a matrix of one row or of one column.
+    shape = torch.Size((*y, 1) if w.dim() == 1 else y)
+    if x.dim() == 1:
+        shape = torch.Size((*shape[:-1], 1, shape[-1]))
+    x, w = torch.atleast_2d(x), w.unsqueeze(1) if w.dim() == 1 else w
+    return torch.matmul, x, w, shape, matmul_lengths(x.shape, w.shape, shape)
 
 
-def _matmul(left: Tensor, right: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
-    shape = list(y.shape)
-    if right.dim() == 1:
-        right = right.unsqueeze(1)
-        shape.append(1)
-    if left.dim() == 1:
-        left = left.unsqueeze(0)
-        shape.insert(len(shape) - 1, 1)
-    return Matmul(), left, right, torch.Size(shape)
+def _linear(operation: str, x: Tensor, w: Tensor, of: Mapping[str, Any], y: torch.Size) -> Reading:
+    rows = x.reshape(-1, x.shape[-1])
+    return _matmul(operation, rows, w.mT, of, torch.Size((len(rows), y[-1])))
 
 
-def _linear(x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
-    return Matmul(), _rows(x), w.mT, _rows(y).shape
+def _conv(operation: str, x: Tensor, w: Tensor, of: Mapping[str, Any], y: torch.Size) -> Reading:
+    options = {name: of[name] for name in _OPTIONS if name in of}
+    stride, dilation = (
+        (value,) * (w.dim() - 2) if isinstance(value, int) else tuple(value)
+        for value in (options.get("stride", 1), options.get("dilation", 1))
+    )
+    if x.dim() < w.dim():
+        x, y = x.unsqueeze(0), torch.Size((1, *y))
+    is_transposed = operation.startswith("conv_transpose")
+    image = x.shape if is_transposed else y
+    lengths = conv_lengths(w.shape, image, stride, dilation, options.get("groups", 1))
+    if is_transposed:
+        # Its forward pass is the dgrad of a convolution.
+        lengths = lengths[1], lengths[0], lengths[2]
+    return partial(getattr(F, operation), **options), x, w, y, lengths
 
 
-def _batched(x: Tensor, y: Tensor, dims: int) -> tuple[Tensor, torch.Size]:
-    """x and y's shape with a batch dimension."""
-    if x.dim() == dims + 2:
-        return x, y.shape
-    return x.unsqueeze(0), torch.Size((1, *y.shape))
-
-
-def _conv(
-    x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor
-) -> tuple[Conv, Tensor, Tensor, torch.Size]:
-    dims = w.dim() - 2
-    stride, dilation = (_sizes(of.get(name, 1), dims) for name in ("stride", "dilation"))
-    padding = of.get("padding", 0)
-    if padding == "same":
-        extra = [d * (k - 1) for d, k in zip(dilation, w.shape[2:], strict=True)]
-        x = F.pad(x, [side for e in extra[::-1] for side in (e // 2, e - e // 2)])
-    paddings = (0,) * dims if isinstance(padding, str) else _sizes(padding, dims)
-    geometry = Conv(ConvGeometry(stride, paddings, dilation, of.get("groups", 1)))
-    x, shape = _batched(x, y, dims)
-    return geometry, x, w, shape
-
-
-def _conv_transpose(x: Tensor, w: Tensor, of: Mapping[str, Any], y: Tensor) -> Reading:
-    conv, x, _, shape = _conv(x, w, of, y)
-    return ConvTranspose(conv, tuple(shape[1:])), x, w, shape
-
-
-_READINGS: dict[str, Callable[[Tensor, Tensor, Mapping[str, Any], Tensor], Reading]] = {
+_OPTIONS = ("stride", "padding", "output_padding", "dilation", "groups")
+_READINGS: dict[str, Callable[..., Reading]] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "addmm", "baddbmm"), _matmul),
     "linear": _linear,
     **dict.fromkeys([f"conv{d}d" for d in (1, 2, 3)], _conv),
-    **dict.fromkeys([f"conv_transpose{d}d" for d in (1, 2, 3)], _conv_transpose),
+    **dict.fromkeys([f"conv_transpose{d}d" for d in (1, 2, 3)], _conv),
 }
 
 
@@ -379,9 +312,7 @@ def _format_bits(fmt: Format | None) -> int:
     return 23
 
 
-def _statistics(
-    left: Tensor, right: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
-) -> Statistics:
+def _statistics(left: Tensor, right: Tensor, combine: Forward) -> Statistics:
     """The statistics of the sums combine(left, right), for float32 operands without infinities and
     NaN. combine is bilinear, so the same map adds up magnitudes, squares and counts."""
     bits = mantissa_bits(left), mantissa_bits(right)
