@@ -150,7 +150,7 @@ def test_bytes_are_those_of_the_formats(formats: dict[str, Any], of_value: float
     assert sum(t.untyped_storage().nbytes() for t in tensors) == counted
 
 
-def test_rows_have_the_names_that_were_given_and_objects_their_own() -> None:
+def test_memory_has_a_row_for_each_kind_and_format() -> None:
     held = optimizers.parameters(torch.bfloat16, shapes=[(8,), (16,)])
     other = {"weight": "e3m2", "master": "e6m9", "state": {"exp_avg": "fp8_e5m2"}}
     groups = [{"params": held[:1]}, {"params": held[1:], **other}]
@@ -160,9 +160,9 @@ def test_rows_have_the_names_that_were_given_and_objects_their_own() -> None:
     rows = memory(optimizer)
     assert MemoryRow("working copy", "e3m2", 16, 32, 16 * 6) in rows
     assert {(row.what, row.fmt) for row in rows} == {
-        ("working copy", "fp8_e4m3"), ("working copy", "e3m2"), ("master", "fp32"),
-        ("master", "e6m9"), ("exp_avg", "e8m7"), ("exp_avg", "fp8_e5m2"), ("exp_avg_sq", "e8m7"),
-        ("exp_avg_sq", "fp32"), ("counts", ""), ("step", ""),
+        ("working copy", "e4m3fn"), ("working copy", "e3m2"), ("master", "e8m23"),
+        ("master", "e6m9"), ("exp_avg", "e8m7"), ("exp_avg", "e5m2"), ("exp_avg_sq", "e8m7"),
+        ("exp_avg_sq", "e8m23"), ("counts", ""), ("step", ""),
     }  # fmt: skip
     assert rows.kept.bytes == sum(row.bytes for row in rows)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,14 +18,18 @@ from lpkernels.formats.integers import has_every_float_code
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.codec import (
+    COUNTS,
+    MASTER,
     Layout,
     Purpose,
+    WeightFormats,
     here,
     is_placed,
     state_key,
 )
-from lpkernels.techniques.loss_scaling.masters.formats import COUNTS, MASTER, WeightFormats
 from lpkernels.techniques.loss_scaling.masters.master import Master
+
+Options = Mapping[str, Any]
 
 _STATES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum_buffer",),
@@ -36,9 +41,7 @@ _NUMBERS = ("lr", "weight_decay", "momentum", "dampening", "betas", "eps")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _group_reasons(
-    kind: type[Optimizer], group: Mapping[str, Any], formats: WeightFormats
-) -> Iterator[str]:
+def _group_reasons(kind: type[Optimizer], group: Options, formats: WeightFormats) -> Iterator[str]:
     """Why the pass cannot step a group with these options and formats."""
     if kind not in _STATES:
         yield f"it steps as SGD, Adam and AdamW of torch do, not as {kind.__name__}"
@@ -84,124 +87,129 @@ def _parameter_reasons(parameter: Tensor) -> Iterator[str]:
         yield "it takes contiguous parameters: use p.data = p.data.contiguous()"
 
 
-class _Batch(NamedTuple):
-    """Parameters that one call steps; they share a group, a device and dtypes.
+def split(
+    kind: type[Optimizer], group: Options, masters: Sequence[Master], fused: bool | None
+) -> tuple[list[Master], list[Master]]:
+    """The masters of a group that the pass steps, and the others.
 
-    names: of the states that the step has.  begins: whether the states begin in this step.
-    rows: for each parameter this process's part of the `UpdateTensors`, None where it has no such
-        tensor, its number in the draws' keys, and where the part begins in the whole parameter.
+    Raises: ValueError: `fused` is true, and the pass cannot step one of them.
     """
-
-    step: arithmetic.Step
-    formats: WeightFormats
-    names: tuple[str, ...]
-    begins: bool
-    rows: list[tuple[Any, ...]]
-
-
-class Batches:
-    """The fused updates of one step of an optimizer: chooses, collects and makes them."""
-
-    def __init__(self, optimizer: Optimizer, fused: bool | None) -> None:
-        if fused not in (None, True, False):
-            raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
-        self._fused, self._kind = fused, type(optimizer)
-        # By the id of a group: why its options or formats keep it from the pass, or "".
-        self._reasons: dict[int, str] = {}
-        self._batches: dict[tuple[Any, ...], _Batch] = {}
-        # For parameters that several processes hold in parts: by group, the counts of
-        # all processes and those of this process.
-        self._counts: dict[Any, list[tuple[Tensor, Tensor]]] = {}
-
-    def takes(self, group: Mapping[str, Any], master: Master) -> bool:
-        """Whether the pass makes this update. Raises ValueError where it must and cannot."""
-        if self._fused is False:
-            return False
-        reason = self._reasons.get(id(group))
-        if reason is None:
-            reason = next(_group_reasons(self._kind, group, master.formats), "")
-            self._reasons[id(group)] = reason
-        reason = reason or next(_parameter_reasons(master.parameter), "")
-        if reason and self._fused:
+    if fused is False or not masters:
+        return [], list(masters)
+    of_group = next(_group_reasons(kind, group, masters[0].formats), "")
+    passed, others = list[Master](), list[Master]()
+    for master in masters:
+        reason = of_group or next(_parameter_reasons(master.parameter), "")
+        if reason and fused:
             raise ValueError(
                 f"MasterWeights: fused=True, but not for parameter {master.name!r}: {reason}; or "
                 "leave fused out, which takes the general path there"
             )
-        return not reason
+        (others if reason else passed).append(master)
+    return passed, others
 
-    def add(self, group: Mapping[str, Any], master: Master) -> list[str]:
-        """Adds a parameter that has a gradient; returns the names of the states that begin now."""
-        parameter, formats, state = master.parameter, master.formats, master.state
-        gradient = parameter.grad
-        assert gradient is not None
-        # A small parameter takes less time to step than to find its layout.
-        layout = master.layout if is_placed(parameter) else None
-        local = here if layout is not None else lambda tensor: tensor
-        names = _STATES[self._kind] if self._kind is not SGD or group["momentum"] else ()
-        begun = [name for name in names if name not in state]
-        for name in begun:
-            zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
-            state[name] = master.layout.encoded_part(zeros, formats.of_state(name).fmt)
-        if self._kind is not SGD:
-            begun += [] if _STEP in state else [_STEP]
-            # The pass reads the count of steps where the parameter is.
-            count = state.get(_STEP, 0.0)
-            state[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
-        key = (id(group), bool(begun), parameter.dtype, gradient.dtype, parameter.device)
-        batch = self._batches.get(key)
-        if batch is None:
-            step = _step_of(self._kind, group)
-            batch = self._batches[key] = _Batch(step, formats, names, bool(begun), [])
-        counts = state[COUNTS]
-        if layout is not None and layout.group is not None:
-            counts = torch.zeros_like(counts)
-            self._counts.setdefault(layout.group, []).append((state[COUNTS], counts))
-        first, second = [*(local(state[name]) for name in names), None, None][:2]
-        batch.rows.append(
-            (
-                local(gradient).contiguous(),
-                local(parameter),
-                None if formats.working_is_master else local(state[MASTER]),
-                first,
-                second,
-                None if self._kind is SGD else state[_STEP],
-                counts,
-                master.number,
-                0 if layout is None else layout.origin,
-            )
-        )
-        return begun
 
-    def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:
-        """Makes the updates; where parameters are sharded all processes must call this.
+def step_fused(
+    kind: type[Optimizer],
+    updates: Sequence[tuple[Options, Master]],
+    seed: Tensor,
+    number: Tensor,
+    found: Tensor | None,
+    scale: Any,
+) -> list[tuple[Master, list[str]]]:
+    """The updates of masters that `split` chose, in one call for each group, device and kind of
+    dtypes; where parameters are sharded all processes must call this.
 
-        seed: the optimizer's. number: the number of this step. found: 0-d bool, whether nothing
-        must change. scale: the number that gradients are still multiplied by.
-        """
-        for batch in self._batches.values():
-            *tensors, positions, origins = zip(*batch.rows, strict=True)
-            device = batch.rows[0][0].device
+    seed: the optimizer's.  number: the number of this step.  found: 0-d bool, whether nothing must
+    change.  scale: the number that gradients are still multiplied by.
+    Returns: the masters whose states began, with the names of the states.
+    """
+    batches: dict[tuple[Any, ...], tuple[Options, WeightFormats, list[tuple[Any, ...]]]] = {}
+    begun: list[tuple[Master, list[str]]] = []
+    with _counts_of_all([master for _, master in updates]):
+        for group, master in updates:
+            new = _begin(kind, group, master)
+            begun += [(master, new)] if new else []
+            gradient, weight, *_ = row = _row(kind, group, master)
+            key = (id(group), bool(new), gradient.dtype, weight.dtype, weight.device)
+            batches.setdefault(key, (group, master.formats, []))[2].append(row)
+        for (_, begins, *_, device), (group, formats, rows) in batches.items():
+            *tensors, positions, origins = zip(*rows, strict=True)
             if scale is not None:
                 scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(())
             update(
-                UpdateTensors(*([x for x in kind if x is not None] for kind in tensors)),
-                batch.step,
-                _rounding_of(batch.formats, batch.names),
+                UpdateTensors(*([x for x in of_kind if x is not None] for of_kind in tensors)),
+                _step_of(kind, group),
+                _rounding_of(formats, _names(kind, group)),
                 list(positions),
                 list(origins),
-                begins=batch.begins,
-                seed=derived_seed(seed, number + 1).to(device) if batch.formats.draws else None,
+                begins=begins,
+                seed=derived_seed(seed, number + 1).to(device) if formats.draws else None,
                 skips=None if found is None else found.to(device),
                 scale=scale,
             )
-        for group, counts in self._counts.items():
-            totals, own = zip(*counts, strict=True)
-            sums = torch.stack(own)
-            dist.all_reduce(sums, group=group)
-            torch._foreach_add_(list(totals), list(sums))
+    return begun
 
 
-def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:
+def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ...]:
+    """This process's part of the `UpdateTensors`, None where it has no such tensor, the parameter's
+    number in the keys of draws, and where the part begins in the whole parameter."""
+    parameter, state = master.parameter, master.state
+    assert parameter.grad is not None
+    # A small parameter takes less time to step than to find its layout.
+    layout = master.layout if is_placed(parameter) else None
+    local = here if layout is not None else lambda tensor: tensor
+    first, second = [*(local(state[name]) for name in _names(kind, group)), None, None][:2]
+    return (
+        local(parameter.grad).contiguous(),
+        local(parameter),
+        None if master.formats.working_is_master else local(state[MASTER]),
+        first,
+        second,
+        None if kind is SGD else state[_STEP],
+        state[COUNTS],
+        master.number,
+        0 if layout is None else layout.origin,
+    )
+
+
+@contextmanager
+def _counts_of_all(masters: Iterable[Master]) -> Iterator[None]:
+    """A block after which the parts that several processes count are added up, in one message for
+    each group of processes."""
+    by_group: dict[Any, list[Tensor]] = {}
+    for master in masters:
+        if is_placed(master.parameter) and master.layout.group is not None:
+            by_group.setdefault(master.layout.group, []).append(master.state[COUNTS])
+    before = {group: torch.stack(counts) for group, counts in by_group.items()}
+    yield
+    for group, counts in by_group.items():
+        own = torch.stack(counts) - before[group]
+        dist.all_reduce(own, group=group)
+        torch._foreach_copy_(counts, list(before[group] + own))
+
+
+def _names(kind: type[Optimizer], group: Options) -> tuple[str, ...]:
+    """The states of elements that a step with these options has."""
+    return _STATES[kind] if kind is not SGD or group["momentum"] else ()
+
+
+def _begin(kind: type[Optimizer], group: Options, master: Master) -> list[str]:
+    """Makes the states that a master does not have yet; returns their names."""
+    parameter, state = master.parameter, master.state
+    new = [name for name in _names(kind, group) if name not in state]
+    for name in new:
+        zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
+        state[name] = master.layout.encoded_part(zeros, master.formats.of_state(name).fmt)
+    if kind is not SGD:
+        new += [] if _STEP in state else [_STEP]
+        # The pass reads the count of steps where the parameter is.
+        count = state.get(_STEP, 0.0)
+        state[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
+    return new
+
+
+def _step_of(kind: type[Optimizer], group: Options) -> arithmetic.Step:
     """The step that the options of a group describe now."""
     lr, decay, maximize = float(group["lr"]), float(group["weight_decay"]), group.get("maximize")
     if kind is SGD:

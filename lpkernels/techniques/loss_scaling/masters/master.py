@@ -18,8 +18,13 @@ from torch.optim import LBFGS, Optimizer, SparseAdam
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.techniques.loss_scaling.masters.codec import (
+    COMPENSATION,
+    COUNTS,
+    MASTER,
+    OWN,
     Layout,
     Purpose,
+    WeightFormats,
     code_bits,
     here,
     is_codes,
@@ -27,13 +32,6 @@ from lpkernels.techniques.loss_scaling.masters.codec import (
     rounded,
     state_key,
     whole,
-)
-from lpkernels.techniques.loss_scaling.masters.formats import (
-    COMPENSATION,
-    COUNTS,
-    MASTER,
-    OWN,
-    WeightFormats,
 )
 
 _REFUSED = {

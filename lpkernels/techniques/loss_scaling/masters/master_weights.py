@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,18 +15,18 @@ from torch.optim import Optimizer
 
 from lpkernels._table import Tabular, TextTable
 from lpkernels.functional.seeds import seed_for
-from lpkernels.techniques.loss_scaling.masters.codec import code_bits, here, is_codes
-from lpkernels.techniques.loss_scaling.masters.formats import (
-    COMPENSATION,
+from lpkernels.techniques.loss_scaling.masters.codec import (
     COUNTS,
     KEYS,
-    MASTER,
     FormatLike,
     StateLike,
     WeightFormats,
+    code_bits,
+    here,
+    is_codes,
     plain,
 )
-from lpkernels.techniques.loss_scaling.masters.fused import Batches
+from lpkernels.techniques.loss_scaling.masters.fused import split, step_fused
 from lpkernels.techniques.loss_scaling.masters.master import (
     Master,
     check_optimizer,
@@ -137,6 +138,8 @@ class MasterWeights(Optimizer):
                 "MasterWeights: optimizer is a MasterWeights already; wrap a bare optimizer"
             )
         check_optimizer(optimizer)
+        if fused not in (None, True, False):
+            raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
         formats = dict(zip(KEYS, (weight, master, state, grad, compensation), strict=True))
         # The arguments are checked even where every group has formats of its own.
         WeightFormats.of(formats)
@@ -149,9 +152,9 @@ class MasterWeights(Optimizer):
         assert seed is not None
         self._seed = seed.to(masters[0].parameter.device, copy=True)
         self._step = torch.zeros_like(self._seed)
-        # Parameters whose states began in the last step, with the names of these states, and a flag
-        # that says whether that step did not run.
-        self._begun: list[tuple[Tensor, Master, list[str]]] = []
+        # A flag that says whether the last fused step did not run, and the parameters whose states
+        # began in that step, with the names of these states.
+        self._begun: tuple[Tensor | None, list[tuple[Master, list[str]]]] = None, []
         self._lent = False
         self._adopt(masters)
         self._ready = True
@@ -177,35 +180,24 @@ class MasterWeights(Optimizer):
                 loss = closure()
         self._refuse_if_lent("step")
         self._settle()
-        updates = [
-            (group, self._masters[p])
-            for group in self.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        for _, master in updates:
-            master.check_step()
+        fused, general = list[tuple[Any, Master]](), list[Master]()
+        for group in self.param_groups:
+            masters = [self._masters[p] for p in group["params"] if p.grad is not None]
+            for master in masters:
+                master.check_step()
+            passed, others = split(type(self.optimizer), group, masters, self._fused)
+            fused += [(group, master) for master in passed]
+            general += others
         found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         if found is not None:
             found = torch.as_tensor(found, device=self._step.device).reshape(()) != 0
         number = self._step + 1
-        batches = Batches(self.optimizer, self._fused)
-        fused, general = list[tuple[Any, Master]](), list[Master]()
-        for group, master in updates:
-            if batches.takes(group, master):
-                fused.append((group, master))
-            else:
-                general.append(master)
         # Without any gradient, an optimizer that counts its steps in its groups goes on to count.
-        if not fused or general:
-            if found is None or not bool(found):
-                seeds = [master.seed(self._seed, number) for master in general]
-                step_masters(self.optimizer, general, seeds, scale)
-        for group, master in fused:
-            names = batches.add(group, master)
-            if names and found is not None:
-                self._begun.append((found, master, names))
-        batches.run(self._seed, number, found, scale)
+        if (general or not fused) and (found is None or not bool(found)):
+            seeds = [master.seed(self._seed, number) for master in general]
+            step_masters(self.optimizer, general, seeds, scale)
+        begun = step_fused(type(self.optimizer), fused, self._seed, number, found, scale)
+        self._begun = found, begun
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -267,7 +259,7 @@ class MasterWeights(Optimizer):
             torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
             for key in ("seed", "step")
         )
-        self._begun = []
+        self._begun = None, []
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -358,19 +350,17 @@ class MasterWeights(Optimizer):
         """Masters without a state, of groups that are checked, and get their formats as keys. A
         parameter has the name that the optimizer was made with, else its number."""
         masters: list[Master] = []
-        batches, first = Batches(optimizer, self._fused), len(self._masters)
         by_group = [
             WeightFormats.of({key: group.get(key, self._formats[key]) for key in KEYS})
             for group in groups
         ]
         for group, formats in zip(groups, by_group, strict=True):
-            names = group.get("param_names")
-            for place, p in enumerate(group["params"]):
-                number = first + len(masters)
-                name = names[place] if names else str(number)
+            first = len(self._masters) + len(masters)
+            names = group.get("param_names") or map(str, itertools.count(first))
+            for number, (p, name) in enumerate(zip(group["params"], names, strict=False), first):
                 formats.check_parameter(p, f"MasterWeights: parameter {name!r}")
                 masters.append(Master(p, name, number, formats))
-                batches.takes(group, masters[-1])
+            split(type(optimizer), group, masters[first - len(self._masters) :], self._fused)
         check_states(optimizer, by_group)
         for group, formats in zip(groups, by_group, strict=True):
             formats.warn(group)
@@ -392,10 +382,9 @@ class MasterWeights(Optimizer):
 
     def _settle(self) -> None:
         """Forgets the states that began in a step which did not run."""
-        begun, self._begun = self._begun, []
-        # All have the flag of one step.
-        if begun and bool(begun[0][0]):
-            for _, master, names in begun:
+        (skipped, begun), self._begun = self._begun, (None, [])
+        if begun and skipped is not None and bool(skipped):
+            for master, names in begun:
                 for name in names:
                     del master.state[name]
 
@@ -410,7 +399,7 @@ class MemoryRow(NamedTuple):
     """The memory that one kind of tensor takes in this process.
 
     what: "working copy", "master", "compensation", a state's name, or "counts".
-    fmt: the format of the tensors, by the name that its group has; "" for counts.
+    fmt: the name of the tensors' format; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
     bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
@@ -443,8 +432,7 @@ class Memory(tuple[MemoryRow, ...], Tabular):
 def memory(optimizer: MasterWeights) -> Memory:
     """The memory of masters, states and working copies: a row for each kind of tensor and format.
 
-    Gradients are not counted. A format has the name that the user gave it. Reads one flag from the
-    device, as the next step would.
+    Gradients are not counted. Reads one flag from the device, as the next step would.
 
     Args: optimizer: a MasterWeights.
     Returns: a Memory.
@@ -454,31 +442,22 @@ def memory(optimizer: MasterWeights) -> Memory:
     >>> optimizer = MasterWeights(torch.optim.SGD(weights, lr=0.1), weight="bf16")
     >>> print(memory(optimizer))
     tensors       format  values  bytes  as codes
-    working copy  bf16       100    400       200
-    master        fp32       100    400       400
+    working copy  e8m7       100    400       200
+    master        e8m23      100    400       400
     counts                     2     16        16
     kept                     202    816       616
     """
     optimizer._settle()
     sums: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for group, parameter in ((g, p) for g in optimizer.param_groups for p in g["params"]):
-        master, part = optimizer._masters[parameter], here(parameter)
+    for parameter, master in optimizer._masters.items():
+        part = here(parameter)
         kept = {name: here(x) for name, x in master.state.items() if isinstance(x, Tensor)}
         for what, tensor in {_WORKING: part, **kept}.items():
             fmt = master.formats.weight.fmt if what == _WORKING else master.format_of(what)
             shape = part.shape if is_codes(tensor, fmt) else tensor.shape
             size = tensor.numel() * tensor.element_size()
             bits = 8 * size if fmt is None else code_bits(fmt, shape)
-            key = what, "" if fmt is None else _format_name(what, group)
+            key = what, "" if fmt is None else str(fmt)
             values, all_bytes, all_bits = sums.get(key, (0, 0, 0))
             sums[key] = values + shape.numel(), all_bytes + size, all_bits + bits
     return Memory(MemoryRow(*key, *counts) for key, counts in sums.items())
-
-
-def _format_name(what: str, group: Mapping[str, Any]) -> str:
-    """The name that a group has of the format of its tensors of this kind."""
-    state = group["state"]
-    of_state = state.get(what, "fp32") if isinstance(state, Mapping) else state
-    own = {_WORKING: "weight", MASTER: MASTER, COMPENSATION: COMPENSATION}
-    name: str = group[own[what]] if what in own else of_state
-    return name.partition(":")[0]
