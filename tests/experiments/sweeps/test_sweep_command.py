@@ -50,33 +50,54 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
-    exported, csv, again = (tmp_path / name for name in ("results.jsonl", "t.csv", "again.jsonl"))
-    assert (
-        "4 cells: 4 finished, 0 diverged, 0 failed, 0 begun, 0 waiting"
-        in call("status", whole).output
-    )
-    table = done("table", whole, "--export", exported, "--csv", csv)
+@pytest.fixture(scope="module")
+def exported(whole: Path) -> Path:
+    """A file of the results of `whole`, which tests only read."""
+    path = whole.parent / "results.jsonl"
+    done("table", whole, "--export", path)
+    return path
+
+
+def test_the_status_counts_the_cells(whole: Path) -> None:
+    said = done("status", whole)
+    assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 begun, 0 waiting" in said
+
+
+def test_a_table_of_the_folder_and_of_its_exported_file_are_the_same(whole, exported) -> None:
+    table = done("table", whole)
     assert all(word in table for word in ("affine4", "difference", "Holm"))
-    assert csv.read_text().count("\n") == 3
-    assert exported.stat().st_size < 10_000
+    assert done("table", exported) == table
     assert read_results(exported) == read_results(whole)
-    # The file, too, gives everything but the folder's own state.
-    assert call("table", exported).output in table
-    other = call("table", exported, "--reference", "affine4", "--metric", "train_loss")
-    assert "train loss" in other.output
-    alone = call("table", exported, "--without", "affine4", "--export", again)
-    assert "affine4" not in alone.output and read_results(again).missing == 0
-    unknown = call("table", exported, "--without", "affine")
-    assert unknown.exit_code == 2 and "expected one of fp32, affine4" in unknown.output
+    assert exported.stat().st_size < 10_000
+
+
+def test_a_table_has_the_asked_figure_and_reference(exported: Path) -> None:
+    said = done("table", exported, "--reference", "affine4", "--metric", "train_loss")
+    assert "train loss" in said and "arm minus affine4" in " ".join(said.split())
+
+
+def test_a_table_in_a_file_has_a_row_for_each_arm(exported: Path, tmp_path: Path) -> None:
+    done("table", exported, "--csv", tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().count("\n") == 3
+
+
+def test_an_arm_that_is_left_out_is_exported_all_the_same(exported: Path, tmp_path: Path) -> None:
+    said = done("table", exported, "--without", "affine4", "--export", tmp_path / "all.jsonl")
+    assert "affine4" not in said
+    assert read_results(tmp_path / "all.jsonl") == read_results(exported)
+
+
+def test_a_table_without_results_of_the_reference_says_so(exported: Path, tmp_path: Path) -> None:
     lines = exported.read_text().splitlines()
-    again.write_text("\n".join(line for line in lines if '"arm": "fp32"' not in line))
-    assert "nothing is compared: 'fp32' has no result yet" in done("table", again)
-    for name, options in (("sweep", ()), ("curve", ("--against", "updates"))):
-        done("plot", exported, *options, "--out", tmp_path / f"{name}.png")
-        assert (tmp_path / f"{name}.png").stat().st_size > 1000
-    wrong = call("plot", exported, "--against", "bits", "--out", tmp_path / "curve.png")
-    assert wrong.exit_code == 2 and "field: expected one of" in wrong.output
+    part = tmp_path / "part.jsonl"
+    part.write_text("\n".join(line for line in lines if '"arm": "fp32"' not in line))
+    assert "nothing is compared: 'fp32' has no result yet" in done("table", part)
+
+
+@pytest.mark.parametrize("options", [(), ("--against", "updates")], ids=["rows", "curve"])
+def test_a_sweep_is_drawn(options: tuple[str, ...], exported: Path, tmp_path: Path) -> None:
+    done("plot", exported, *options, "--out", tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -152,6 +173,8 @@ def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.M
         ("status x", "expected the folder of a sweep at 'x'"),
         ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
         ("table SPEC", "is not a JSON record"),
+        ("table RESULTS --without fp", "expected one of fp32"),
+        ("plot RESULTS --against bits --out x", "field: expected one of"),
         ("plot x", "No such file or directory: 'x'"),
     ],
 )
