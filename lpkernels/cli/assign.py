@@ -71,7 +71,6 @@ def _operations(config: WorkloadConfig, batch: int, seed: int) -> Any:
     """The operations of the network and its loss."""
     from lpkernels.experiments.workloads.registry import find
     from lpkernels.experiments.workloads.streams import stream_seed
-    from lpkernels.experiments.workloads.traced import mean_loss, output_loss
     from lpkernels.techniques.assignment import trace
 
     with named_options(NetworkConfig.model_fields):
@@ -83,5 +82,5 @@ def _operations(config: WorkloadConfig, batch: int, seed: int) -> Any:
         )
     first = workload.first_batch(seed, batch)
     with named_options(option="--model"):
-        loss = mean_loss(output_loss(workload, first))
-        return trace(workload.network(stream_seed(seed, "init")), loss, (first[0], first))
+        model = workload.network(stream_seed(seed, "init"))
+        return trace(model, workload.mean_loss(first), (first[0], first))

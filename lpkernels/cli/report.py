@@ -56,7 +56,7 @@ def report(
     from lpkernels.report.runs import by_name, plot_curves, summary
 
     with named_options(option="PATHS"):
-        runs = [run for path in paths for run in find_runs(path)]
+        runs = [run for path in paths for run in find_runs(path).values()]
     if not runs:
         raise typer.BadParameter(
             f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"

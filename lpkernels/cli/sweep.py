@@ -239,5 +239,8 @@ def _show_losses(results: "Results") -> int:
         say(f"{number} cells of lpkernels {version}: not counted")
     if len(results.codes) > 1:
         listed = ", ".join(f"{code} ({number} cells)" for code, number in results.codes.items())
-        say(f"cells were trained by different code: {listed}")
+        say(
+            f"cells were trained by different code: {listed}; cells/*/cell.json names it, and a "
+            "cell whose folder is removed is trained again"
+        )
     return len(failed) + len(results.broken)

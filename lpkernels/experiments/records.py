@@ -189,17 +189,13 @@ def read_run(path: str | Path) -> Run:
     return Run(records[0], [record for record in records if record.get("type") == "epoch"])
 
 
-def find_runs(folder: str | Path) -> list[Run]:
-    """The runs in `folder` and below, in the order of their paths; a file is one run.
+def find_runs(folder: str | Path) -> dict[Path, Run]:
+    """The runs in `folder` and below by the paths of their records, and in their order; a file is
+    one run.
 
     In the folder of a sweep these are the finished cells, by name and seed, and not the runs under
     way.
     """
-    return list(runs_by_path(folder).values())
-
-
-def runs_by_path(folder: str | Path) -> dict[Path, Run]:
-    """As `find_runs`, by the paths of their records."""
     folder = Path(folder)
     if folder.is_file():
         return {folder: read_run(folder)}

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lpkernels.experiments.records import Run, read_records, runs_by_path, write_lines
+from lpkernels.experiments.records import Run, find_runs, read_records, write_lines
 from lpkernels.experiments.sweeps.results import Results, read_results
 from lpkernels.experiments.sweeps.statistics import metric_named, summarise
 from lpkernels.experiments.training.config import command_of
@@ -79,7 +79,7 @@ def _read(paths: Sequence[Path]) -> tuple[Results | None, dict[Path, Run]]:
         raise ValueError(f"expected runs, or one sweep, got {listed}; make a report of each")
     if sweeps and paths[0].is_file():
         return sweeps[0], {}
-    runs = {p: run for path in paths for p, run in runs_by_path(path).items() if run.epochs}
+    runs = {p: run for path in paths for p, run in find_runs(path).items() if run.epochs}
     if not runs:
         raise ValueError(f"no records of a run in {listed}; `lpkernels train` writes them")
     return (sweeps[0] if sweeps else None), runs

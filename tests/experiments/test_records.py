@@ -90,12 +90,12 @@ def test_runs_are_found_below_a_folder_and_of_a_sweep_the_finished_cells(tmp_pat
     for cell, name in (("1", "second"), ("2", "first")):
         path = write_run(tmp_path / "cells" / cell, name=name)
     write_run(tmp_path / "work" / "try" / "3", name="third", epochs=1)
-    runs = records.find_runs(tmp_path)
+    runs = records.find_runs(tmp_path).values()
     assert [run.name for run in runs] == ["first", "second", "third"]
     assert [run.finished for run in runs] == [True, True, False]
-    assert [run.name for run in records.find_runs(path)] == ["first"]
+    assert [run.name for run in records.find_runs(path).values()] == ["first"]
     (tmp_path / "sweep.json").write_text("{}\n")
-    assert [run.name for run in records.find_runs(tmp_path)] == ["first", "second"]
+    assert [run.name for run in records.find_runs(tmp_path).values()] == ["first", "second"]
 
 
 def write_losses(folder: Path, config: RunConfig, losses: list[float], **figures: float) -> None:

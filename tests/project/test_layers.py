@@ -42,8 +42,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"settings", "processes", "workloads", "records"},
     "measuring": {"settings", "records", "workloads"},
     "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
-    "frames": {"records"},
-    "__init__": {"frames"},
+    "__init__": {"records"},
 }
 # A technique reaches the loop as a callback, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
@@ -56,7 +55,7 @@ THIRD_PARTY = {
     "matplotlib": ("report",), "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",), "scipy": ("experiments.sweeps.statistics",),
     "joblib": ("experiments.sweeps",),
-    "pandas": ("experiments.frames", "experiments.sweeps", "report", "cli.sweep"),
+    "pandas": ("experiments", "report", "cli.sweep"),
     "transformers": ("integrations",), "ray": ("experiments.sweeps",),
     "dask": ("experiments.sweeps",), "distributed": ("experiments.sweeps",),
     "rich": ("experiments", "report", "cli"), "typer": ("cli",),

@@ -15,7 +15,6 @@ from lpkernels.experiments.settings import checked
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.experiments.workloads.registry import find, function_of
-from lpkernels.experiments.workloads.traced import mean_loss, output_loss
 from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional import quantize
@@ -121,7 +120,7 @@ def find_workload(config: AccumulateConfig) -> Workload:
     if not config.sample:
         sizes = [(config.batch, *tensor.shape[1:]) for tensor in batch]
         batch = tuple(t.new_empty(s, device=device) for t, s in zip(batch, sizes, strict=True))
-    loss = mean_loss(output_loss(work, batch))
+    loss = work.mean_loss(batch)
     return Workload(model.to(device), batch[0], lambda y: loss(y, batch))
 
 

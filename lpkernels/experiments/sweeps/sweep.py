@@ -1,16 +1,13 @@
 """Runs the cells of a specification that a folder lacks."""
 
 import errno
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lpkernels import _build
 from lpkernels.experiments.processes.folders import owned
-from lpkernels.experiments.sweeps.cells import Folder, cell_name, code_of, read_cell
+from lpkernels.experiments.sweeps.cells import Folder, cell_name
 from lpkernels.experiments.sweeps.engines import check_engine, processors, run_cells
 from lpkernels.experiments.sweeps.results import Results, read_results, share_done
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
@@ -46,8 +43,8 @@ def run_sweep(
     diverged run is a result like any other. A cell that runs longer than `cell_seconds` of the
     specification fails too, hanging or not: its worker ends, and another takes its place.
 
-    It warns of finished cells that another commit of lpkernels, or another source of their own
-    module, has trained. They stay.
+    Finished cells that another commit of lpkernels, or another source of their own module, has
+    trained stay; `Results.codes` counts them.
 
     Args:
         spec: the cells to run. More arms, seeds or values of the axes may be added later.
@@ -87,7 +84,6 @@ def run_sweep(
         store.root.mkdir(parents=True, exist_ok=True)
         with owned(store.root):
             store.join(spec)
-            _warn_of_other_code(store, cells)
             left = _left(store, cells, retry_failed)
             if left:
                 with _shown(console, store, cells) as look:
@@ -113,22 +109,6 @@ def _left(store: Folder, cells: dict[str, Cell], retry_failed: bool) -> dict[str
         store.forget(name)
     settled = store.finished() | store.given_up()
     return {name: cell for name, cell in cells.items() if name not in settled}
-
-
-def _warn_of_other_code(store: Folder, cells: dict[str, Cell]) -> None:
-    """Warns where finished cells were trained by other code than would train them now."""
-    commit, others = _build.commit(), Counter[str]()
-    for name in store.finished().intersection(cells):
-        with suppress(ValueError):
-            code = read_cell(store.cells / name)["code"]
-            others[code] += code != code_of(cells[name].config, commit)
-    if others.total():
-        listed = ", ".join(f"{code} ({count} cells)" for code, count in (+others).items())
-        warnings.warn(
-            f"{store.root}: finished cells were trained by other code than there is now: {listed}; "
-            f"remove their folders below {store.cells} to train them again",
-            stacklevel=3,
-        )
 
 
 def _jobs(cells: Sequence[Cell], engine: str, jobs: int | None) -> int | None:

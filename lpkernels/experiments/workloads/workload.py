@@ -6,7 +6,7 @@ those that a test feeds on nothing. The trainer builds the model under the run's
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -32,6 +32,8 @@ class Outcome(NamedTuple):
 #: loss(model, batch): called with the model in training mode (under DDP its wrapper: call it once)
 #: and tensors on its device.
 Loss = Callable[[nn.Module, Batch], Outcome]
+#: From the model's output and a batch to the outcome.
+OutputLoss = Callable[[Any, Batch], Outcome]
 #: measure(model, batch): 0-d tensors, as `Workload` says.
 Measure = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
@@ -114,6 +116,39 @@ class Workload:
     def first_batch(self, seed: int, size: int) -> Batch:
         """The first examples that a run of this seed feeds, on the CPU; at most all there are."""
         return self.train.plan(seed, 0).batch(0, size)
+
+    def output_loss(self, batch: Batch) -> OutputLoss:
+        """The loss as a function of the model's output, for techniques that follow both.
+
+        batch: shows the input that the loss gives to the model: only the batch's first tensor is
+            allowed.
+        Raises: ValueError: the model is called with something else.
+        """
+        inputs: list[Any] = []
+
+        def model(*args: Any, **kwargs: Any) -> NoReturn:
+            inputs.extend([*args, *kwargs.values()])
+            raise _Called
+
+        try:
+            self.loss(model, batch)  # type: ignore[arg-type]
+        except _Called:
+            pass
+        if len(inputs) != 1 or inputs[0] is not batch[0]:
+            raise ValueError(
+                f"the loss of {self.name} must call the model with the first tensor of a batch and "
+                "nothing else; write it so"
+            )
+        return lambda output, batch: self.loss(lambda _: output, batch)  # type: ignore
+
+    def mean_loss(self, batch: Batch) -> Callable[[Any, Batch], Tensor]:
+        """As `output_loss`, the mean over the examples, a scalar."""
+        loss = self.output_loss(batch)
+        return lambda output, batch: loss(output, batch).losses.mean()
+
+
+class _Called(Exception):
+    """The loss called the model."""
 
 
 def measured_on_cpu(loss: Loss) -> Measure:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import DATASETS, find
 from lpkernels.experiments.workloads.supervised import choose, classification
-from lpkernels.experiments.workloads.traced import mean_loss, output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 from tests.experiments.tiny import tiny_workload
 from tests.support.refusals import rejects
@@ -84,11 +83,11 @@ def test_the_loss_of_an_output_is_that_of_the_workload(data: str) -> None:
     batch = workload.train.plan(0, 0).batch(0, 6)
     model = workload.model().eval()
     expected = workload.loss(model, batch)
-    loss = output_loss(workload, batch)
+    loss = workload.output_loss(batch)
     outcome = loss(model(batch[0]), batch)
     assert torch.equal(outcome.losses, expected.losses)
     assert torch.equal(outcome.sums["accuracy"], expected.sums["accuracy"])
-    assert torch.equal(mean_loss(loss)(model(batch[0]), batch), expected.losses.mean())
+    assert torch.equal(workload.mean_loss(batch)(model(batch[0]), batch), expected.losses.mean())
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_a_loss_that_calls_the_model_otherwise_is_refused(inputs: Any) -> None:
     tiny = tiny_workload(WorkloadConfig())
     workload = Workload("own", tiny.model, tiny.train, tiny.test, loss, tiny.measure)
     with pytest.raises(ValueError, match="loss of own must call the model with the first"):
-        output_loss(workload, tiny.test[0])
+        workload.output_loss(tiny.test[0])
 
 
 X, Y = torch.arange(60.0).reshape(20, 3), torch.arange(20) % 2

@@ -13,7 +13,6 @@ from lpkernels import schemas
 from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
-from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome
 from lpkernels.techniques import checks
 from lpkernels.techniques.assignment import (
@@ -180,7 +179,7 @@ class UnderAssignment(Callback):
             )
         sample = context.sample
         try:
-            self._losses = output_loss(context.workload, sample)
+            self._losses = context.workload.output_loss(sample)
             assignment = self._rule(trace(context.model, self._mean, (sample[0], sample)))
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self._option}: {error}") from error
