@@ -17,8 +17,7 @@ SETTINGS = {"context_settings": {"ignore_unknown_options": True}}
 def quantize(
     values: Annotated[list[str], typer.Argument(help="Numbers, also inf, nan and 0x1.8p-3.")],
     fmt: Annotated[
-        str,
-        typer.Option("--format", callback=valid(parse_format), help="A format's name."),
+        str, typer.Option("--format", callback=valid(parse_format), help="A format's name.")
     ] = "e4m3fn",
     rounding: Annotated[
         str, typer.Option(callback=valid(check_rounding), help=f"One of {', '.join(ROUNDINGS)}.")

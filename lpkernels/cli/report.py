@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import (
-    named_options,
-    say,
-    show_picture,
-    show_table,
-    system_errors,
-)
+from lpkernels.cli._options import named_options, say, show_picture, show_table, system_errors
 
 
 def report(

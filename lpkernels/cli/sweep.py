@@ -124,9 +124,7 @@ def running(names: Iterable[str]) -> Iterator[None]:
 
 
 @app.command()
-def status(
-    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
-) -> None:
+def status(folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")]) -> None:
     """Show how many cells are done, which are under way, which failed and why.
 
     Example: `lpkernels sweep status results/sweep`

@@ -5,11 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from lpkernels.formats import (
-    FloatFormat,
-    Format,
-    Number,
-)
+from lpkernels.formats import FloatFormat, Format, Number
 from lpkernels.functional import pack, quantize
 
 

@@ -24,15 +24,10 @@ from lpkernels.techniques.pareto.spaces import Configuration
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "SweepSpec",
-]
+__all__ = ["SweepSpec"]
 
 # Fields that a specification says in its own way.
-_OWN = {
-    "seed": "give seeds = [...] beside [base]",
-    "name": "a run is called after its arm",
-}
+_OWN = {"seed": "give seeds = [...] beside [base]", "name": "a run is called after its arm"}
 # A sweep of more cells, each a folder, is a slip.
 _MOST_CELLS = 100_000
 #: The axis of a study of frontiers.

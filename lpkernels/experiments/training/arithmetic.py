@@ -7,14 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from torch.nn import Module
 
-from lpkernels.arithmetic import (
-    PRODUCTS,
-    TORCH,
-    Quantizer,
-    Recipe,
-    as_accumulator,
-    as_quantizer,
-)
+from lpkernels.arithmetic import PRODUCTS, TORCH, Quantizer, Recipe, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import Option, Settings, checked
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import REDUCING, Policy, method
@@ -47,8 +40,7 @@ class ArithmeticConfig(Settings):
         "Recipe(fprop='e6m9'); lpkernels recipes lists names and shows texts.",
     )
     operands: Annotated[str, checked(as_quantizer)] = Field(
-        "",
-        description="Rounding of all inputs and weights instead of the recipe's, e.g. affine4.",
+        "", description="Rounding of all inputs and weights instead of the recipe's, e.g. affine4."
     )
     grads: Annotated[str, checked(as_quantizer)] = Field(
         "",

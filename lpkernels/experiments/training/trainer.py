@@ -143,10 +143,7 @@ class Trainer(Context):
         check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
         self.model = sharded(model.to(self.device), processes, self.device)
         self.optimizer = build_optimizer(
-            config.optimizer,
-            self.model.parameters(),
-            device=self.device,
-            sharded=processes.sharded,
+            config.optimizer, self.model.parameters(), device=self.device, sharded=processes.sharded
         )
         self.callbacks = [callback.build() for callback in config.callbacks]
         with torch.random.fork_rng(devices=[]):
@@ -159,11 +156,7 @@ class Trainer(Context):
 
     @classmethod
     def resume(
-        cls,
-        folder: str | Path,
-        *,
-        workload: Workload | None = None,
-        processes: Processes = ALONE,
+        cls, folder: str | Path, *, workload: Workload | None = None, processes: Processes = ALONE
     ) -> "Trainer":
         """The trainer of the run in `folder`, as its last whole checkpoint left it, and with the
         records of that moment; `notices` names the files that were damaged.

@@ -36,8 +36,7 @@ class WorkloadConfig(NetworkConfig):
     """The workload of a run; `workloads.find` makes it."""
 
     norm: Literal["", "batch", "layer", "none"] = Field(
-        "",
-        description='Normalisation: batch, layer or none; "": the usual one of the model.',
+        "", description='Normalisation: batch, layer or none; "": the usual one of the model.'
     )
     augment: bool = Field(
         False, description="Shift (CIFAR, Fashion-MNIST: and flip) the training images."

@@ -10,16 +10,6 @@ from lpkernels.experiments.workloads.models import (  # noqa: F401
     transformer,
     unet,
 )
-from lpkernels.experiments.workloads.models.family import (
-    FAMILIES,
-    Task,
-    build_model,
-    family,
-)
+from lpkernels.experiments.workloads.models.family import FAMILIES, Task, build_model, family
 
-__all__ = [
-    "FAMILIES",
-    "Task",
-    "build_model",
-    "family",
-]
+__all__ = ["FAMILIES", "Task", "build_model", "family"]
