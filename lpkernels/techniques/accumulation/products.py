@@ -144,13 +144,14 @@ class Products(Visitor):
         # An addend stands before the operands, a bias and options stand behind them.
         left, right = (arguments[x] for x in (names[:2] if "weight" in names else names[-2:]))
         is_layer, layer = self._layer_of(call)
-        reading = _READINGS[call.operation]
-        forward, x, w, *sizes = reading(call.operation, left, right, arguments, result.shape)
+        forward, x, w, shape, lengths = _READINGS[call.operation](
+            call.operation, left, right, arguments, result.shape
+        )
         # w is a parameter, or a part or another view of one.
         base = right if right._base is None else right._base
         weights = is_layer or isinstance(base, torch.nn.Parameter)
         needs = left.requires_grad, right.requires_grad
-        product = Product(layer, forward, x.detach(), w.detach(), *sizes, weights, *needs)
+        product = Product(layer, forward, x.detach(), w.detach(), shape, lengths, weights, *needs)
         module = self._owner(call)
         if module is not None:
             self.modules[layer] = module
