@@ -139,8 +139,10 @@ def number(text: str) -> float:
 _READERS: Mapping[type, Callable[[str], Any]] = {int: whole, float: number}
 
 
-def options_of(described: type, **special: Mapping[str, Any] | None) -> dict[str, Option]:
-    """The options of a class, by field: the arguments of its constructor that have defaults.
+def options_of(
+    described: Callable[..., Any], **special: Mapping[str, Any] | None
+) -> dict[str, Option]:
+    """The options of a class or function, by field: its arguments that have defaults.
 
     Args: special: of these fields, what their Option has of its own; None: the field is none.
     """

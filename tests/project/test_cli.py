@@ -222,7 +222,7 @@ def test_accumulate_plans_by_the_error_law_or_by_sakrs_rule(tmp_path: Path) -> N
         done(*ACCUMULATE, *options, "--out", tmp_path, *(["--simulate"] if changes else []))
         records = read_records(tmp_path / "accumulate.jsonl")
         rows = [record for record in records if record["type"] == "plan"]
-        assert rows == [{"type": "plan", **row} for row in made.to_dicts()]
+        assert rows == [{"type": "plan", **row.to_dict()} for row in made.rows]
 
 
 def test_schedule_draws_and_counts_bits(tmp_path: Path) -> None:

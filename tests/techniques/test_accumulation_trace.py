@@ -157,7 +157,7 @@ OPTIONS = [
     ({"loss": lambda y: 1.0}, ValueError, "got float"),
     ({"operand": "e5m99"}, ValueError, "plan: operand"),
     ({"chunk": 0}, ValueError, "chunk: expected at least 1, got 0"),
-    ({"chunk": 1.5}, TypeError, 'a length, "best" or None'),
+    ({"chunk": 1.5}, TypeError, "chunk: expected an int, got float 1.5"),
     ({"margin": -1}, ValueError, "plan: margin: expected"),
     ({"headroom": 1.0}, TypeError, "headroom: expected an int"),
     ({"exp_bits": 9}, ValueError, "exp_bits: expected 2 to 8, got 9"),

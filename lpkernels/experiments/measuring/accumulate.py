@@ -165,7 +165,7 @@ def start_records(path: Path, config: AccumulateConfig, network_plan: Accumulato
     the file held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {"config": config.to_dict(), "environment": environment("cpu")}
-    rows = [{"type": "plan", **row} for row in network_plan.to_dicts()]
+    rows = [{"type": "plan", **row.to_dict()} for row in network_plan.rows]
     records.write_records(path, [{**schemas.header(KIND), **asked}, *rows])
 
 

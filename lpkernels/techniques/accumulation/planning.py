@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -51,8 +51,8 @@ _UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
     "dgrad and wgrad are not planned"
 )
-#: The columns of a plan's table that hold words; the others hold numbers.
-WORDS = ("block", "gemm", "accumulator", "notes")
+# The columns of a plan's table that hold words; the others hold numbers.
+_WORDS = ("block", "gemm", "accumulator", "notes")
 #: The meanings of the columns.
 COLUMNS = (
     "block: the layers of one stage, each cell of the layer that needs most; length: products in a "
@@ -158,7 +158,22 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         return str(self._table())
 
     def _table(self) -> TextTable:
-        return plan_text(self.blocks, self.uncovered)
+        """A block's name stands in its first row; a note of several rows stands once, with their
+        count."""
+        counts = Counter(note for row in self.blocks for note in row.notes)
+        numbers = {note: str(i) for i, note in enumerate(counts, start=1)}
+        table = [(*_HEAD, *(["notes"] if numbers else []))]
+        for before, row in zip([None, *self.blocks], self.blocks, strict=False):
+            block, *others = row.cells
+            name = "" if before is not None and before.layer == row.layer else block
+            notes = [" ".join(numbers[note] for note in row.notes)] if numbers else []
+            table.append((name, *others, *notes))
+        below = [
+            f"{number}: {note}" + (f" ({counts[note]} rows)" if counts[note] > 1 else "")
+            for note, number in numbers.items()
+        ]
+        left = [i for i, name in enumerate(table[0]) if name in _WORDS]
+        return TextTable(table, left, [*below, *filter(None, [self.uncovered])])
 
     def __getitem__(self, pattern: Any) -> Recipe:
         return self.recipes[pattern]
@@ -208,32 +223,6 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
             block = _block(row.layer)
             _add(blocks.setdefault(block, {}), row.gemm, replace(row, layer=block))
         return tuple(rows[gemm] for rows in blocks.values() for gemm in GEMMS if gemm in rows)
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as plain values."""
-        return [row.to_dict() for row in self.rows]
-
-
-def plan_text(rows: Sequence[PlanRow], uncovered: str = "") -> TextTable:
-    """The table of the rows of a plan's blocks, its notes below by number, and the sentence of what
-    is uncovered.
-
-    A block's name stands in its first row; a note of several rows stands once, with their count.
-    """
-    counts = Counter(note for row in rows for note in row.notes)
-    numbers = {note: str(i) for i, note in enumerate(counts, start=1)}
-    table = [(*_HEAD, *(["notes"] if numbers else []))]
-    for before, row in zip([None, *rows], rows, strict=False):
-        block, *others = row.cells
-        name = "" if before is not None and before.layer == row.layer else block
-        notes = [" ".join(numbers[note] for note in row.notes)] if numbers else []
-        table.append((name, *others, *notes))
-    below = [
-        f"{number}: {note}" + (f" ({counts[note]} rows)" if counts[note] > 1 else "")
-        for note, number in numbers.items()
-    ]
-    left = [i for i, name in enumerate(table[0]) if name in WORDS]
-    return TextTable(table, left, [*below, *filter(None, [uncovered])])
 
 
 def plan(
@@ -316,9 +305,7 @@ def plan(
     >>> lp.convert(model, table).recipe.input.fmt == lp.parse_format("e4m3fn")
     True
     """
-    if chunk != "best" and not isinstance(chunk, int | None):
-        raise TypeError(f'plan: chunk: expected a length, "best" or None, got {chunk!r}')
-    if isinstance(chunk, int):
+    if chunk not in ("best", None):
         checks.whole("plan: chunk", chunk, 1)
     if exp_bits is not None:
         checks.whole("plan: exp_bits", exp_bits, 2, _MOST_EXPONENT_BITS)
@@ -345,7 +332,7 @@ def plan(
         bits = _fewest_exponent_bits(exponents) + headroom
         return exp_bits or min(_MOST_EXPONENT_BITS, bits)
 
-    rows = tuple(_rows(products, chunk, exponent, metric, rounding, margin))
+    rows = _rows(products, chunk, exponent, metric, rounding, margin)
     uncovered = below.uncovered(lambda operation: operation.told)
     return AccumulatorPlan(rows, quantizers, products.modules, uncovered)
 
@@ -407,7 +394,7 @@ def _rows(
     metric: str,
     rounding: str,
     margin: int,
-) -> Iterator[PlanRow]:
+) -> tuple[PlanRow, ...]:
     """One row for every GEMM that ran; the mantissa bits of all rows are computed at once."""
     calls = [(key, *call) for key, calls in products.statistics.items() for call in calls]
     lengths = np.array([length for _, length, _ in calls])
@@ -449,7 +436,7 @@ def _rows(
             statistics.exponents, bits, best_chunk, inner, fmt, acc, tuple(notes),
         )  # fmt: skip
         _add(rows, key, row)
-    yield from rows.values()
+    return tuple(rows.values())
 
 
 def _notes(

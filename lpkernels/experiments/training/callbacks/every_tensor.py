@@ -45,7 +45,7 @@ class EveryTensor(UnderAssignment):
     """Trains as `TrainingRecipe.assignment` says, over layers with the recipe's accumulator."""
 
     def __init__(self, recipe: TrainingRecipe) -> None:
-        super().__init__("tensors", recipe.assignment)
+        super().__init__("tensors", recipe.assignment, promote=None)
         self.recipe = recipe
 
     def prepare(self, context: Context) -> None:
