@@ -174,7 +174,7 @@ def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) ->
     from lpkernels.techniques.pareto import TrainingRecipe
 
     space = study.spec.space
-    with named_options(_NAMES):
+    with named_options(option="--cap"):
         index = frontier.best(cap)
     size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
     configuration = f"{space.name(index)}, {size}, error {error:.4f}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lpkernels.experiments.sweeps.frontiers import Frontier, KnownErrors, frontier_of
+from lpkernels.experiments.sweeps.frontiers import Frontier, frontier_of
 from lpkernels.report import frontiers as report
 from lpkernels.techniques.pareto import ErrorMatrix, pareto_front
 from tests.experiments.sweeps.synthetic import KNOWN, SPACE, truth
@@ -17,7 +17,7 @@ TRUTH = truth(0.4).mean[0]
 def predicted() -> Frontier:
     measured = np.full(12, np.nan)
     measured[[0, 5, 11]] = TRUTH[[0, 5, 11]]
-    return frontier_of(MEMORY, measured, known=KnownErrors.of(KNOWN, "", 2))
+    return frontier_of(MEMORY, measured, known=KNOWN.mean, rank=2)
 
 
 def test_tables_have_the_frontier_by_memory_and_count_what_is_measured() -> None:

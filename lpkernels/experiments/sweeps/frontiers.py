@@ -45,6 +45,8 @@ from lpkernels.techniques.pareto.prediction import FrontierBand, band
 
 #: The lambda with which the paper's code completes matrices.
 LAM = 0.1
+#: The share of the draws within a band.
+LEVEL = 0.9
 #: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
 #: every row and column of its grid without.
 MEASUREMENTS, BEYOND_COVER = 8, 5
@@ -167,24 +169,24 @@ def run_study(
         spec = spec.replace(low=list(map(str, space.low)), high=list(map(str, space.high)))
     for task in spec.arms:
         _check_metric(find(task_config(spec, task).workload).metric)
-    if known is not None:
-        known = known.for_space("known", space)
     if cap is not None and (known is None or everything):
         raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
-    chosen = {}
+    if n is None:
+        n = MEASUREMENTS if known is not None else measurements_alone(space)
+    chosen: dict[str, list[str]] = {}
     if not everything:
         store = Folder(path)
         store.joined(spec)
         former = store.read_spec()
         for task in spec.arms:
-            names = former.chosen.get(task, []) if former is not None else []
+            names = former.chosen.get(task, []) if former else []
             indices = [space.names.index(name) for name in names]
             if known is None:
                 indices = list(dict.fromkeys([*_cover(space, n), *indices]))
             else:
-                count, others = MEASUREMENTS if n is None else n, KnownErrors.of(known, task, rank)
+                errors = errors_of_others(known.for_space("known", space), task, rank)
                 memory = task_memory(spec, task)
-                indices += choose_next(others, memory, count, asked=indices, cap=cap).tolist()
+                indices += choose_next(errors, rank, memory, n, asked=indices, cap=cap).tolist()
             chosen[task] = [space.name(index) for index in indices]
     path.mkdir(parents=True, exist_ok=True)
     with owned(path):
@@ -196,9 +198,7 @@ def run_study(
         return read_study(path)
 
 
-def _measure_more(
-    spec: SweepSpec, path: Path, task: str, n: int | None, how: dict[str, Any]
-) -> None:
+def _measure_more(spec: SweepSpec, path: Path, task: str, n: int, how: dict[str, Any]) -> None:
     """A cold start on a task alone, behind the configurations that were chosen before."""
     space, chosen = spec.space, list(spec.chosen[task])
 
@@ -211,7 +211,7 @@ def _measure_more(
     former = {index: float(errors[index]) for index in map(space.names.index, chosen)}
     # Configurations that gave no error are asked for again, which trains nothing.
     lost = sum(map(math.isnan, former.values()))
-    most = min(max(_count(space, n), len(former) + lost), len(space))
+    most = min(max(n, len(former) + lost), len(space))
     cold_start(space.shape, task_memory(spec, task), measure, n=most, measured=former)
 
 
@@ -224,75 +224,64 @@ def _check_metric(metric: Metric) -> None:
         )
 
 
-def _grid(space: FormatSpace) -> tuple[int, int]:
-    return space.shape[0], math.prod(space.shape[1:])
+def measurements_alone(space: FormatSpace) -> int:
+    """How many configurations of a task are measured where there are no known tasks."""
+    return min(max(space.shape[0], math.prod(space.shape[1:])) + BEYOND_COVER, len(space))
 
 
-def _count(space: FormatSpace, n: int | None) -> int:
-    return min(max(_grid(space)) + BEYOND_COVER, len(space)) if n is None else n
-
-
-def _cover(space: FormatSpace, n: int | None) -> Sequence[int]:
+def _cover(space: FormatSpace, n: int) -> Sequence[int]:
     """The cover of every row and every column with which a cold start would begin."""
-    (rows, columns), count = _grid(space), _count(space, n)
+    rows, columns = space.shape[0], math.prod(space.shape[1:])
     least, most = max(rows, columns, 3), len(space)
-    if rows < 2 or columns < 2 or not least <= count <= most:
+    if rows < 2 or columns < 2 or not least <= n <= most:
         raise ValueError(
             f"measure: without known tasks expected {least} to {most}, for every row and column of "
-            f"a grid of at least 2 x 2, {rows} x {columns} here; got {count}"
+            f"a grid of at least 2 x 2, {rows} x {columns} here; got {n}"
         )
     return cover(space.shape)
 
 
-@dataclass(frozen=True)
-class KnownErrors:
-    """Errors of other tasks, and the rank of the embeddings that are learned from them."""
+def errors_of_others(matrix: ErrorMatrix, task: str, rank: int) -> Floats:
+    """The errors (tasks, configurations) of all other tasks that have any, so that nothing about a
+    task is learned from itself.
 
-    errors: Floats
-    rank: int
+    Raises: ValueError: a rank above the data, a configuration that no other task has measured.
+    """
+    rows = [i for i, name in enumerate(matrix.tasks) if name != task]
+    errors = matrix.mean[rows]
+    errors = errors[~np.isnan(errors).all(axis=1)]
+    # One is left out where residuals are taken.
+    most = min(len(errors) - 1, errors.shape[1])
+    if not 1 <= rank <= most:
+        raise ValueError(
+            f"rank: expected 1 to {most}, for {len(errors)} known tasks beside {task!r} in "
+            f"{errors.shape[1]} configurations, got {rank}; know more tasks, or use a smaller rank"
+        )
+    unmeasured = np.flatnonzero(np.isnan(errors).all(axis=0))
+    if len(unmeasured):
+        raise ValueError(
+            f"known: no task has an error in {len(unmeasured)} of the {errors.shape[1]} "
+            f"configurations, such as {matrix.names[unmeasured[0]]!r}; measure it, or leave it out "
+            "of the space"
+        )
+    return errors
 
-    @classmethod
-    def of(cls, matrix: ErrorMatrix, task: str, rank: int) -> KnownErrors:
-        """The matrix without `task`, so that nothing about a task is learned from itself.
 
-        Raises: ValueError: a rank above the data, a configuration that no other task has measured.
-        """
-        rows = [i for i, name in enumerate(matrix.tasks) if name != task]
-        errors = matrix.mean[rows]
-        errors = errors[~np.isnan(errors).all(axis=1)]
-        # One is left out where residuals are taken.
-        most = min(len(errors) - 1, errors.shape[1])
-        if not 1 <= rank <= most:
-            raise ValueError(
-                f"rank: expected 1 to {most}, for {len(errors)} known tasks beside {task!r} in "
-                f"{errors.shape[1]} configurations, got {rank}; know more tasks, or use a smaller "
-                "rank"
-            )
-        unmeasured = np.flatnonzero(np.isnan(errors).all(axis=0))
-        if len(unmeasured):
-            raise ValueError(
-                f"known: no task has an error in {len(unmeasured)} of the {errors.shape[1]} "
-                f"configurations, such as {matrix.names[unmeasured[0]]!r}; measure it, or "
-                "leave it out of the space"
-            )
-        return cls(errors, rank)
-
-    @property
-    def embeddings(self) -> Floats:
-        """(rank, configurations), of the completed matrix."""
-        seen = ~np.isnan(self.errors)
-        if seen.all():
-            return embed(self.errors, self.rank)
-        completed = complete(self.errors, seen, rank=self.rank, lam=LAM)
-        return embed(completed.values, self.rank)
+def _embeddings(errors: Floats, rank: int) -> Floats:
+    """(rank, configurations), of the completed matrix."""
+    seen = ~np.isnan(errors)
+    whole = errors if seen.all() else complete(errors, seen, rank=rank, lam=LAM).values
+    return embed(whole, rank)
 
 
 def choose_next(
-    known: KnownErrors, memory: Floats, n: int, *, asked: list[int], cap: float | None = None
+    errors: Floats, rank: int, memory: Floats, n: int, *, asked: list[int], cap: float | None
 ) -> Ints:
     """The configurations to measure beside those asked for, until there are n.
 
     Args:
+        errors: (tasks, configurations), of other tasks.  rank: of their embeddings.
+        memory: (configurations,) bytes.
         cap: only configurations with at most that many bytes; None: all.
     Raises: ValueError: a cap below the cheapest configuration, n below 1 or above the number of
         configurations below the cap.
@@ -301,26 +290,20 @@ def choose_next(
         raise ValueError(f"measure: expected at least 1, got {n}")
     if len(asked) >= n:
         return np.array([], dtype=np.int64)
-    among = np.arange(len(memory))
-    if cap is not None:
-        _check_cap(memory, cap)
-        among = np.flatnonzero(memory <= cap)
+    among = np.flatnonzero(memory <= (memory.max() if cap is None else cap))
+    if cap is not None and not len(among):
+        raise ValueError(
+            f"cap: {cap:.0f} bytes are below the cheapest configuration's {memory.min():.0f}"
+        )
     left = np.setdiff1d(among, asked)
     if n - len(asked) > len(left):
         raise ValueError(
             f"measure: expected at most {len(asked) + len(left)}, all that there are, got {n}"
         )
-    y = known.embeddings
-    # With fewer measurements than dimensions, or below a cap, so many dimensions can be seen.
+    y = _embeddings(errors, rank)
+    # Measurements fewer than the dimensions, as below a cap, see only so many dimensions.
     y = y[: max(1, min(len(y), n, len(among)))]
     return select(y, n=n - len(asked), measured=asked, among=left)
-
-
-def _check_cap(memory: Floats, cap: float) -> None:
-    if cap < memory.min():
-        raise ValueError(
-            f"cap: {cap:.0f} bytes are below the cheapest configuration's {memory.min():.0f}"
-        )
 
 
 @dataclass(frozen=True)
@@ -344,37 +327,37 @@ class Frontier:
 
         Raises: ValueError: a cap below the cheapest configuration.
         """
-        _check_cap(self.memory, cap)
         return choose(self.memory, self.predicted, cap)
 
 
 def frontier_of(
-    memory: Floats, measured: Floats, *, known: KnownErrors | None = None, level: float = 0.9
+    memory: Floats, measured: Floats, *, known: Floats | None = None, rank: int = 3
 ) -> Frontier:
     """The frontier of a task, predicted where it is not measured.
 
     Args:
         memory, measured: (configurations,), NaN where no error is known.
-        known: errors of other tasks; None: the task's own grid is all there is, and `measured` is
-            (low, high) or (low, high, accumulators).
+        known: (tasks, configurations), errors of other tasks; None: the task's own grid is all
+            there is, and `measured` is (low, high) or (low, high, accumulators).
+        rank: of the embeddings, with `known`.
     Raises: ValueError: too few measurements; the message says what to measure.
     """
     errors = measured.ravel()
     chosen = np.flatnonzero(~np.isnan(errors))
     if len(chosen) == len(errors):
-        whole = band(memory, errors, np.stack([errors, errors]), level, "frontier_of")
+        whole = band(memory, errors, np.stack([errors, errors]), LEVEL, "frontier_of")
         return Frontier(memory, errors, errors, whole, "measured")
     if not len(chosen):
         raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")
     if known is None:
         former = {int(i): float(errors[i]) for i in chosen}
         start = cold_start(
-            measured.shape, memory, _refuse, n=len(former), measured=former, level=level
+            measured.shape, memory, _refuse, n=len(former), measured=former, level=LEVEL
         )
         return Frontier(memory, errors, np.clip(start.predicted, 0, 1), start.band, "alone")
-    y = known.embeddings[: min(known.rank, len(chosen))]
-    residuals = held_out_residuals(known.errors, len(y))
-    bands = frontier_band(y, chosen, errors[chosen], memory, residuals=residuals, level=level)
+    y = _embeddings(known, rank)[: len(chosen)]
+    residuals = held_out_residuals(known, len(y))
+    bands = frontier_band(y, chosen, errors[chosen], memory, residuals=residuals, level=LEVEL)
     predicted = np.clip(predict(y, chosen, errors[chosen]), 0, 1)
     return Frontier(memory, errors, predicted, bands, "known")
 
@@ -404,9 +387,9 @@ def frontiers(
     result = {}
     for name in tasks:
         errors = study.errors(name).reshape(spec.space.shape)
-        others = None if known is None else KnownErrors.of(known, name, rank)
+        others = None if known is None else errors_of_others(known, name, rank)
         try:
-            result[name] = frontier_of(task_memory(spec, name), errors, known=others)
+            result[name] = frontier_of(task_memory(spec, name), errors, known=others, rank=rank)
         except ValueError as error:
             raise ValueError(f"task {name}: {error}") from error
     return result

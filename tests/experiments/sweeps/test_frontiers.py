@@ -21,6 +21,7 @@ from lpkernels.techniques.pareto import (
     ErrorMatrix,
     FormatSpace,
     count_tensors,
+    embed,
     pareto_front,
     select,
     training_memory,
@@ -74,7 +75,7 @@ def chosen_by_known(folder: Path, n: int, **options: Any) -> Study:
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
     found = chosen_by_known(tmp_path, 4)
-    embeddings = work.KnownErrors.of(KNOWN, "noise 0.4", 2).embeddings
+    embeddings = embed(KNOWN.mean, 2)
     chosen = select(embeddings, n=4)
     assert indices(found, "noise 0.4") == list(chosen)
     assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
@@ -169,11 +170,11 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
-    known = work.KnownErrors.of(KNOWN, "noise 0.2", 2)
-    assert len(known.errors) == 4
-    assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
-    assert work._count(SPACE, None) == 9
-    assert work._count(OTHERS, None) == 4
+    known = work.errors_of_others(KNOWN, "noise 0.2", 2)
+    assert len(known) == 4
+    assert not (known == KNOWN.mean[1]).all(axis=1).any()
+    assert work.measurements_alone(SPACE) == 9
+    assert work.measurements_alone(OTHERS) == 4
 
 
 TRUTH = synthetic.truth(0.4).mean[0]
@@ -216,7 +217,7 @@ def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole
     below = frontier.memory <= cap
     assert frontier.predicted[index] == frontier.predicted[below].min()
     assert index in pareto_front(frontier.memory, frontier.predicted)
-    with pytest.raises(ValueError, match=r"cap: 8 bytes are below the cheapest configuration's"):
+    with pytest.raises(ValueError, match=r"the cap of 8 is below the cheapest configuration's"):
         frontier.best(8.0)
 
 
