@@ -16,6 +16,7 @@ from lpkernels.cli._options import (
     show_picture,
     show_table,
     stopped,
+    system_errors,
     valid,
 )
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
@@ -160,7 +161,7 @@ def table(
     Example: `lpkernels sweep table results/sweep --export results.jsonl`
     """
     from lpkernels.experiments.sweeps.results import write_results
-    from lpkernels.report.sweeps import sweep_table, write_csv
+    from lpkernels.report.sweeps import sweep_table
 
     results, _, summary, chosen = _summary(sweep, reference, metric, without)
     show_table(sweep_table(summary, chosen, title=results.spec.name))
@@ -170,7 +171,10 @@ def table(
     if not (reference or results.compare):
         say(f"nothing is compared: {results.spec.compare!r} has no result yet")
     if csv is not None:
-        say(f"table in {write_csv(summary, csv)}")
+        with system_errors("no table was written"):
+            csv.parent.mkdir(parents=True, exist_ok=True)
+            summary.to_csv(csv, index=False)
+        say(f"table in {csv}")
     if export is not None:
         say(f"results in {write_results(results, export)}")
 

@@ -1,11 +1,10 @@
-"""A sweep as a table, as a file for other programs, and as a picture."""
+"""A sweep as a table and as a picture."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,7 +19,7 @@ from lpkernels.report.tables import fixed, interval, p_text, signed
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["plot_sweep", "sweep_table", "write_csv"]
+__all__ = ["plot_sweep", "sweep_table"]
 
 # Where a terminal is narrow, words of the names of arms are whole up to that length.
 _WHOLE_WORD = 12
@@ -146,20 +145,6 @@ def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
 def _reference(summary: pandas.DataFrame) -> str:
     """The arm that the others are compared with; "" where there is none."""
     return str(summary["reference"].dropna().iloc[0]) if "reference" in summary else ""
-
-
-def write_csv(summary: pandas.DataFrame, path: str | Path) -> Path:
-    """Writes a summary as it is, a missing number as an empty cell. A name that a spreadsheet
-    would take for a formula has an apostrophe before it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    summary.map(_harmless).rename(columns=_harmless).to_csv(path, index=False)
-    return path
-
-
-def _harmless(value: Any) -> Any:
-    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if formula else value
 
 
 def plot_sweep(

@@ -1,6 +1,5 @@
-"""Tables, files and pictures of sweeps, and pictures of their figure over another field."""
+"""Tables and pictures of sweeps, and pictures of their figure over another field."""
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from lpkernels.experiments.sweeps.results import Result, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.report.figures import save_figure
-from lpkernels.report.sweeps import plot_sweep, sweep_table, write_csv
+from lpkernels.report.sweeps import plot_sweep, sweep_table
 from tests.report.shown import same_each_time, text
 
 LOSS = Metric("loss", "test loss", higher=False, percent=False)
@@ -97,25 +96,6 @@ def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> 
         assert whole in table
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_file_has_plain_numbers_and_empty_cells_for_none(tmp_path: Path) -> None:
-    summary = summarise(
-        table_of(sweep({"width": 4}, {"width": 8})), "test_accuracy", reference="fp32"
-    )
-    rows = rows_of(write_csv(summary, tmp_path / "deep" / "sweep.csv"))
-    named = [(row["arm"], row["width"]) for row in rows[2:4]]
-    assert named == [("e5m2 sums, no chunks", "4"), ("fp32", "8")]
-    lost = rows[2]
-    counts = ("seeds", "finished", "diverged", "failed", "figures")
-    assert [lost[name] for name in counts] == ["5", "3", "1", "1", "3"]
-    assert [float(lost[x]) for x in ("mean", "p_holm")] == list(summary.loc[2, ["mean", "p_holm"]])
-    assert [rows[0][name] for name in ("reference", "pairs", "p_holm")] == ["", "", ""]
-
-
 SWEEPS = {
     "rows": sweep(),
     "one seed": sweep(seeds=1),
@@ -143,15 +123,6 @@ def test_a_picture_of_no_figures_is_refused() -> None:
     failed = table_of([Result("a", {}, 0, "failed")])
     with pytest.raises(ValueError, match="at least one result with a finite test_accuracy, got no"):
         plot_sweep(failed, summarise(failed, "test_accuracy"), ACCURACY)
-
-
-def test_names_that_a_spreadsheet_would_compute_are_quoted(tmp_path: Path) -> None:
-    arms = ("=1+1", "+a", "-a", "@a", "a=1")
-    axes = {"@axis": -1, "lr": "+1"}
-    cells = table_of([finished(arm, 0, 0.5, axes) for arm in arms])
-    rows = rows_of(write_csv(summarise(cells, "test_accuracy"), tmp_path / "a.csv"))
-    assert [row["arm"] for row in rows] == ["'=1+1", "'+a", "'-a", "'@a", "a=1"]
-    assert rows[0]["'@axis"] == "-1" and rows[0]["lr"] == "'+1"
 
 
 def costed() -> list[Result]:

@@ -5,6 +5,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import pandas
 import pytest
 
 from lpkernels.experiments.records import read_run
@@ -77,8 +78,9 @@ def test_a_table_has_the_asked_figure_and_reference(exported: Path) -> None:
 
 
 def test_a_table_in_a_file_has_a_row_for_each_arm(exported: Path, tmp_path: Path) -> None:
-    done("table", exported, "--csv", tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text().count("\n") == 3
+    done("table", exported, "--csv", tmp_path / "deep" / "t.csv")
+    table = pandas.read_csv(tmp_path / "deep" / "t.csv")
+    assert table["arm"].tolist() == ["fp32", "affine4"] and table["pairs"].tolist()[1:] == [2]
 
 
 def test_an_arm_that_is_left_out_is_exported_all_the_same(exported: Path, tmp_path: Path) -> None:
