@@ -26,13 +26,12 @@ from lpkernels.techniques.pareto.prediction import (
 class ColdStart:
     """The result of a cold start.
 
-    Attributes:
-        measured: (steps,) configurations in the order in which they were measured.
-        errors: (steps,) their errors; NaN where a measurement gave none.
-        predicted: (configurations,) errors; a measured configuration has its own.
-        band: the bands of the frontier and of each configuration.
-        ended: "bands": no other configuration can reach the frontier any more; "count": n was
-            reached; "all": everything is measured.
+    measured: (steps,) configurations in the order in which they were measured.  errors: (steps,)
+        their errors; NaN where a measurement gave none.
+    predicted: (configurations,) errors; a measured configuration has its own.
+    band: the bands of the frontier and of each configuration.
+    ended: "bands": no other configuration can reach the frontier any more; "count": n was reached;
+        "all": everything is measured.
     """
 
     measured: Ints
@@ -74,13 +73,10 @@ def cold_start(
         measured: errors that were measured before, for example by a run that was stopped; the cover
             leaves out their rows and columns.
 
-    Returns:
-        A ColdStart. The same measurements give the same choices.
-
-    Raises:
-        TypeError, ValueError: a grid that has no two rows and columns; n below the size of the
-            cover or above the size of the grid; memory of another size; fewer than three errors
-            that are numbers after the cover; an infinite error.
+    Returns: a ColdStart. The same measurements give the same choices.
+    Raises: TypeError, ValueError: a grid that has no two rows and columns; n below the size of the
+        cover or above the size of the grid; memory of another size; fewer than three errors that
+        are numbers after the cover; an infinite error.
     """
     sizes = [checks.whole("cold_start: shape", size, 1) for size in shape]
     grid = (sizes or [0])[0], math.prod(sizes[1:])
@@ -208,9 +204,8 @@ def expected_gain(
     The area reaches up to the largest measured error, and a tenth of the range of memory beyond the
     largest memory, because else the dearest configuration could never add to it.
 
-    Args:
-        memory, simulated: (configurations,) and (draws, configurations).
-        measured_memory, measured_error: (points,).
+    memory, simulated: (configurations,) and (draws, configurations). measured_memory,
+    measured_error: (points,).
     """
     front = pareto_front(measured_memory, measured_error)
     every = np.concatenate([memory, measured_memory])

@@ -19,16 +19,12 @@ _LEAST = 0.01
 class Completion:
     """A completed matrix and how it was reached.
 
-    Attributes:
-        values: (rows, columns) float64, every entry estimated, the observed ones too.
-        observed: (rows, columns) bool: the entries that were used.
-        converged: whether the last step was within the tolerance.
-        steps: how many were taken.
-        change: the last step's change, relative to the matrix, in the Frobenius norm.
+    values: (rows, columns) float64, every entry estimated, the observed ones too.
+    converged: whether the last step was within the tolerance.  steps: how many were taken.
+    change: the last step's change, relative to the matrix, in the Frobenius norm.
     """
 
     values: Floats
-    observed: Bools
     converged: bool
     steps: int
     change: float
@@ -65,13 +61,8 @@ def complete(
             to the matrix in the Frobenius norm. With a rank above that of the errors without noise,
             many small steps at the end fit noise and no longer make estimates better.
 
-    Returns:
-        A Completion; `.converged` says whether it stopped by the tolerance.
-
-    Raises:
-        TypeError, ValueError: arguments of other kinds or shapes; a row or a column without an
-            observed entry, about which nothing is known; an infinite error.
-
+    Raises: TypeError, ValueError: arguments of other kinds or shapes; a row or a column without an
+        observed entry, about which nothing is known; an infinite error.
     Reference: Hastie, Mazumder, Lee, Zadeh 2015 (soft-impute by alternating least squares), as used
     by Yang et al. 2021 (PEPPP), with rank 5 and lam 0.1. Differs: its code takes proximal gradient
     steps and clips in each of them, and weights observed entries by the inverse of the probability
@@ -98,7 +89,7 @@ def complete(
     values = left @ right.T
     if bounds is not None:
         np.clip(values, *bounds, out=values)
-    return Completion(values, observed, change <= tolerance, count, change)
+    return Completion(values, change <= tolerance, count, change)
 
 
 def filled(errors: Floats, rank: int, lam: float, start: Floats | None = None) -> Floats:
@@ -114,12 +105,9 @@ def embed(x: Any, rank: int) -> Floats:
 
     The largest entry of a vector is above zero, so that equal matrices give equal embeddings.
 
-    Args:
-        x: (tasks, configurations) errors without gaps, such as `complete(...).values`.
-        rank: 1 .. the rank of x, beyond which singular vectors are arbitrary.
-
-    Raises:
-        TypeError, ValueError: x with NaN or infinity; a rank above the rank of x.
+    x: (tasks, configurations) errors without gaps, such as `complete(...).values`.
+    rank: 1 .. the rank of x, beyond which singular vectors are arbitrary.
+    Raises: TypeError, ValueError: x with NaN or infinity; a rank above the rank of x.
     """
     errors = checks.finite("embed: x", x, 2, "complete(...) fills what is missing")
     checks.whole("embed: rank", rank, 1)

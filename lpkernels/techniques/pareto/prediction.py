@@ -17,7 +17,7 @@ from lpkernels.techniques.pareto.selection import METHODS, select
 from lpkernels.techniques.pareto.spaces import mean_over_seeds
 
 _COLUMN_MEAN = "column_mean"
-# Measurements of a baseline may depend on one another; the shortest solution is taken then.
+# This share of the squared length of an embedding is added to its squared errors.
 _RIDGE = 1e-12
 
 
@@ -27,15 +27,9 @@ def pareto_front(memory: Any, error: Any) -> Ints:
 
     Of equal points the first stays. The order of the points does not matter otherwise.
 
-    Args:
-        memory, error: (points,). A NaN error counts as missing, with a warning.
-
-    Returns:
-        (front,) int64 indices.
-
-    Raises:
-        TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
-
+    memory, error: (points,). A NaN error counts as missing, with a warning.
+    Returns: (front,) int64 indices.
+    Raises: TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
     Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
 
     >>> from lpkernels.techniques.pareto import pareto_front
@@ -55,9 +49,7 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
     """The area that the points dominate, up to a reference (memory, error); points may be in any
     order, and those beyond the reference add nothing.
 
-    Args:
-        memory, error: as of `pareto_front`.
-        reference: (memory, error), up to which the area reaches.
+    memory, error: as of `pareto_front`.
     Raises: as `pareto_front`; a reference that is not two finite numbers.
     """
     ends = checks.finite("hypervolume: reference (memory, error)", reference, (2,))
@@ -73,12 +65,8 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
 def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
     """How much the areas that two sets of points dominate differ, without sign.
 
-    Args:
-        true_points, predicted_points: (points, 2): memory and error; the predicted points have the
-            errors that were predicted.
-        reference: (memory, error), up to which areas reach.
-
-    Raises: as `hypervolume`.
+    true_points, predicted_points: (points, 2): memory and error.  reference, and Raises: as of
+    `hypervolume`.
     """
     pairs = _pairs("hyperdiff", true_points, predicted_points)
     true, predicted = (hypervolume(points[:, 0], points[:, 1], reference) for points in pairs)
@@ -88,11 +76,7 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 def convergence(true_points: Any, predicted_points: Any) -> float:
     """The mean Euclidean distance of a predicted point from the nearest true one.
 
-    Memory and error are best brought to the same scale before the call.
-
-    Args:
-        true_points, predicted_points: as of `hyperdiff`.
-
+    true_points, predicted_points: as of `hyperdiff`; memory and error are best of the same scale.
     Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
     true, predicted = _pairs("convergence", true_points, predicted_points)
@@ -101,13 +85,10 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
 
 
 def choose(memory: Any, error: Any, cap: float) -> int:
-    """The configuration of least error with at most `cap` of memory. Of equally good ones it is the
-    one of least memory, then the first.
+    """The index of the configuration of least error with at most `cap` of memory. Of equally good
+    ones it is the one of least memory, then the first.
 
-    Args:
-        memory, error: as of `pareto_front`.
-        cap: in the unit of memory.
-    Returns: its index.
+    memory, error: as of `pareto_front`.
     Raises: as `pareto_front`; a cap below the cheapest configuration.
     """
     checks.number("choose: cap", cap, least=0)
@@ -150,33 +131,24 @@ def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Float
     return sets
 
 
-def predict(
-    y: Any, indices: Any, errors: Any, *, keep_measured: bool = True, ridge: float = 0.0
-) -> Floats:
+def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) -> Floats:
     """The errors of all configurations of a task, predicted from a few measured ones.
 
-    The embedding of the task is the least-squares solution of errors = task . y[:, indices], with
-    `ridge` times its squared length added. The prediction is task . y, not clipped. Without ridge
-    the prediction does not depend on the basis of y.
+    The embedding of the task is the least-squares solution of errors = task . y[:, indices]. The
+    prediction is task . y, not clipped, and does not depend on the basis of y.
 
     Args:
         y: (rank, configurations), as from `embed`.
         indices: the measured configurations; one may occur once for each of its seeds.
         errors: one for each index. NaN counts as missing, with a warning.
         keep_measured: return a measured error as it was (the mean over seeds), not its fit.
-        ridge: at least 0.
-
-    Returns:
-        (configurations,) float64.
-
-    Raises:
-        TypeError, ValueError: shapes that do not agree; without ridge, fewer measurements than the
-            rank, or measurements whose embeddings depend on one another.
+    Returns: (configurations,) float64.
+    Raises: TypeError, ValueError: shapes that do not agree; fewer measurements than the rank, or
+        measurements whose embeddings depend on one another.
 
     Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep measured errors.
     """
     embeddings = checks.finite("predict: y", y, 2)
-    checks.number("predict: ridge", ridge, least=0)
     chosen = checks.indices("predict: indices", indices, embeddings.shape[1], repeated=True)
     values = checks.numbers("predict: errors", errors, chosen.shape)
     measured = checks.without_nan("predict", values)
@@ -184,19 +156,13 @@ def predict(
         raise ValueError("predict: every measured error is NaN; measure another configuration")
     chosen, values = chosen[measured], values[measured]
     columns = embeddings[:, chosen]
-    rank = len(embeddings)
-    if ridge == 0:
-        dimensions = rank_of(np.linalg.svd(columns, compute_uv=False), columns.shape)
-        if dimensions < rank:
-            raise ValueError(
-                f"predict: {len(chosen)} measurements of rank {dimensions} cannot fix an "
-                f"embedding of rank {rank}; measure more (`select` chooses), use a smaller rank or "
-                "a ridge above 0"
-            )
-        task = np.linalg.lstsq(columns.T, values, rcond=None)[0]
-    else:
-        task = np.linalg.solve(columns @ columns.T + ridge * np.eye(rank), columns @ values)
-    result = task @ embeddings
+    dimensions = rank_of(np.linalg.svd(columns, compute_uv=False), columns.shape)
+    if dimensions < len(embeddings):
+        raise ValueError(
+            f"predict: {len(chosen)} measurements of rank {dimensions} cannot fix an embedding of "
+            f"rank {len(embeddings)}; measure more (`select` chooses) or use a smaller rank"
+        )
+    result = np.linalg.lstsq(columns.T, values, rcond=None)[0] @ embeddings
     if keep_measured:
         for index in np.unique(chosen):
             result[index] = values[chosen == index].mean()
@@ -207,13 +173,11 @@ def predict(
 class FrontierBand:
     """A frontier and the bands around it.
 
-    Attributes:
-        memory: (steps,) every memory that a configuration has, ascending.
-        error: (steps,) the least predicted error with at most that memory.
-        low, high: (steps,) the band around it.
-        error_low, error_high: (configurations,) the band of a configuration's error; where it was
-            measured, both are its measured error.
-        level: the share of the draws within a band, point by point.
+    memory: (steps,) every memory that a configuration has, ascending.
+    error: (steps,) the least predicted error with at most that memory.  low, high: its band.
+    error_low, error_high: (configurations,) the band of a configuration's error; where it was
+        measured, both are its measured error.
+    level: the share of the draws within a band, point by point.
     """
 
     memory: Floats
@@ -236,13 +200,9 @@ def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
             matrix has no noise and would give residuals that are too small.
         rank: of the embeddings.
         lam: as for `complete`, which fills the other rows where entries are missing.
-
-    Returns:
-        Residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
-
-    Raises:
-        TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of its
-            rows; no row with more than `rank` errors.
+    Returns: residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
+    Raises: TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of
+        its rows; no row with more than `rank` errors.
     """
     errors = checks.numbers("held_out_residuals: x", x, 2)
     if len(errors) < 2:
@@ -285,13 +245,11 @@ def frontier_band(
         memory: (configurations,).
         residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
             the others is drawn. Or (values,): every configuration draws its own value.
-        level: the share of the draws within a band.
+        level: the share of the draws within a band, between 0 and 1.
         draws, seed: of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
-
-    Raises:
-        TypeError, ValueError: as `predict`; residuals or memory of another number of
-            configurations; a level that is not between 0 and 1.
+    Raises: TypeError, ValueError: as `predict`; residuals or memory of another number of
+        configurations.
     """
     predicted = predict(y, indices, errors)
     y = np.asarray(y, dtype=np.float64)
@@ -435,12 +393,22 @@ def leave_one_out(
             else:
                 drawn = int(generator.integers(2**31)) if method == "random" else 0
                 chosen = select(embeddings, n=count, method=method, seed=drawn)
-                predicted = predict(embeddings, chosen, row[chosen], ridge=_RIDGE)
+                predicted = _fitted(embeddings, chosen, row)
             record = {"task": task, "method": method, "count": count, "draw": draw}
             record |= {"rank": len(embeddings), "measured": [int(i) for i in valid[chosen]]}
             record |= compare(row, predicted, sizes, chosen)
             records.append(record | {"noise": None if np.isnan(noise) else float(noise)})
     return records
+
+
+def _fitted(y: Floats, chosen: Ints, row: Floats) -> Floats:
+    """As `predict`, also where the embeddings of the measurements depend on one another: a random
+    choice may be such, and the shortest solution is taken then."""
+    columns = y[:, chosen]
+    system = columns @ columns.T + _RIDGE * np.eye(len(y))
+    predicted = np.linalg.solve(system, columns @ row[chosen]) @ y
+    predicted[chosen] = row[chosen]
+    return predicted
 
 
 def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:

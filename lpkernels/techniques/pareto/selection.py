@@ -54,14 +54,10 @@ def select(
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
         seed: of "random"; other methods draw nothing.
 
-    Returns:
-        (chosen,) int64; fewer than n where the budget or `among` ends first.
-
-    Raises:
-        TypeError, ValueError: neither n nor budget; n above the number that may be chosen, or above
-            the rank with "qr"; a budget below the cheapest, or without cost; y of less than full
-            rank.
-
+    Returns: (chosen,) int64; fewer than n where the budget or `among` ends first.
+    Raises: TypeError, ValueError: neither n nor budget; n above the number that may be chosen, or
+        above the rank with "qr"; a budget below the cheapest, or without cost; y of less than full
+        rank.
     Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
     in Yang, Akimoto, Kim, Udell 2019 (OBOE), here with the gain of log det per cost.
     """

@@ -42,13 +42,10 @@ class FormatSpace(Sequence[Configuration]):
     A network computes with values in the format `low` and keeps values in the format `high`. The
     i-th configuration is ``space[i]``, and column i of an error matrix.
 
-    Args:
-        low, high:    formats or their names.
-        accumulators: Accumulators or their texts, a third axis; empty: two axes.
-
-    Raises:
-        TypeError, ValueError: a format or an accumulator that does not exist; an axis without
-            entries; an entry twice, also under two names.
+    low, high: formats or their names.  accumulators: Accumulators or their texts, a third axis;
+        empty: two axes.
+    Raises: TypeError, ValueError: a format or an accumulator that does not exist; an axis without
+        entries; an entry twice, also under two names.
 
     >>> from lpkernels.techniques.pareto import FormatSpace
     >>> space = FormatSpace(["e4m3", "e5m2"], ["bf16", "fp32"])
@@ -144,9 +141,8 @@ class ErrorMatrix:
         memory: (tasks, configurations), or (configurations,) for all tasks, above zero, in any
             unit; None: unknown. `training_memory` computes it for formats.
 
-    Raises:
-        TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is NaN,
-            infinite or not above zero.
+    Raises: TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is
+        NaN, infinite or not above zero.
 
     >>> from lpkernels.techniques.pareto import ErrorMatrix
     >>> ErrorMatrix(["fp8", "fp16"], ["task"], [[[0.4, 0.5], [0.3, 0.3]]]).mean
@@ -224,9 +220,8 @@ class ErrorMatrix:
         Args:
             space: the columns are brought into its order; None: they stay as in the file.
 
-        Raises:
-            OSError: the file cannot be read.
-            ValueError: another file, a text in place of a number, or other configurations.
+        Raises: OSError: the file cannot be read.  ValueError: another file, a text in place of a
+            number, or other configurations.
         """
         seeds: dict[tuple[str, str], list[float]] = {}
         sizes: dict[tuple[str, str], float] = {}
@@ -383,13 +378,9 @@ def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) ->
             "outputs" O; `count_tensors` counts those of a model.
         low_bits, high_bits: bits per value: numbers, or arrays that broadcast.
 
-    Returns:
-        A float, or a float64 array where bits are arrays.
-
-    Raises:
-        TypeError, ValueError: counts with another key, without one of these or below zero; bits
-            that are not above zero.
-
+    Returns: a float, or a float64 array where bits are arrays.
+    Raises: TypeError, ValueError: counts with another key, without one of these or below zero; bits
+        that are not above zero.
     Reference: the code published with Yang et al. 2021 (PEPPP); this formula fits its released
     memory matrix.
 
@@ -432,10 +423,8 @@ def count_tensors(
         a view or a result in place is no new one, and tensors inside a function (the scores of a
         fused attention) are not seen.
 
-    Raises:
-        TypeError: model is no module.
-        NotImplementedError: TorchScript or a compiled module (`lpkernels.nn.observing.observe`).
-
+    Raises: TypeError: model is no module.  NotImplementedError: TorchScript or a compiled module
+        (`lpkernels.nn.observing.observe`).
     Differs from the code published with Yang et al. 2021 (PEPPP), which counts the outputs of every
     module that runs, so that a tensor counts once for each module that returns it.
     """
