@@ -135,18 +135,15 @@ class PlanRow:
 class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
-    ``print`` shows a table of its `blocks`.
+    ``print`` shows a table of its `blocks`. ``lp.convert(model, plan)`` gives every layer that can
+    be converted its accumulators and the operand formats of the plan. A module of several products
+    (attention, recurrent layers, one whose own forward calls torch.matmul) has one recipe, in which
+    each of fprop, dgrad and wgrad has the widest accumulator of its rows.
 
-    ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators and the
-    operand formats the plan was made for. A module of several products (attention, recurrent
-    layers, one whose own forward calls torch.matmul) has one recipe, in which each of fprop, dgrad
-    and wgrad has the widest accumulator of its rows.
-
-    Args:
-        rows: the PlanRows.
-        operands: the recipe of the quantizers that the plan was made for.
-        modules: {the layer of a row: the module whose recipe it has}.
-        uncovered: a sentence that names the products without a row; "" if there are none.
+    operands: the recipe of the quantizers that the plan was made for.
+    modules: {the layer of a row: the module whose recipe it has}.
+    uncovered: a sentence that names the products without a row, which reach torch but were not seen
+        here; "" if there are none.
     """
 
     rows: tuple[PlanRow, ...]
@@ -190,10 +187,8 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         return self.narrowed(0)
 
     def narrowed(self, bits: int) -> dict[Any, Recipe]:
-        """The recipes with `bits` fewer mantissa bits in every accumulator, 1 to 23 of them left.
-
-        A negative number adds bits.
-        """
+        """The recipes with `bits` fewer mantissa bits in every accumulator (with more, where bits
+        is below 0), 1 to 23 of them left."""
         modules: dict[str, dict[str, PlanRow]] = {}
         for row in self.rows:
             if row.layer in self.modules:
@@ -244,14 +239,11 @@ def plan(
     It runs the model once on the sample, in the mode it is in, and its loss backward, in torch's
     own arithmetic. It looks at every linear layer, convolution (transposed ones too), recurrent
     layer and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: it reads the
-    lengths of the three GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the
-    products, the share that is not zero and the range of exponents. These give the format. Its
-    mantissa bits are those of :func:`min_mantissa_bits` by the error law, and `margin` more;
-    ``metric="vrr", margin=0`` is the rule of Sakr et al. 2019. Its exponent bits (IEEE bias, at
-    least 2) are the fewest that cover the range: no partial sum of this batch, in any order,
-    exceeds the largest value, and the normal numbers reach down to a product of typical size in the
-    smallest hundredth of the sums. One batch does not show what training will reach, so `headroom`
-    exponent bits are added.
+    lengths of the three GEMMs, and takes the `Statistics` of the products of operands rounded to
+    `operand`. These give the format. Its mantissa bits are those of :func:`min_mantissa_bits` by
+    the error law, and `margin` more; ``metric="vrr", margin=0`` is the rule of Sakr et al. 2019.
+    Its exponent bits (IEEE bias, at least 2) are the fewest that cover the range of the sums, and
+    `headroom` more, because one batch does not show what training will reach.
 
     On torch's meta device the lengths come from the shapes alone, and nothing is computed: no
     product is known to be zero (nzr is 1), the mantissa bits of the products are those of the
@@ -259,9 +251,8 @@ def plan(
     then says "not measured".
 
     The model and torch's random state are left as found (`nn.observing.observer.trace`). A layer
-    that is called several times has the widest of its formats. The products of one module that
-    `convert` computes by one recipe (attention, recurrent layers, calls in a forward) share the
-    widest accumulators. The length of a strided dgrad is its longest sum.
+    that is called several times has the widest of its formats. The length of a strided dgrad is its
+    longest sum.
 
     Args:
         model: a module of torch's own layers, its parameters initialised, or on the meta device.
@@ -269,8 +260,7 @@ def plan(
             meta device where the model is.
         loss: from the model's output to a scalar; scale it here if gradients underflow.
         operand: format, Quantizer or its text of input, weight and grad_output; or a Recipe (or its
-            name) whose three quantizers are taken. The exponents are of the values that a sum
-            adds: scales of rows and of whole tensors multiply its result.
+            name) whose three quantizers are taken.
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one of the least error.
@@ -283,13 +273,9 @@ def plan(
             growth stay those of the sample. None: the sample's own lengths.
         metric, rounding: of :func:`min_mantissa_bits`, whose own default is the paper's metric; the
             accumulators round so too (:func:`accumulator_of`).
-        margin: mantissa bits, 0..23, that every accumulator has beyond those of the metric. 0 is
-            the bare formula, whose widths cost accuracy in training.
-
-    Returns:
-        An AccumulatorPlan. Products that this trace did not see, but that reach torch, are named
-        below the table (`AccumulatorPlan.uncovered`).
-
+        margin: mantissa bits, 0..23, beyond those of the metric. 0 is the bare formula, whose
+            widths cost accuracy in training.
+    Returns: an AccumulatorPlan.
     Raises:
         TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
             gradient; a layer that is emulated already or not initialised; operands that are not
@@ -525,14 +511,10 @@ def accumulator_of(
     nearest even, because cut sums would drift. Other names are an Accumulator's own, and block is
     not used.
 
-    Args:
-        fmt:      of the sums, inner and outer.
-        rounding: "nearest_even", "aligned_truncation", or any other of an Accumulator.
-        chunk:    length of the inner sums; None: one sum.
-        block:    1..256.
+    fmt: of the sums, inner and outer.  rounding: "nearest_even", "aligned_truncation", or any other
+    of an Accumulator.  chunk: length of the inner sums; None: one sum.  block: 1..256.
 
-    Raises:
-        ValueError: no such rounding; "aligned_truncation" with 0 mantissa bits.
+    Raises: ValueError: no such rounding; "aligned_truncation" with 0 mantissa bits.
     """
     if rounding != "aligned_truncation":
         return Accumulator(fmt, rounding, chunk=chunk)

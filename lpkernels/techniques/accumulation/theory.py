@@ -90,11 +90,8 @@ def vrr(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> tuple[Any, Any]:
 
     The four numbers broadcast against one another.
 
-    Returns:
-        (VRR, loss): two floats, or two float64 arrays if any argument is an array.
-
-    Raises:
-        TypeError, ValueError: bits, lengths or shares out of range.
+    Returns: (VRR, loss): two floats, or two float64 arrays if any argument is an array.
+    Raises: TypeError, ValueError: bits, lengths or shares out of range.
 
     >>> from lpkernels.techniques.accumulation import vrr
     >>> ratio, lost = vrr(7, 5, 4096)
@@ -148,18 +145,12 @@ def min_mantissa_bits(
 
     n, m_p, chunk and nzr broadcast against one another.
 
-    Returns:
-        An int, or an int64 array if any of those is an array.
-
-    Warns:
-        ModelWarning: "vrr" for a sum of 2^22 products or more, where the formula asks for about 3
-            bits that no simulation needs; for stochastic rounding, which loses no variance and adds
-            noise instead; for aligned truncation, which loses more than the formula counts (3 bits
-            and more).
-
-    Raises:
-        TypeError, ValueError: arguments out of range, unknown names; no width of at most 52 bits
-            is enough.
+    Returns: an int, or an int64 array if any of those is an array.
+    Warns: ModelWarning: "vrr" for a sum of 2^22 products or more, where the formula asks for about
+        3 bits that no simulation needs, and for roundings whose loss it does not see
+        (`UNSEEN_BY_VRR`).
+    Raises: TypeError, ValueError: arguments out of range, unknown names; no width of at most 52
+        bits is enough.
 
     >>> from lpkernels.techniques.accumulation import min_mantissa_bits
     >>> min_mantissa_bits(4096, 5)
@@ -229,15 +220,10 @@ def nmse(
     with the c of that mode. It holds while the ulp of the sum is above the last bit of the
     products, for products of mean zero.
 
-    Args:
-        m_acc: mantissa bits of the accumulator, 1..52.
-        n, chunk, nzr, rounding: as in :func:`min_mantissa_bits`.
-
-    Returns:
-        A float, or a float64 array.
-
-    Raises:
-        TypeError, ValueError: arguments out of range, an unknown rounding.
+    m_acc: mantissa bits of the accumulator, 1..52.  n, chunk, nzr, rounding: as in
+        :func:`min_mantissa_bits`.
+    Returns: a float, or a float64 array.
+    Raises: TypeError, ValueError: arguments out of range, an unknown rounding.
 
     >>> from lpkernels.techniques.accumulation import nmse
     >>> nmse(9, 4096) / nmse(10, 4096)
