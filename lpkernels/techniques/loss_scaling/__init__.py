@@ -3,9 +3,8 @@
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """
 
-from lpkernels.techniques.loss_scaling.diagnosis import diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import Report, diagnose
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights, memory
-from lpkernels.techniques.loss_scaling.report import Report
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [

@@ -5,15 +5,18 @@ Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,6 +24,8 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from lpkernels import schemas
+from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
 from lpkernels.formats.elsewhere import nearest
@@ -32,20 +37,27 @@ from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques.loss_scaling.report import Report, float_format
 from lpkernels.techniques.loss_scaling.rows import (
+    CANDIDATES,
+    COLUMNS,
     EVENTS,
     GRADIENTS,
     WIDTH,
+    Counts,
     Histogram,
+    Recommendation,
     TensorRow,
+    float_format,
     merged,
+    recommendation,
 )
 from lpkernels.techniques.loss_scaling.scaler import LossScaler, local_values, scale
 
 # The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
 _ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
 _RECIPE = "recipe"
+# The kind of a diagnosis among records.
+_KIND = "diagnosis"
 #: The layer, kind and tensor of a row, its format, and the format in which the layer rounds.
 _Key = tuple[str, str, str, Format, Format | None]
 
@@ -133,6 +145,114 @@ def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     number = scale("diagnose: scaler", scaler)
     return lambda x: x * number
+
+
+class Report(Tabular):
+    """The counts, one row for every tensor of every layer; ``print`` shows a table.
+
+    Args:
+        rows: layers in the order of their first calls; input, weight, output, then the gradients.
+        uncovered: a sentence that names the products of the first forward pass without a row; "" if
+            there are none.
+    """
+
+    def __init__(self, rows: Iterable[TensorRow], uncovered: str = "") -> None:
+        self._rows, self.uncovered = tuple(rows), uncovered
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        """The rows, in their order."""
+        return self._rows
+
+    def _counted(self) -> tuple[TensorRow, ...]:
+        rows = self.rows
+        if rows:
+            return rows
+        raise RuntimeError(
+            "diagnose: nothing was counted yet; run the model, and its backward pass, inside `with "
+            "diagnose(model) as report:`; without a fmt only what a recipe rounds is counted: a "
+            'plain model needs one, as diagnose(model, "fp16")'
+        )
+
+    def totals(self) -> dict[tuple[str, str], Counts]:
+        """Elements, overflow and underflow so far, by layer and tensor, whatever the formats."""
+        totals: dict[tuple[str, str], Counts] = {}
+        for row in self.rows:
+            counts = np.array([row.histogram.elements, row.overflow, row.underflow])
+            totals[row.layer, row.name] = totals.get((row.layer, row.name), 0) + counts
+        return totals
+
+    def recommend(
+        self,
+        *,
+        candidates: Sequence[Format | str] = CANDIDATES,
+        margin: int = 1,
+        threshold: float = 0.01,
+    ) -> Recommendation:
+        """A static scale of the loss, and the narrowest formats, from the histograms alone.
+
+        A model that rounds its gradients shows them as they come through at the present scale.
+        Where a gradient holds no number because one before it underflows, or holds infinities or
+        NaN, neither a scale nor formats follow, and `scale.unseen` says so: diagnose the model
+        before `convert`.
+
+        Args:
+            candidates: float formats. For every kind the narrowest of them is looked for.
+            margin: binades that stay free above the top of the largest gradient's binade. That top
+                is up to a binade above the gradient: 1 leaves one to two.
+            threshold: how large a part of the sum of a tensor's magnitudes may be lost.
+        Raises:
+            RuntimeError: nothing was counted yet.
+            TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
+                threshold outside of 0..1.
+        """
+        return recommendation(
+            self._counted(), candidates=candidates, margin=margin, threshold=threshold
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far, as plain values; there may be none."""
+        return {"rows": [row.to_dict() for row in self.rows]}
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of `save`: a header, then the rows as plain values."""
+        uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
+        rows = [{"type": "tensor", **row.to_dict()} for row in self._counted()]
+        return [{**schemas.header(_KIND), **uncovered}, *rows]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes JSON lines: a header, then a line for every row.
+
+        Raises: RuntimeError: nothing was counted yet.
+        """
+        lines = [json.dumps(record, allow_nan=False) for record in self.records()]
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return path
+
+    @staticmethod
+    def load(path: str | Path) -> Report:
+        """The report of a file that `save` wrote.
+
+        Raises: ValueError: another file, or another schema.
+        """
+        records = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+        lines = schemas.check_all(records, path)
+        kind = lines[0].get("kind") if lines else None
+        if kind != _KIND:
+            raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
+        # A run's file has its epochs below.
+        rows = (TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
+        return Report(rows, lines[0].get("uncovered", ""))
+
+    def _table(self) -> TextTable:
+        notes = [self.uncovered] if self.uncovered else []
+        lines = [[cell(row) for cell in COLUMNS.values()] for row in self.rows]
+        if not lines:
+            return TextTable([], notes=["nothing was counted yet", *notes])
+        # The first three columns are words.
+        return TextTable([[*COLUMNS], *lines], range(3), notes, rule=True)
 
 
 class Diagnosis(Report):

@@ -1,16 +1,25 @@
-"""The rows of a diagnosis: a tensor of a layer, and its elements by binary exponent."""
+"""The rows of a diagnosis, and the loss scale and the formats that follow from exponents alone.
+
+Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2. They
+count the values below fp16's range, and find that in one network the smallest of these do not
+matter. Differs: the rules are ours, which decide by the lost part of a tensor's magnitude and leave
+zeros out: half of the gradients behind a ReLU are zeros, which no format loses.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lpkernels.arithmetic import as_quantizer
 from lpkernels.formats import FloatFormat, Format, parse_format
+from lpkernels.techniques import checks
 
 GRADIENTS = ("grad_output", "wgrad_grad_output", "grad_input", "grad_weight")
 #: All kinds of tensors, in the order of a report.
@@ -22,6 +31,17 @@ _BINS, _BIAS = 255, 127
 #: The exponent of each bin.
 EXPONENTS = np.arange(_BINS) - _BIAS
 
+#: Formats that hardware has, and some between, by width.
+CANDIDATES = (
+    "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
+    "fp32",
+)  # fmt: skip
+# A sum of magnitudes takes a number as the middle of its bin, and float32's subnormals as 0.
+_MIDDLES = np.where(EXPONENTS > EXPONENTS[0], np.ldexp(1.5, EXPONENTS), 0.0)
+# Under such exponents a scale and its inverse are normal numbers of float32, as LossScaler asks.
+_MOST = 126
+# Half of float32's largest number in the binade of 1.
+_TOP = 1 - 2.0**-24
 Counts = NDArray[np.int64]
 
 
@@ -249,3 +269,245 @@ COLUMNS: dict[str, Callable[[TensorRow], str]] = {
     "inf NaN": lambda row: _short(row.histogram.nonfinite),
     "exponents": lambda row: _range(row.unscaled.exponents),
 }
+
+
+def float_format(label: str, value: Any) -> FloatFormat:
+    """The format of a value whose range is the same for all tensors.
+
+    Raises: TypeError, ValueError: there is no such format, or it has no exponent.
+    """
+    try:
+        fmt = as_quantizer(value).fmt
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{label}: {error}") from error
+    if not isinstance(fmt, FloatFormat):
+        raise ValueError(
+            f"{label}: expected a format with an exponent, whose range is the same for all "
+            f"tensors, got {fmt}; a FloatFormat such as fp16 or e5m2, or 'recipe'"
+        )
+    return fmt
+
+
+class ScaleAdvice(NamedTuple):
+    """A static scale of the loss; ``str`` of it says what the gradients lose with and without it.
+
+    scale: the largest safe scale, at which no tensor leaves its format: 2 ** floor(log2(max /
+        largest gradient)) less the margin; LossScaler(static=scale). It knows nothing of gradients
+        that are unseen.
+    least: the smallest scale at which no tensor loses more than the threshold of sum |g|, over its
+        elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
+    unseen: a sentence on gradients that hold no number because one before them underflows, or hold
+        infinities or NaN; "": there are none.
+    text: all lines.
+    """
+
+    scale: float
+    least: float | None
+    unseen: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class FormatAdvice(NamedTuple):
+    """The narrowest format for the tensors of a kind.
+
+    format: None: no candidate holds the tensors.
+    scale: the scale of the loss under which it holds them; 1 for tensors of the forward pass.
+    lost: the part of its magnitude that the tensor loses that loses most.
+    """
+
+    kind: str
+    format: FloatFormat | None = None
+    scale: float = 1.0
+    lost: float = 0.0
+
+    def __str__(self) -> str:
+        if self.format is None:
+            return f"{self.kind}: none of the candidates"
+        times = f" at a loss scale of {self.scale:g}" if self.scale != 1 else ""
+        return f"{self.kind}: {self.format}{times}, losing at most {self.lost:.2%}"
+
+
+class Recommendation(NamedTuple):
+    """scale: None if no gradient with a format holds a number. formats: for the kinds that were
+    seen."""
+
+    scale: ScaleAdvice | None
+    formats: tuple[FormatAdvice, ...]
+
+    def __str__(self) -> str:
+        lines = [str(self.scale or "no loss scale: no gradient with a format holds a number")]
+        if self.formats:
+            lines.append(
+                "narrowest formats by range, and the magnitude that the worst tensor loses:"
+            )
+        return "\n".join([*lines, *(f"  {advice}" for advice in self.formats)])
+
+
+class InFormats:
+    """Tensors by binary exponent, each with the format that is to hold it.
+
+    Numbers below the smallest value underflow: rounded to the nearest, those below half of it
+    become zero, and the others the smallest value. Numbers in the binade of the largest value are
+    held, though a few may round beyond it. Most numbers of a gradient can be so small that nothing
+    depends on them, so that the rules decide by the part of the magnitude.
+    """
+
+    def __init__(self, tensors: Sequence[tuple[Histogram, FloatFormat]]) -> None:
+        self.formats = [fmt for _, fmt in tensors]
+        self._bins = np.stack([histogram.bins for histogram, _ in tensors])
+        self._magnitudes = self._bins * _MIDDLES
+        self._low = np.array([[smallest_exponent(fmt)] for fmt in self.formats])
+        self._high = np.array([[fmt.emax + 1] for fmt in self.formats])
+
+    def lost(self, scale: int = 0) -> tuple[float, float]:
+        """The parts of all numbers that underflow and overflow, times 2 ** scale."""
+        numbers = max(1, int(self._bins.sum()))
+        under, over = (int(self._bins[beyond].sum()) for beyond in self._beyond(scale))
+        return under / numbers, over / numbers
+
+    def parts(self, scale: int = 0, *, overflow: bool = True) -> NDArray[np.float64]:
+        """For each tensor, the part of its magnitude that it loses, times 2 ** scale."""
+        under, over = self._beyond(scale)
+        gone = np.where(under | (over & overflow), self._magnitudes, 0.0).sum(axis=1)
+        whole = self._magnitudes.sum(axis=1)
+        parts: NDArray[np.float64] = gone / np.where(whole, whole, 1.0)
+        return parts
+
+    def worst(self, scale: int = 0, *, overflow: bool = True) -> float:
+        """The largest of the `parts`."""
+        return float(self.parts(scale, overflow=overflow).max())
+
+    def _beyond(self, scale: int) -> tuple[Any, Any]:
+        return EXPONENTS < self._low - scale, EXPONENTS >= self._high - scale
+
+    def fitting(self, margin: int) -> int:
+        """The largest exponent of a scale, from -126 to 126, under which no tensor leaves its
+        format: a floor(log2(max / largest)) - margin; 0 without numbers.
+
+        A histogram knows no more of the largest number than its binade, so the binade's top stands
+        for it, and with margin=1 the scale is one or two binades below the scale for the number.
+        Micikevicius et al. take any constant whose product with the largest gradient is below
+        65504.
+        """
+        fitting = []
+        for fmt, bins in zip(self.formats, self._bins, strict=True):
+            most, exponent = math.frexp(fmt.max)
+            if bins.any():
+                largest = int(EXPONENTS[bins > 0][-1])
+                fitting.append(exponent - largest - 1 - (most < _TOP) - margin)
+        return min(_MOST, max(-_MOST, min(fitting, default=0)))
+
+    def enough(self, most: int, threshold: float) -> int | None:
+        """The smallest exponent up to `most` at which no tensor loses more than the threshold; None
+        where there is none. It is looked for from 0 on or, where `most` is negative, at `most`.
+
+        Of the scales that are enough, the smallest leaves the most room for gradients that grow.
+        """
+        scales = range(min(0, most), most + 1)
+        return next((s for s in scales if self.worst(s) <= threshold), None)
+
+
+def recommendation(
+    rows: Sequence[TensorRow],
+    *,
+    candidates: Sequence[Format | str],
+    margin: int,
+    threshold: float,
+) -> Recommendation:
+    """`Report.recommend` of these rows."""
+    checks.whole("recommend: margin", margin, 0)
+    checks.number("recommend: threshold", threshold, least=0, below=1)
+    formats = [float_format("recommend: candidates", value) for value in candidates]
+    if not formats:
+        raise ValueError("recommend: candidates: expected at least one format, got none")
+    scale, advice = _scale_advice(rows, margin, threshold), []
+    if scale is not None and scale.unseen:
+        rows = tuple(row for row in rows if not row.is_gradient)
+    # An operand of one product alone gets no format of its own.
+    for kind in (kind for kind in KINDS if not kind.startswith(("dgrad_", "wgrad_"))):
+        tensors = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
+        if tensors:
+            best = narrowest(kind, tensors, formats, margin=margin, threshold=threshold)
+            advice.append(best)
+    return Recommendation(scale, tuple(advice))
+
+
+def narrowest(
+    kind: str,
+    histograms: Sequence[Histogram],
+    candidates: Sequence[FloatFormat],
+    *,
+    margin: int = 1,
+    threshold: float = 0.01,
+) -> FormatAdvice:
+    """The format of fewest bits that loses at most the threshold of every tensor.
+
+    Gradients have the smallest scale that is `enough`, up to `fitting`; others have none. Among
+    formats of one width it takes the one with most mantissa bits, then the first. A format that
+    does not saturate may lose nothing by overflow, because one infinity or NaN spoils everything
+    that follows. The histogram tells which numbers are out of range. It tells nothing about
+    precision: only training does.
+    """
+    for fmt in sorted(candidates, key=lambda f: (f.bits, -f.man_bits)):
+        tensors = InFormats([(histogram, fmt) for histogram in histograms])
+        scale = tensors.enough(tensors.fitting(margin) if kind in GRADIENTS else 0, threshold)
+        if scale is None:
+            continue
+        if fmt.overflow == "saturate" or not tensors.lost(scale)[1]:
+            return FormatAdvice(kind, fmt, 2.0**scale, tensors.worst(scale))
+    return FormatAdvice(kind)
+
+
+def _scale_advice(rows: Iterable[TensorRow], margin: int, threshold: float) -> ScaleAdvice | None:
+    """The scale for the gradients among the rows, in their own formats."""
+    gradients = [row for row in rows if row.is_gradient and row.float_format]
+    seen = [row for row in gradients if row.unscaled.numbers]
+    if not seen:
+        return None
+    own: list[Any] = [(row.unscaled, row.format) for row in seen]
+    tensors = InFormats(own)
+    names = ", ".join(dict.fromkeys(map(str, tensors.formats)))
+    unseen, scale = _unseen(gradients, threshold), tensors.fitting(margin)
+    if unseen:
+        text = f"no loss scale and no formats for gradients in {names}: {unseen}"
+        return ScaleAdvice(2.0**scale, None, unseen, text)
+    exponent = tensors.enough(scale, threshold)
+    least = None if exponent is None else 2.0**exponent
+    smallest = "none" if least is None else f"{least:.17g} the smallest"
+    under, over = tensors.lost()
+    lines = [
+        f"loss scale for gradients in {names}: {2.0**scale:.17g} is the largest safe one, "
+        f"{smallest} that loses at most {100 * threshold:.3g}% of sum |g|",
+        f"  underflow: {tensors.lost(scale)[0]:.2%} of the gradients, and of the worst tensor "
+        f"{tensors.worst(scale):.2%} of its magnitude",
+        f"  without a scale: {under:.2%}, and {tensors.worst():.2%}"
+        + (f"; {over:.2%} overflow" if over else ""),
+    ]
+    parts = zip(seen, tensors.parts(scale), strict=True)
+    lost = dict.fromkeys(row.layer for row, part in parts if part > threshold)
+    if lost:
+        lines.append(
+            f"  no one scale fits: at this one {', '.join(lost)} underflow, larger ones overflow"
+        )
+    return ScaleAdvice(2.0**scale, least, "", "\n".join(lines))
+
+
+def _unseen(gradients: Sequence[TensorRow], threshold: float) -> str:
+    """A sentence on the gradients that a diagnosis cannot see, "" where all were seen.
+
+    A tensor is empty where it holds no number while another loses more than the threshold to
+    underflow: without these zeros it might hold numbers. It is infinite where more than the
+    threshold of its elements that are not zero are infinities or NaN: a tensor before it
+    overflowed.
+    """
+    histograms = [row.histogram for row in gradients]
+    rounded = [(x.histogram, x.rounded) for x in gradients if isinstance(x.rounded, FloatFormat)]
+    infinite = sum(h.nonfinite > threshold * max(1, h.elements - h.zeros) for h in histograms)
+    underflows = rounded and InFormats(rounded).worst(overflow=False) > threshold
+    empty = sum(0 < h.elements == h.zeros for h in histograms) if underflows else 0
+    counts = [(empty, "no number"), (infinite, "infinities or NaN")]
+    texts = [f"{n} of {len(gradients)} tensors hold {kind}" for n, kind in counts if n]
+    return f"{' and '.join(texts)}: diagnose the model before convert" if texts else ""

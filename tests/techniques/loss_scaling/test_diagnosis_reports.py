@@ -12,8 +12,13 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
-from lpkernels.techniques.loss_scaling.report import InFormats, ScaleAdvice, narrowest
-from lpkernels.techniques.loss_scaling.rows import Histogram, TensorRow
+from lpkernels.techniques.loss_scaling.rows import (
+    Histogram,
+    InFormats,
+    ScaleAdvice,
+    TensorRow,
+    narrowest,
+)
 from tests.support.refusals import refused
 from tests.techniques.loss_scaling.diagnosed import batch, net, row_of, train
 
@@ -49,16 +54,6 @@ def test_layers_that_no_one_scale_fits_are_named() -> None:
     advice = scale_advice(row("a", "grad_output", 10), row("b", "grad_output", -60))
     assert (advice.scale, advice.least) == (2.0**3, None)
     assert "no one scale fits: at this one b underflow, larger ones overflow" in str(advice)
-    assert "too narrow" not in str(advice)
-
-
-def test_a_layer_whose_gradients_lie_too_far_apart_is_named() -> None:
-    """One large number keeps many small numbers from being scaled."""
-    of = Histogram.from_pairs([[0, 1], [-31, 10**9]])
-    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), None, 1, of, of)
-    advice = scale_advice(row("b", "grad_output", 0), wide)
-    assert "at this one c underflow" in str(advice)
-    assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(advice)
 
 
 @pytest.mark.parametrize("margin, exponent", [(0, 27), (1, 26), (3, 24)])
@@ -98,28 +93,21 @@ def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: 
     return TensorRow(layer, "grad_output", "", fmt, fmt, 1, of, of)
 
 
-ZEROS, OVERFLOW = "hold no number", "hold infinities or NaN"
 UNSEEN = {
-    "zeros": ([rounded("a", (-12, 4)), rounded("b", zeros=4)], ZEROS,
-              ", or again at a scale of 131072"),
-    "zeros at the largest safe scale": (
-        [rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)], ZEROS,
-        "; no larger scale is safe for the others"),
-    "overflow": ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], OVERFLOW,
-                 ", or again at a scale of 0.015625"),
+    "zeros": ([rounded("a", (-12, 4)), rounded("b", zeros=4)], "hold no number"),
+    "overflow": ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], "hold infinities or NaN"),
     "infinities from elsewhere": (
-        [rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], OVERFLOW,
-        ", or again at a scale of 0.00390625"),
+        [rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], "hold infinities or NaN"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rows, what, how", UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize("rows, what", UNSEEN.values(), ids=UNSEEN)
 def test_gradients_that_did_not_come_through_keep_advice_back(
-    rows: list[TensorRow], what: str, how: str
+    rows: list[TensorRow], what: str
 ) -> None:
     advice = Report(rows).recommend()
     assert advice.scale is not None and advice.scale.least is None and advice.formats == ()
-    assert f"1 of 2 tensors {what}: diagnose the model before convert{how}" in str(advice)
+    assert str(advice).endswith(f"1 of 2 tensors {what}: diagnose the model before convert")
 
 
 # A layer that is new or dead has zero gradients; a dynamic scale overflows in few steps.
@@ -235,7 +223,7 @@ WRONG = [
     (lambda: Report([ROW]).recommend(margin=-1), ValueError, "margin: expected at least 0, got -1"),
     (lambda: Report([ROW]).recommend(threshold=1.0), ValueError, "threshold: expected .* below 1"),
     *((lambda use=use: getattr(diagnose(MODEL, "fp16"), use)(), RuntimeError,
-       "nothing was counted yet; run the model") for use in ("recommend", "records", "cells")),
+       "nothing was counted yet; run the model") for use in ("recommend", "records")),
 ]  # fmt: skip
 test_wrong_arguments_and_empty_reports_are_refused = refused(WRONG)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.techniques.loss_scaling.masters.codec import (
@@ -93,18 +93,17 @@ class Master:
         new: dict[str, Any] = {}
         if not formats.working_is_master:
             # Codes of float32 may be the parameter's own memory.
-            with self._named(MASTER):
-                new[MASTER] = layout.encoded(master, formats.master.fmt).clone()
+            new[MASTER] = self._codes(MASTER, master, formats.master).clone()
         if formats.compensation is not None:
-            nothing = torch.zeros_like(layout.part(master))
-            new[COMPENSATION] = layout.encoded_part(nothing, formats.compensation.fmt)
+            zeros = torch.zeros_like(master)
+            new[COMPENSATION] = self._codes(COMPENSATION, zeros, formats.compensation)
         if COUNTS not in self.state:
             new[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
         here(parameter).copy_(layout.part(working))
         for name, value in states.items():
             # Bare optimizers keep states in the parameter's dtype.
             value = whole(value).float() if is_values(name, value) else value
-            new[name] = self._encoded(name, value, seed)
+            new[name] = self._packed_state(name, value, seed)
         self.state.update(new)
 
     def values(self) -> Tensor:
@@ -161,8 +160,7 @@ class Master:
         count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
         new[COUNTS] = self.state[COUNTS] + count
         for name, value in states.items():
-            with self._named(name):
-                new[name] = self._encoded(name, value, seed)
+            new[name] = self._packed_state(name, value, seed)
         working = rounded(master, self.formats.weight, seed, Purpose.WEIGHT)
         return self.layout.part(working), new
 
@@ -185,21 +183,20 @@ class Master:
         updates: the part that earlier updates left is added to the next. Differs: only the two
         results are rounded to formats, all else is float32.
         """
-        layout, formats, new = self.layout, self.formats, dict[str, Any]()
+        formats, new = self.formats, dict[str, Any]()
         if formats.compensation is None:
             master = rounded(after, formats.master, seed, Purpose.MASTER)
             stayed = master == before
         else:
-            lost = layout.decoded(self.state[COMPENSATION], formats.compensation.fmt)
+            lost = self.layout.decoded(self.state[COMPENSATION], formats.compensation.fmt)
             wanted = after - before + lost
             master = rounded(before + wanted, formats.master, seed, Purpose.MASTER)
             left = wanted - (master - before)
             left = rounded(left, formats.compensation, seed, Purpose.COMPENSATION)
             stayed = (master == before) & (left == lost)
-            new[COMPENSATION] = layout.encoded(left, formats.compensation.fmt)
+            new[COMPENSATION] = self._codes(COMPENSATION, left, formats.compensation)
         if not formats.working_is_master:
-            with self._named(MASTER):
-                new[MASTER] = layout.encoded(master, formats.master.fmt)
+            new[MASTER] = self._codes(MASTER, master, formats.master)
         return master, stayed, new
 
     def states(self) -> dict[str, Any]:
@@ -213,7 +210,21 @@ class Master:
                 states[name] = values.clone() if values is value else values
         return states
 
-    def _encoded(self, name: str, value: Any, seed: Tensor | None) -> Any:
+    def _codes(self, name: str, values: Tensor, quantizer: Quantizer) -> Tensor:
+        """Whole values of a format as they are kept under a name.
+
+        Raises: ValueError: a value without a code; the message names the parameter.
+        """
+        try:
+            return self.layout.encoded(values, quantizer.fmt)
+        except ValueError as error:
+            raise ValueError(
+                f"MasterWeights: {name} of parameter {self.name!r}: {error}; a loss scaler skips "
+                "steps whose gradients are not finite, and a format that saturates or has "
+                "infinities takes all others"
+            ) from error
+
+    def _packed_state(self, name: str, value: Any, seed: Tensor | None) -> Any:
         """A state as it is kept: rounded, and as codes and in parts where it has the parameter's
         shape."""
         quantizer = self.formats.of_state(name)
@@ -225,8 +236,8 @@ class Master:
                 )
             return value
         values = rounded(value, quantizer, seed, state_key(name))
-        layout = self.layout
-        return layout.encoded(values, quantizer.fmt) if value.shape == layout.shape else values
+        has_shape = value.shape == self.parameter.shape
+        return self._codes(name, values, quantizer) if has_shape else values
 
     def save(self) -> dict[str, Any]:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
@@ -290,18 +301,6 @@ class Master:
             here(self.parameter).copy_(working)
         else:
             self.parameter.data = working
-
-    @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        """A block whose errors name the parameter."""
-        try:
-            yield
-        except ValueError as error:
-            raise ValueError(
-                f"MasterWeights: {what} of parameter {self.name!r}: {error}; a loss scaler skips "
-                "steps whose gradients are not finite, and a format that saturates or has "
-                "infinities takes all others"
-            ) from error
 
 
 def check_optimizer(optimizer: Any) -> None:
