@@ -15,10 +15,9 @@ from lpkernels.techniques.cpt.scheduler import PrecisionSetter, Targets
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
 
-# How many values of the loss are compared, and how many are averaged to a scale.
-_WINDOW, _FIRST = 5, 10
-# The turning points after which the threshold shrinks.
-_SHRINKS = 2
+# How many values of the loss are compared, how many are averaged to a scale, and after how many
+# turning points the threshold shrinks.
+_WINDOW, _FIRST, _SHRINKS = 5, 10, 2
 
 
 class PFQ(PrecisionSetter):
@@ -78,17 +77,13 @@ class PFQ(PrecisionSetter):
         self.decay = checks.number("decay", decay, above=0, most=1)
         super().__init__(targets, [Precision(*stage) for stage in self.stages], eval_bits)
         #: The number of the stage; the steps so far, in all and in this period.
-        self.stage, self.steps, self.period_steps = 0, 0, 0
+        self.stage = self.steps = self.period_steps = 0
         #: The last mean losses since the turning point, and the first of the run.
-        self.window: list[float] = []
-        self.first_losses: list[float] = []
+        self.window, self.first_losses = list[float](), list[float]()
         #: The sum of the losses of this period, on the device of the losses.
         self.sum: float | Tensor = 0.0
         # The sum of the costs of all steps.
         self._bitops = 0.0
-        self._set_stage()
-
-    def _set_stage(self) -> None:
         self._move(Precision(*self.stages[self.stage]))
 
     @property
@@ -135,7 +130,7 @@ class PFQ(PrecisionSetter):
         self.window = [*self.window, loss][-_WINDOW:]
         if len(self.window) == _WINDOW and self._is_flat():
             self.stage, self.window = self.stage + 1, []
-            self._set_stage()
+            self._move(Precision(*self.stages[self.stage]))
 
     def cost(self) -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any."""
@@ -152,7 +147,7 @@ class PFQ(PrecisionSetter):
             checks.whole(f"load_state_dict: {name}", getattr(self, name), 0, most)
         for name in ("window", "first_losses"):
             checks.finite(f"load_state_dict: {name}", getattr(self, name))
-        self._set_stage()
+        self._move(Precision(*self.stages[self.stage]))
 
 
 def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:

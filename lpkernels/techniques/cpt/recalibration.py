@@ -25,21 +25,17 @@ def recalibrate(
     """Gathers the running statistics of a model again with the batches of a loader, at fixed bits.
 
     Batch norms' running means and variances become the plain average over the batches, and layers
-    with a reset_range method start their running ranges anew. Statistics that were gathered while
-    training was at 3 bits do not fit an evaluation at 8.
-
-    While it runs norms and layers with ranges are in training mode, all others in evaluation mode:
-    dropout drops nothing. Afterwards modes, momenta, gradients and random states are as before.
+    with a reset_range method start their running ranges anew. All other layers are in evaluation
+    mode: dropout drops nothing. Afterwards modes, momenta, gradients and random states are as
+    before.
 
     Args:
-        model: the model.
         loader: batches; of a tuple or list the first entry is the input.
         bits: forward bits of all layers of lpkernels, which keep them afterwards; a scheduler: the
             bits of its `at()`, and afterwards the bits of training again; None: as the model is.
         forward: a function to call with the model and a batch, in place of the model itself.
-    Raises:
-        ValueError: no batch, nothing to redo, or a model without a precision to set.
-        After an error the statistics are as before.
+    Raises: ValueError: no batch, nothing to redo, or a model without a precision to set; after an
+        error the statistics are as before.
     """
     norms, ranges = with_statistics(model)
     if not norms and not ranges:
@@ -52,7 +48,8 @@ def recalibrate(
         around = bits.at()
     elif bits is not None:
         set_precision(model, bits, bits)
-    buffers = [b for module in (*norms, *ranges) for b in module.buffers(recurse=False)]
+    modules = [*norms, *ranges]
+    buffers = [b for module in modules for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
     random_states = torch.random.fork_rng(list(devices))
     with around, attributes_kept(model.modules()), torch.no_grad(), random_states:
@@ -63,7 +60,7 @@ def recalibrate(
             norm.momentum = None
         for module in ranges:
             module.reset_range()
-        for module in (*norms, *ranges):
+        for module in modules:
             module.training = True
         batch: Any = None
         for batch in loader:

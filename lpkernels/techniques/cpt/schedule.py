@@ -112,9 +112,8 @@ class Schedule:
         at each precision, and so the cost is the same, but there are no cycles.
     seed: of the order.
 
-    Raises:
-        TypeError: an argument of another type.
-        ValueError: bits out of order or range, cycles below 1, an unknown name.
+    Raises: TypeError: an argument of another type.  ValueError: bits out of order or range, cycles
+        below 1, an unknown name.
     """
 
     bits: tuple[int, int]
@@ -224,11 +223,8 @@ def _order(steps: int, seed: int) -> np.ndarray:
 def bits_at(step: int, total: int, *, bits: tuple[int, int], **settings: Any) -> int:
     """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 32.
 
-    Args:
-        step, total: whole numbers; from step `total` on, the highest bits.
-        bits, settings: as of Schedule: cycles=32, profile="cosine", form="repeated", ...
-
-    Raises: TypeError, ValueError: as Schedule; total 0, or smaller than cycles after the warm-up.
+    bits, settings: as of Schedule: cycles=32, profile="cosine", form="repeated", ...
+    Raises: TypeError, ValueError: as Schedule, and `Schedule.bits_at`.
 
     >>> from lpkernels.techniques.cpt import bits_at
     >>> [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]

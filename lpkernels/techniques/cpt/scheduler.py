@@ -48,9 +48,8 @@ def find_targets(label: str, targets: Targets) -> dict[str, Any]:
     """All modules, objects and functions whose precision is to be set, by the names that modules
     have in their model and members in their list.
 
-    Raises:
-        TypeError: neither a module, an object with set_precision, a function, nor several.
-        ValueError: a model in which nothing has a precision to set, or an empty list.
+    Raises: TypeError: none of these, nor a list.  ValueError: a model in which nothing has a
+        precision to set, or an empty list.
     """
     if targets is None:
         return {}
@@ -107,13 +106,10 @@ def attributes_kept(things: Iterable[Any]) -> Iterator[None]:
 
 
 class PrecisionSetter(Stateful):
-    """Sets the precision of targets, and remembers the last setting: the base of
-    PrecisionScheduler and PFQ.
+    """Sets the precision of targets: the base of PrecisionScheduler and PFQ.
 
     levels: every precision that may come, the highest last. The constructor sets each of them, and
     then all attributes of the targets back.
-
-    Raises: as PrecisionScheduler.
     """
 
     def __init__(
@@ -242,11 +238,9 @@ class PrecisionScheduler(PrecisionSetter):
         accumulators: the accumulator of a number of bits, by its name with {bits} in it.
         eval_bits: of `at()`; None: the highest.
         last_step: the step before the one that the constructor sets.
-    Raises:
-        TypeError: an argument of another type, or an unknown one.
-        ValueError: bits out of order or range, cycles below 1, fewer steps than cycles; a model
-            without a precision to set; a target that does not take a width of the schedule. Then
-            all attributes of the targets are as before.
+    Raises: TypeError: an argument of another type, or an unknown one.  ValueError: as Schedule;
+        fewer steps than cycles; a model without a precision to set; a target that does not take a
+        width of the schedule. Then all attributes of the targets are as before.
     Reference: Fu et al. 2021, arXiv 2101.09868, whose code sets forward bits as `bits` here with
         remainder="partial", and constant backward bits.
     Differs: where the exact value lies halfway between two widths the even one is taken; the
