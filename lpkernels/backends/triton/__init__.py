@@ -19,20 +19,18 @@ _launch.require_version()
 
 from lpkernels.backends.triton import _conv, _matmul  # noqa: E402
 from lpkernels.backends.triton.elementwise import accumulate as _accumulate  # noqa: E402
-from lpkernels.backends.triton.elementwise import affine, block, counting, packing  # noqa: E402
+from lpkernels.backends.triton.elementwise import affine, block, packing  # noqa: E402
 from lpkernels.backends.triton.elementwise import hadamard as _hadamard  # noqa: E402
 from lpkernels.backends.triton.elementwise import quantize as _quantize  # noqa: E402
 from lpkernels.backends.triton.elementwise import update as _update  # noqa: E402
 
 __all__ = ["BACKEND", "TritonBackend"]
 
-# By the first integer of a format: kernels that round, and kernels that count or take limits too.
+# By the first integer of a format.
 _QUANTIZE = {
-    FLOAT: (_quantize.quantize, counting.count_elements),
-    FIXED: (_quantize.quantize, counting.count_elements),
-    TABLE: (_quantize.quantize, counting.count_elements),
-    AFFINE: (affine.quantize, counting.count_lines),
-    BLOCK: (block.quantize, block.quantize),
+    **dict.fromkeys((FLOAT, FIXED, TABLE), _quantize.quantize),
+    AFFINE: affine.quantize,
+    BLOCK: block.quantize,
 }
 
 
@@ -69,9 +67,8 @@ class TritonBackend(GpuBackend):
         if rounding.x.numel() == 0:
             return
         x, out = laid_out(rounding.x, rounding.out, rounding.quantizer)
-        counts = rounding.counts is not None or rounding.limits is not None
         with _launch.on_device(x):
-            _QUANTIZE[rounding.quantizer[KIND]][counts](rounding._replace(x=x, out=out))
+            _QUANTIZE[rounding.quantizer[KIND]](rounding._replace(x=x, out=out))
         if out is not None and rounding.out is not None and out is not rounding.out:
             rounding.out.copy_(out)
 

@@ -17,7 +17,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import (
     accumulate,
     affine,
-    counting,
+    counts,
     packing,
     quantize,
     tiles,
@@ -75,7 +75,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affine, "_LINE_TILE", 8)
     monkeypatch.setattr(affine, "_COLUMNS", 4)
     monkeypatch.setattr(tiles, "_ELEMENTS", 8)
-    monkeypatch.setattr(counting, "_BLOCK", 16)
+    monkeypatch.setattr(quantize, "_BLOCK", 16)
 
 
 EVERY = pytest.mark.parametrize("fmt", ALL, ids=str)
@@ -103,8 +103,7 @@ def test_floats(fmt: Format, device: str, monkeypatch) -> None:
 @pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0", "fixed8_f4_wrap"])
 def test_16_bit_patterns(name: str, dtype: torch.dtype, device: str, monkeypatch) -> None:
     """Into the same type and into float32; every NaN in a result has the same bits."""
-    for module in (quantize, counting):
-        monkeypatch.setattr(module, "_BLOCK", 1 << 16)
+    monkeypatch.setattr(quantize, "_BLOCK", 1 << 16)
     fmt, x = parse_format(name), elements.patterns(dtype)
     for quantizer in quantizers(fmt):
         want = elements.expected(x.float().numpy(), quantizer)
@@ -117,7 +116,7 @@ def test_16_bit_patterns(name: str, dtype: torch.dtype, device: str, monkeypatch
 
 @EVERY
 def test_counts(fmt: Format, device: str, monkeypatch) -> None:
-    monkeypatch.setattr(counting, "_BLOCK", 1 << 13)
+    monkeypatch.setattr(quantize, "_BLOCK", 1 << 13)
     x, turn = torch.from_numpy(elements.float32_values(fmt, 3)), ALL.index(fmt)
     # Every mode meets every kind of format, and every format three modes in the interpreter.
     for i in range(len(ROUNDINGS)) if device == "cuda" else (turn, turn + 2, turn + 4):
@@ -162,8 +161,9 @@ def test_narrow_inputs_need_no_float64(mode: str, target: str) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         by = quantize.way(ints[:-4], dtype, dtype)
         result = compiled(
-            quantize.quantize_kernel, target, x_ptr=dtype, out_ptr=dtype, count=1 << 20,
-            N=numbers, seed_ptr=torch.int64, role=0, site=4, R=rule, BY=by, BLOCK=1024,
+            quantize.quantize_kernel, target, x_ptr=dtype, out_ptr=dtype, counts_ptr=None,
+            count=1 << 20, N=numbers, U=numbers, seed_ptr=torch.int64, role=0, site=4, R=rule,
+            RU=rule, BY=by, W=counts.Wanted(True, False, False), BLOCK=1024,
         )  # fmt: skip
         text = result.asm.get("ptx") or result.asm["amdgcn"]
         assert not any(word in text for word in (".f64", "_f64", ".ftz", "fma.rn")), str(dtype)

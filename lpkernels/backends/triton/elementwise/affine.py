@@ -1,4 +1,5 @@
-"""quantize for affine formats: the range of every slice, then its elements on a line through it.
+"""quantize for affine formats: the range of every slice, then its elements on a line through it,
+with counts.
 
 Every step is one float64 operation, so the bits are the reference's. A tensor of `length` slices is
 `outer` rows of `length` runs of `inner` elements. Long runs are matrices of `outer` rows by `inner`
@@ -19,6 +20,7 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import Rounding
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, registers
+from lpkernels.backends.triton.elementwise.counts import add_counts, wanted_of
 from lpkernels.backends.triton.elementwise.quantize import (
     element_lifts,
     load_double,
@@ -93,10 +95,11 @@ def tile_places(
     return offset, inside, slices, column
 
 
-@triton.jit(do_not_specialize=["rows", "row_tiles", "column_tiles"])
+@triton.jit(do_not_specialize=["slices", "rows", "row_tiles", "column_tiles"])
 def range_kernel(
     x_ptr,
     ends_ptr,
+    slices,
     M,
     rows,
     row_tiles,
@@ -105,14 +108,15 @@ def range_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """ends[s, 0], ends[s, 1] = the least keys of x and of -x over the finite values of slice s.
+    """ends[0, s], ends[1, s] = the least keys of x and of -x over the finite values of slice s.
 
     A program owns a tile of ROWS x COLUMNS elements of one slice, or of one matrix whose columns
     are many; grid: all tiles. Minima of integers do not depend on the order of programs.
     """
-    offset, inside, slices, column = tile_places(
+    offset, inside, which, column = tile_places(
         M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
     )
+    lows, highs = ends_ptr + which, ends_ptr + slices + which
     x = tl.load(x_ptr + offset, mask=inside, other=float("nan"))
     if x_ptr.dtype.element_ty != tl.float64:
         x = widened(x)
@@ -121,12 +125,12 @@ def range_kernel(
     high = tl.max(tl.where(finite, x, float("-inf")), axis=0)
     if MANY:
         real = column < M.columns
-        tl.atomic_min(ends_ptr + 2 * slices, sort_key(double(low)), mask=real, sem="relaxed")
-        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-double(high)), mask=real, sem="relaxed")
+        tl.atomic_min(lows, sort_key(double(low)), mask=real, sem="relaxed")
+        tl.atomic_min(highs, sort_key(-double(high)), mask=real, sem="relaxed")
     else:
         lowest, highest = double(tl.min(low, axis=0)), double(tl.max(high, axis=0))
-        tl.atomic_min(ends_ptr + 2 * slices, sort_key(lowest), sem="relaxed")
-        tl.atomic_min(ends_ptr + 2 * slices + 1, sort_key(-highest), sem="relaxed")
+        tl.atomic_min(lows, sort_key(lowest), sem="relaxed")
+        tl.atomic_min(highs, sort_key(-highest), sem="relaxed")
 
 
 @triton.jit
@@ -162,11 +166,13 @@ def value_on_line(x, lo, hi, top, lifts, N, R: tl.constexpr, SYMMETRIC: tl.const
     return tl.where(r == 0.0, 0.0, r)
 
 
-@triton.jit(do_not_specialize=["rows", "row_tiles", "column_tiles", "role", "site"])
+@triton.jit(do_not_specialize=["slices", "rows", "row_tiles", "column_tiles", "role", "site"])
 def line_kernel(
     x_ptr,
     out_ptr,
+    counts_ptr,
     ends_ptr,
+    slices,
     top,
     M,
     rows,
@@ -177,27 +183,38 @@ def line_kernel(
     role,
     site,
     R: tl.constexpr,
+    W: tl.constexpr,
     SYMMETRIC: tl.constexpr,
     MANY: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Each element's `value_on_line`, its slice's ends as `range_kernel` leaves them; where nothing
-    is finite, lo is infinity and hi its negative. Programs and grid as there."""
-    offset, inside, slices, column = tile_places(
+    """Each element's `value_on_line`, and counts. ends: the low ends of all slices, then the high
+    ones, in float64 or as keys that `range_kernel` leaves; where nothing is finite, lo is infinity
+    and hi its negative. Programs and grid as there."""
+    offset, inside, which, column = tile_places(
         M, rows, row_tiles, column_tiles, MANY, ROWS, COLUMNS
     )
     if MANY:
         real = column < M.columns
-        lo = keyed_value(tl.load(ends_ptr + 2 * slices, mask=real, other=0))[None, :]
-        hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1, mask=real, other=0))[None, :]
+        lo = tl.load(ends_ptr + which, mask=real, other=0)[None, :]
+        hi = tl.load(ends_ptr + slices + which, mask=real, other=0)[None, :]
     else:
-        lo = keyed_value(tl.load(ends_ptr + 2 * slices))
-        hi = -keyed_value(tl.load(ends_ptr + 2 * slices + 1))
+        lo, hi = tl.load(ends_ptr + which), tl.load(ends_ptr + slices + which)
+    if ends_ptr.dtype.element_ty == tl.int64:
+        lo, hi = keyed_value(lo), -keyed_value(hi)
     x = load_double(x_ptr + offset, inside)
     lifts = element_lifts(offset, offset, seed_ptr, role, site, R)
     r = value_on_line(x, lo, hi, top, lifts, N, R, SYMMETRIC)
-    store_rounded(out_ptr + offset, r, inside)
+    if W.values:
+        store_rounded(out_ptr + offset, r, inside)
+    if W.counts:
+        # Nothing is outside of a slice without ends.
+        low, high = tl.where(lo <= hi, lo, float("nan")), tl.where(lo <= hi, hi, float("nan"))
+        if SYMMETRIC:
+            high = tl.maximum(magnitude_of(low), magnitude_of(high))
+            low = -high
+        add_counts(counts_ptr, x, (x < low) | (x > high), r == 0.0, inside, W)
 
 
 def tiles(sizes: list[int], elements: int) -> tuple[Matrices, list[int], int, dict[str, int]]:
@@ -224,31 +241,23 @@ def top_code(quantizer: tuple[int, ...]) -> float:
 
 
 def _keys(x: Tensor, sizes: list[int]) -> Tensor:
-    """The keys that `range_kernel` leaves, (slices, 2); x is contiguous."""
-    ends = torch.full((sizes[1], 2), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
-    matrices, counts, programs, constants = tiles(sizes, _RANGE_TILE)
-    range_kernel[(programs,)](x, ends, matrices, *counts, **constants, **EXACT)
+    """The keys that `range_kernel` leaves, (2, slices); x is contiguous."""
+    ends = torch.full((2, sizes[1]), _LARGEST_KEY.value, dtype=torch.int64, device=x.device)
+    matrices, places, programs, constants = tiles(sizes, _RANGE_TILE)
+    range_kernel[(programs,)](x, ends, sizes[1], matrices, *places, **constants, **EXACT)
     return ends
 
 
-def ends_of(x: Tensor, quantizer: tuple[int, ...]) -> Tensor:
-    """The least and the largest finite value of every slice, float64 (2, slices); where there is
-    none, NaN or lo > hi. x is contiguous."""
-    keys = _keys(x, axis_sizes(x.shape, quantizer)).t()
-    ends = torch.where(keys < 0, keys ^ MAGNITUDE.value, keys).contiguous().view(torch.float64)
-    return torch.stack([ends[0], -ends[1]])
-
-
 def quantize(rounding: Rounding) -> None:
-    """Every value of x, coded on its slice's line, into out, for an affine format."""
-    x, quantizer, seed, role, site, out, *_ = rounding
+    """Every value of x, coded on its slice's line, into out and counted, for an affine format."""
+    x, quantizer, seed, role, site, out, counts, limits, _ = rounding
     sizes = axis_sizes(x.shape, quantizer)
     rule, numbers = rule_of(_INTEGERS, *quantizer[InQuantizer.RULE])
-    ends = _keys(x, sizes)
-    matrices, counts, programs, constants = tiles(sizes, _LINE_TILE)
+    ends = _keys(x, sizes) if limits is None else limits
+    matrices, places, programs, constants = tiles(sizes, _LINE_TILE)
     line_kernel[(programs,)](
-        x, out, ends, top_code(quantizer), matrices, *counts, numbers,
-        seed_for(rule, seed, x.device), role, site, R=rule,
+        x, out, counts, ends, sizes[1], top_code(quantizer), matrices, *places, numbers,
+        seed_for(rule, seed, x.device), role, site, R=rule, W=wanted_of(rounding),
         SYMMETRIC=bool(quantizer[InAffine.SYMMETRIC]), **constants, **EXACT,
         **registers(ALL_REGISTERS),
     )  # fmt: skip

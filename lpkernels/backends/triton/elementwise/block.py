@@ -27,6 +27,7 @@ from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
     element_lifts,
     load_double,
+    rounded_by,
     seed_for,
     store_rounded,
     way,
@@ -54,7 +55,6 @@ from lpkernels.backends.triton.rounding.bits import (
     with_sign,
 )
 from lpkernels.backends.triton.rounding.odd import odd_product
-from lpkernels.backends.triton.rounding.round import round_to, round_to_float
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats.integers import STEPS, TENSOR, TENSOR_SCALE, InBlock
 
@@ -182,7 +182,7 @@ def quantize_blocks_kernel(
     near = offset if FAR else tl.full([], 0, tl.int64)
     lifts = element_lifts(offset, near, seed_ptr, role, site, R)
     y = shrunk(x, s[:, None], factor[:, None], S, BY)
-    q = round_to(y, lifts, N, R) if BY == BY_FLOAT64 else round_to_float(y, lifts, N, R)
+    q = rounded_by(y, lifts, N, R, BY)
     if S.one_zero:
         q = q + 0.0
     if S.kind == WITH_TENSOR:
@@ -199,11 +199,7 @@ def quantize_blocks_kernel(
     elif W.values:
         store_rounded(out_ptr + offset, r, inside)
     if W.counts:
-        if BY == BY_FLOAT64:
-            endless = round_to(y, lifts, U, RU)
-        else:
-            endless = round_to_float(y, lifts, U, RU)
-        over = beyond_ends(endless, N, R) & is_number
+        over = beyond_ends(rounded_by(y, lifts, U, RU, BY), N, R) & is_number
         if (S.steps != EXACT) or (BY == BY_FLOAT64):
             # An infinite quotient counts as no overflow; one in float32 stands for a finite one.
             over = over & (tl.abs(y) < float("inf"))

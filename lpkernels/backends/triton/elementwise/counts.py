@@ -63,24 +63,23 @@ def beyond_ends(r, N, R: tl.constexpr):
 def add_counts(counts_ptr, x, over, vanished, inside, W: tl.constexpr):
     """Adds a tile's counts. x: its values in float64. over: where a finite value overflows.
     vanished: where a value has become zero."""
-    if W.counts:
-        bits = bits_of(x) & MAGNITUDE
-        finite, zero = inside & (bits < EXPONENT), inside & (bits == 0)
-        over = over & finite
-        under = vanished & finite & (zero == 0) & (over == 0)
-        tl.atomic_add(counts_ptr, total_of(over), sem="relaxed")
-        tl.atomic_add(counts_ptr + 1, total_of(under), sem="relaxed")
-        tl.atomic_add(counts_ptr + 2, total_of(zero), sem="relaxed")
-        tl.atomic_add(counts_ptr + 3, total_of(inside & (finite == 0)), sem="relaxed")
-        if W.histogram:
-            field = tl.minimum(tl.maximum((bits >> 52) - _BIAS_DIFFERENCE, 0), _BINS - 2)
-            field = tl.where(bits >= EXPONENT, _BINS - 1, field)
-            # Places outside of the tensor fall into bin 0, and out of it again.
-            field = tl.where(inside, field, 0).to(tl.int32)
-            bins = tl.histogram(tl.ravel(field), _BINS).to(tl.int64)
-            place = tl.arange(0, _BINS)
-            bins = tl.where(place == 0, bins - total_of(inside == 0), bins)
-            tl.atomic_add(counts_ptr + 4 + place, bins, mask=bins != 0, sem="relaxed")
+    bits = bits_of(x) & MAGNITUDE
+    finite, zero = inside & (bits < EXPONENT), inside & (bits == 0)
+    over = over & finite
+    under = vanished & finite & (zero == 0) & (over == 0)
+    tl.atomic_add(counts_ptr, total_of(over), sem="relaxed")
+    tl.atomic_add(counts_ptr + 1, total_of(under), sem="relaxed")
+    tl.atomic_add(counts_ptr + 2, total_of(zero), sem="relaxed")
+    tl.atomic_add(counts_ptr + 3, total_of(inside & (finite == 0)), sem="relaxed")
+    if W.histogram:
+        field = tl.minimum(tl.maximum((bits >> 52) - _BIAS_DIFFERENCE, 0), _BINS - 2)
+        field = tl.where(bits >= EXPONENT, _BINS - 1, field)
+        # Places outside of the tensor fall into bin 0, and out of it again.
+        field = tl.where(inside, field, 0).to(tl.int32)
+        bins = tl.histogram(tl.ravel(field), _BINS).to(tl.int64)
+        place = tl.arange(0, _BINS)
+        bins = tl.where(place == 0, bins - total_of(inside == 0), bins)
+        tl.atomic_add(counts_ptr + 4 + place, bins, mask=bins != 0, sem="relaxed")
 
 
 @triton.jit

@@ -1,4 +1,8 @@
-"""quantize for float, fixed and table formats, element by element."""
+"""quantize for float, fixed and table formats, element by element, with counts.
+
+Overflow is judged by the same rounding without the format's ends; the compiler shares most of it
+with the rounding itself.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,13 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import Rounding
-from lpkernels.backends.triton._launch import EXACT, seed_on
+from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, registers, seed_on
+from lpkernels.backends.triton.elementwise.counts import (
+    add_counts,
+    beyond_ends,
+    unbounded,
+    wanted_of,
+)
 from lpkernels.backends.triton.rounding.bits import bits_of, double, moderated, narrow, widened
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
@@ -96,22 +106,36 @@ def store_rounded(ptr, r, mask):
     tl.store(ptr, tl.cast(bits, TYPE, bitcast=True), mask=mask)
 
 
+@triton.jit
+def rounded_by(x, lifts, N, R: tl.constexpr, BY: tl.constexpr):
+    """x, in the precision of BY, rounded once."""
+    if BY == BY_FLOAT64:
+        return round_to(x, lifts, N, R)
+    else:
+        return round_to_float(x, lifts, N, R, BY == BY_EVEN_FLOAT32)
+
+
 @triton.jit(do_not_specialize=["role", "site"])
 def quantize_kernel(
     x_ptr,
     out_ptr,
+    counts_ptr,
     count,
     N,
+    U,
     seed_ptr,
     role,
     site,
     R: tl.constexpr,
+    RU: tl.constexpr,
     BY: tl.constexpr,
+    W: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """out[i] = round(x[i]), both dense in one order, row-major if draws are made.
+    """out[i] = round(x[i]), both dense in one order, row-major if draws are made, and counts.
 
-    A program owns BLOCK neighbouring elements, BLOCK a power of two; grid: all of them.
+    A program owns BLOCK neighbouring elements, BLOCK a power of two; grid: all of them. U, RU: N
+    and R without ends.
     """
     first = tl.cast(tl.program_id(0), tl.int64) * BLOCK
     index = first + tl.arange(0, BLOCK)
@@ -122,22 +146,27 @@ def quantize_kernel(
         x = load_double(x_ptr + index, inside)
         if x_ptr.dtype.element_ty == tl.float64:
             x = moderated(x)
-        r = round_to(x, lifts, N, R)
     else:
         x = widened(tl.load(x_ptr + index, mask=inside, other=0.0))
-        r = round_to_float(x, lifts, N, R, BY == BY_EVEN_FLOAT32)
-    store_rounded(out_ptr + index, r, inside)
+    r = rounded_by(x, lifts, N, R, BY)
+    if W.values:
+        store_rounded(out_ptr + index, r, inside)
+    if W.counts:
+        beyond = beyond_ends(rounded_by(x, lifts, U, RU, BY), N, R)
+        add_counts(counts_ptr, double(x), beyond, r == 0.0, inside, W)
 
 
 def quantize(rounding: Rounding) -> None:
-    """Every value of x, rounded into out, for a float, fixed or table format."""
-    x, quantizer, seed, role, site, out, *_ = rounding
-    assert out is not None
+    """Every value of x, rounded into out and counted, for a float, fixed or table format."""
+    x, quantizer, seed, role, site, out, counts, *_ = rounding
     fmt = quantizer[InQuantizer.FORMAT]
     rule, numbers = rule_of(fmt, *quantizer[InQuantizer.RULE], device=x.device)
+    endless_rule, endless = unbounded(rule, numbers)
+    by = way(fmt, x.dtype, torch.float32 if out is None else out.dtype)
     quantize_kernel[(triton.cdiv(x.numel(), _BLOCK),)](
-        x, out, x.numel(), numbers, seed_for(rule, seed, x.device), role, site,
-        R=rule, BY=way(fmt, x.dtype, out.dtype), BLOCK=_BLOCK, **EXACT,
+        x, out, counts, x.numel(), numbers, endless, seed_for(rule, seed, x.device), role, site,
+        R=rule, RU=endless_rule, BY=by, W=wanted_of(rounding), BLOCK=_BLOCK, **EXACT,
+        **registers(0 if counts is None else ALL_REGISTERS),
     )  # fmt: skip
 
 

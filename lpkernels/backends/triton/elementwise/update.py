@@ -23,15 +23,14 @@ from lpkernels.backends._layout import add_steps
 from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
 from lpkernels.backends.triton.elementwise.quantize import (
-    BY_EVEN_FLOAT32,
     BY_FLOAT64,
+    rounded_by,
     store_rounded,
     way,
     words_of_seed,
 )
 from lpkernels.backends.triton.rounding.bits import double, narrow, single, value_of, widened
 from lpkernels.backends.triton.rounding.draws import draw_of, lift_of_draw, mix64
-from lpkernels.backends.triton.rounding.round import round_to, round_to_float
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -132,9 +131,8 @@ def rounded(x, index, first, seed, key, N, P: tl.constexpr):
             words = words_of_seed(index, first, derived(seed, key), _SITE, P.rule)
             lifts = lift_of_draw(draw_of(words, index, P.rule.random_bits), P.rule.random_bits)
         if P.by == BY_FLOAT64:
-            x = single(round_to(double(x), lifts, N, P.rule))
-        else:
-            x = round_to_float(x, lifts, N, P.rule, P.by == BY_EVEN_FLOAT32)
+            x = double(x)
+        x = single(rounded_by(x, lifts, N, P.rule, P.by))
     return narrow(x)
 
 
