@@ -21,18 +21,13 @@ from lpkernels.backends.triton._layout import (
 )
 from lpkernels.backends.triton.rounding.bits import double, narrow, single
 from lpkernels.backends.triton.rounding.draws import (
-    column_keys,
-    draw_of,
-    fast_words,
-    lift_of_draw,
-    philox_words,
-    row_streams,
-    site_base,
+    column_of,
+    drawn_lift,
     words_log2,
+    words_of,
 )
 from lpkernels.backends.triton.rounding.odd import odd_sum
 from lpkernels.backends.triton.rounding.round import add_rounded, ranged, round_to
-from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 # The sites of lpkernels.rng.
 SITE_SUM = tl.constexpr(0)
@@ -180,24 +175,6 @@ def draw_keys(out, g, i, j, M, N, SWAPPED: tl.constexpr):
 
 
 @triton.jit
-def column_of(seed, site, col, R: tl.constexpr):
-    """The part of a rule's words that depends on the columns, computed once a tile."""
-    if (R.mode == STOCHASTIC) and (not R.philox):
-        return column_keys(site_base(seed, site), col)
-    else:
-        return col
-
-
-@triton.jit
-def words_of(seed, site, row, column, word, R: tl.constexpr):
-    """Random word number ``word`` of every output; column: of `column_of`."""
-    if R.philox:
-        return philox_words(seed, site, row, column, word)
-    else:
-        return fast_words(column, row_streams(site_base(seed, site), row, word), word)
-
-
-@triton.jit
 def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
     """The words of the draw at ``position``, and their number; made only if words holds others."""
     word = position >> words_log2(R.random_bits)
@@ -207,19 +184,10 @@ def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
 
 
 @triton.jit
-def lift_of(words, position, R: tl.constexpr):
-    """The lifts of draw number ``position`` out of its words."""
-    return lift_of_draw(draw_of(words, position, R.random_bits), R.random_bits)
-
-
-@triton.jit
 def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.constexpr):
     """total + addend in the outermost accumulator, drawn at a position of a site of its own."""
-    lift = 0
-    if R.outer.mode == STOCHASTIC:
-        word = position >> words_log2(R.outer.random_bits)
-        words = words_of(seed, site, row, column_of(seed, site, col, R.outer), word, R.outer)
-        lift = lift_of(words, position, R.outer)
+    column = column_of(seed, site, col, R.outer)
+    lift = drawn_lift(seed, site, row, column, position, R.outer)
     return add_rounded(total, addend, lift, C.outer, R.outer)
 
 
@@ -284,12 +252,8 @@ def started(
     else:
         places, inside = output_places(out, g, i, j, M, N)
         total = double(tl.load(out.initial + places, mask=inside, other=0.0))
-        lift = 0
-        if R.outer.mode == STOCHASTIC:
-            position = tl.full([], 1, tl.int64)
-            word = position >> words_log2(R.outer.random_bits)
-            column = column_of(seed, SITE_BIAS, col, R.outer)
-            lift = lift_of(words_of(seed, SITE_BIAS, row, column, word, R.outer), position, R.outer)
+        column, position = column_of(seed, SITE_BIAS, col, R.outer), tl.full([], 1, tl.int64)
+        lift = drawn_lift(seed, SITE_BIAS, row, column, position, R.outer)
         return round_to(total, lift, C.outer, R.outer)
 
 

@@ -11,37 +11,11 @@ from lpkernels.backends import DrawKey, How
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.quantize import seed_for
 from lpkernels.backends.triton.rounding.bits import double, narrow
-from lpkernels.backends.triton.rounding.draws import (
-    column_keys,
-    derived_seed,
-    draw_of,
-    fast_words,
-    lift_of_draw,
-    philox_words,
-    row_streams,
-    site_base,
-    words_log2,
-)
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, drawn_lift
 from lpkernels.backends.triton.rounding.round import add_rounded
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC, rule_of
 
 _ELEMENTS, _COLUMNS = 1024, 128
-
-
-@triton.jit
-def sum_lift(row, col, k, seed_ptr, role, site, R: tl.constexpr):
-    """Lifts of the draws with keys (row, col, k): int64 column and row of a tile, a number."""
-    if R.mode == STOCHASTIC:
-        seed = derived_seed(seed_ptr, role)
-        word = tl.cast(k, tl.int64) >> words_log2(R.random_bits)
-        if R.philox:
-            words = philox_words(seed, site, row, col, word)
-        else:
-            base = site_base(seed, site)
-            words = fast_words(column_keys(base, col), row_streams(base, row, word), word)
-        return lift_of_draw(draw_of(words, k, R.random_bits), R.random_bits)
-    else:
-        return 0
 
 
 @triton.jit(
@@ -78,7 +52,11 @@ def accumulate_kernel(
     total = double(tl.load(place, mask=inside, other=0.0))
     source = addend_ptr + (row * row_stride + col * col_stride)
     addend = double(tl.load(source, mask=inside, other=0.0))
-    lift = sum_lift(row + first_row, col + first_col, k, seed_ptr, role, site, R)
+    lift = 0
+    if R.mode == STOCHASTIC:
+        seed = derived_seed(seed_ptr, role)
+        column = column_of(seed, site, col + first_col, R)
+        lift = drawn_lift(seed, site, row + first_row, column, tl.cast(k, tl.int64), R)
     tl.store(place, narrow(add_rounded(total, addend, lift, N, R)), mask=inside)
 
 

@@ -24,9 +24,8 @@ from lpkernels.backends.triton.rounding.bits import bits_of, double, moderated, 
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
     derived_seed,
-    draw_of,
     fast_words,
-    lift_of_draw,
+    lift_of,
     philox_words,
     row_streams,
     site_base,
@@ -57,31 +56,25 @@ def element_lifts(index, near, seed_ptr, role, site, R: tl.constexpr):
     tile.
     """
     if R.mode == STOCHASTIC:
-        words = element_words(index, near, seed_ptr, role, site, R)
-        return lift_of_draw(draw_of(words, index, R.random_bits), R.random_bits)
+        return lifts_of_seed(index, near, derived_seed(seed_ptr, role), site, R)
     else:
         return 0
 
 
 @triton.jit
-def element_words(index, near, seed_ptr, role, site, R: tl.constexpr):
-    """Random words of elements, arguments as above."""
-    return words_of_seed(index, near, derived_seed(seed_ptr, role), site, R)
-
-
-@triton.jit
-def words_of_seed(index, near, seed, site, R: tl.constexpr):
-    """Random words of elements from a seed that is derived already."""
+def lifts_of_seed(index, near, seed, site, R: tl.constexpr):
+    """Lifts of the draws of elements from a seed that is derived already."""
     # Written out: up to Triton 3.6 what a function returns is no constexpr.
     LOG2: tl.constexpr = 2 if R.random_bits <= 8 else (1 if R.random_bits <= 16 else 0)
     if R.philox:
-        return philox_words(seed, site, 0, 0, index >> LOG2)
+        words = philox_words(seed, site, 0, 0, index >> LOG2)
     else:
         base = site_base(seed, site)
         high = near >> LOG2
         zero = high * 0
         streams = row_streams(base, zero, high)
-        return fast_words(column_keys(base, zero), streams, index >> LOG2)
+        words = fast_words(column_keys(base, zero), streams, index >> LOG2)
+    return lift_of(words, index, R)
 
 
 @triton.jit

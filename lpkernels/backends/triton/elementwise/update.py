@@ -24,13 +24,13 @@ from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
+    lifts_of_seed,
     rounded_by,
     store_rounded,
     way,
-    words_of_seed,
 )
 from lpkernels.backends.triton.rounding.bits import double, narrow, single, value_of, widened
-from lpkernels.backends.triton.rounding.draws import draw_of, lift_of_draw, mix64
+from lpkernels.backends.triton.rounding.draws import mix64
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -128,8 +128,7 @@ def rounded(x, index, first, seed, key, N, P: tl.constexpr):
     if P.rounds:
         lifts = 0
         if P.rule.mode == STOCHASTIC:
-            words = words_of_seed(index, first, derived(seed, key), _SITE, P.rule)
-            lifts = lift_of_draw(draw_of(words, index, P.rule.random_bits), P.rule.random_bits)
+            lifts = lifts_of_seed(index, first, derived(seed, key), _SITE, P.rule)
         if P.by == BY_FLOAT64:
             x = double(x)
         x = single(rounded_by(x, lifts, N, P.rule, P.by))

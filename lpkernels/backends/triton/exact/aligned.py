@@ -17,7 +17,6 @@ from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_position,
     chunk_start,
-    column_of,
     draw_keys,
     end_chunk,
     finished,
@@ -28,7 +27,7 @@ from lpkernels.backends.triton._tile import (
     tile_of_program,
 )
 from lpkernels.backends.triton.exact.sequential import VARYING
-from lpkernels.backends.triton.exact.terms import drawn_lift, term_at
+from lpkernels.backends.triton.exact.terms import term_at
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
     MAGNITUDE,
@@ -37,7 +36,7 @@ from lpkernels.backends.triton.rounding.bits import (
     reciprocal,
     value_of,
 )
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, drawn_lift
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.backends.triton.rounding.rule import TOWARD_NEGATIVE
 

@@ -21,7 +21,6 @@ from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_position,
     chunk_start,
-    column_of,
     draw_keys,
     end_chunk,
     finished,
@@ -34,7 +33,6 @@ from lpkernels.backends.triton._tile import (
 )
 from lpkernels.backends.triton.exact.aligned import block_end
 from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
-from lpkernels.backends.triton.exact.terms import drawn_lift
 from lpkernels.backends.triton.operands.facts import HIGHEST
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT32,
@@ -48,7 +46,7 @@ from lpkernels.backends.triton.rounding.bits import (
     value_of,
     with_sign,
 )
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, drawn_lift
 from lpkernels.backends.triton.rounding.round import multiply_add, round_to
 from lpkernels.backends.triton.rounding.rule import TOWARD_ZERO
 

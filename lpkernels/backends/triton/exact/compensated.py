@@ -8,7 +8,6 @@ import triton.language as tl
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     chunk_start,
-    column_of,
     draw_keys,
     end_chunk,
     finished,
@@ -19,7 +18,7 @@ from lpkernels.backends.triton._tile import (
 )
 from lpkernels.backends.triton.exact.sequential import VARYING
 from lpkernels.backends.triton.exact.terms import negated, term_at
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed
 from lpkernels.backends.triton.rounding.round import add_rounded
 
 

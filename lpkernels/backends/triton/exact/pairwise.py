@@ -18,7 +18,6 @@ from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_position,
     chunk_start,
-    column_of,
     draw_keys,
     end_chunk,
     finished,
@@ -28,7 +27,7 @@ from lpkernels.backends.triton._tile import (
     store_tile,
 )
 from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
-from lpkernels.backends.triton.exact.terms import add_inner, drawn_lift, term_at
+from lpkernels.backends.triton.exact.terms import add_inner, term_at
 from lpkernels.backends.triton.rounding.bits import (
     double,
     is_infinite,
@@ -37,7 +36,7 @@ from lpkernels.backends.triton.rounding.bits import (
     reciprocal,
     with_sign,
 )
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, drawn_lift
 from lpkernels.backends.triton.rounding.round import add_rounded, exact_sum, round_to
 from lpkernels.backends.triton.rounding.rule import WRAP
 

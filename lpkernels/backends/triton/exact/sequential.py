@@ -22,12 +22,10 @@ from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
     chunk_start,
-    column_of,
     draw_keys,
     end_chunk,
     finished,
     lane_pointers,
-    lift_of,
     outputs_of,
     position_of,
     side_of,
@@ -40,7 +38,7 @@ from lpkernels.backends.triton._tile import (
     words_at,
 )
 from lpkernels.backends.triton.rounding.bits import bits_of, double
-from lpkernels.backends.triton.rounding.draws import derived_seed
+from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, lift_of
 from lpkernels.backends.triton.rounding.round import add_rounded, round_to
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 

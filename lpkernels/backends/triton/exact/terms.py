@@ -9,32 +9,19 @@ import triton.language as tl
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
-    lift_of,
     position_of,
     step_offset,
-    words_of,
 )
 from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.rounding.bits import SIGN, bits_of, double, value_of
-from lpkernels.backends.triton.rounding.draws import words_log2
+from lpkernels.backends.triton.rounding.draws import drawn_lift
 from lpkernels.backends.triton.rounding.round import add_rounded, round_to
-from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 
 @triton.jit
 def negated(x):
     """-x, of zeros too; Triton's minus subtracts from +0."""
     return value_of(bits_of(x) ^ SIGN)
-
-
-@triton.jit
-def drawn_lift(seed, site, row, column, position, R: tl.constexpr):
-    """Lifts of the draws at a position, int64, whose words serve no other addition here."""
-    if R.mode == STOCHASTIC:
-        words = words_of(seed, site, row, column, position >> words_log2(R.random_bits), R)
-        return lift_of(words, position, R)
-    else:
-        return 0
 
 
 @triton.jit

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
+
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
 
@@ -127,3 +129,41 @@ def draw_of(words, k, R: tl.constexpr):
     FIELD: tl.constexpr = 32 >> LOG2
     shift = _u32(k & ((1 << LOG2) - 1)) * FIELD + (FIELD - R)
     return (words >> shift) & (0xFFFFFFFF >> (32 - R))
+
+
+# Words and lifts by a Rule.
+
+
+@triton.jit
+def column_of(seed, site, col, R: tl.constexpr):
+    """The part of a rule's words that depends on the columns, computed once a tile."""
+    if (R.mode == STOCHASTIC) and (not R.philox):
+        return column_keys(site_base(seed, site), col)
+    else:
+        return col
+
+
+@triton.jit
+def words_of(seed, site, row, column, word, R: tl.constexpr):
+    """Random word number ``word`` of every output; column: of `column_of`."""
+    if R.philox:
+        return philox_words(seed, site, row, column, word)
+    else:
+        return fast_words(column, row_streams(site_base(seed, site), row, word), word)
+
+
+@triton.jit
+def lift_of(words, position, R: tl.constexpr):
+    """The lifts of draw number ``position`` out of its words."""
+    return lift_of_draw(draw_of(words, position, R.random_bits), R.random_bits)
+
+
+@triton.jit
+def drawn_lift(seed, site, row, column, position, R: tl.constexpr):
+    """Lifts of the draws at a position, int64, whose words serve no other draw here; column: of
+    `column_of`."""
+    if R.mode == STOCHASTIC:
+        words = words_of(seed, site, row, column, position >> words_log2(R.random_bits), R)
+        return lift_of(words, position, R)
+    else:
+        return 0
