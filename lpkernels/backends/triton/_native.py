@@ -16,21 +16,18 @@ from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import dot_tile
 from lpkernels.backends.triton._launch import (
     ALL_REGISTERS,
-    EXACT,
     interpreting,
     on_device,
     registers,
 )
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._problem import Problem
+from lpkernels.backends.triton._problem import VARYING, Problem
 from lpkernels.backends.triton._tile import (
     chunk_start,
     closed,
     draw_keys,
     finished,
     lane_pointers,
-    outputs_of,
-    side_of,
     step_offset,
     store_tile,
     tile_of_program,
@@ -84,7 +81,7 @@ def dot_operand(pointers, inside, TYPE: tl.constexpr, HAS_ABSENT: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"])
+@triton.jit(do_not_specialize=VARYING)
 def native_kernel(
     left,
     left_step,
@@ -138,9 +135,8 @@ def native_kernel(
 
 def launch(problem: Problem, processors: int) -> None:
     """Every sum of an Accumulator of order "native" with chunks."""
-    left, right, sums, roundings, constants, acc, seed, role = problem
-    matrices, m, n, k = sums.sizes
-    operands = dot_type(left.quantizer, right.quantizer)
+    matrices, m, n, _ = problem.sums.sizes
+    operands = dot_type(problem.left.quantizer, problem.right.quantizer)
     if interpreting() and operands == BFLOAT16:
         # The interpreter's dot would take the bits of a bfloat16 for an integer.
         operands = FLOAT32
@@ -148,11 +144,9 @@ def launch(problem: Problem, processors: int) -> None:
     programs = problem.programs(tile.bm, tile.bn)
     if programs == 0:
         return
-    with on_device(sums.out):
+    with on_device(problem.sums.out):
         native_kernel[(programs,)](
-            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), seed, role,
-            m, n, k, *problem.chunks(), constants, R=roundings, SWAPPED=sums.swapped,
-            LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, SINGLE=single_outer(acc),
-            TYPE=operands, BM=tile.bm, BN=tile.bn, BK=tile.bk, num_warps=tile.warps, **EXACT,
-            **registers(ALL_REGISTERS),
+            *problem.arguments(), *problem.chunks(), problem.constants, TYPE=operands,
+            SINGLE=single_outer(problem.acc), BK=tile.bk, **registers(ALL_REGISTERS),
+            **problem.options(tile.bm, tile.bn, tile.warps),
         )  # fmt: skip

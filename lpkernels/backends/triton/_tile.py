@@ -16,8 +16,6 @@ from lpkernels.backends.triton._layout import (
     COLS_FIRST,
     ROWS_FIRST,
     SCALES_FIRST,
-    Operand,
-    Sums,
 )
 from lpkernels.backends.triton.rounding.bits import double, narrow, single
 from lpkernels.backends.triton.rounding.draws import (
@@ -66,15 +64,6 @@ class Outputs(NamedTuple):
     initial: Tensor | None = None
     row_scales: Tensor | None = None
     col_scales: Tensor | None = None
-
-
-def side_of(operand: Operand) -> Side:
-    return Side(operand.values, operand.batch, operand.lanes, operand.steps)
-
-
-def outputs_of(sums: Sums) -> Outputs:
-    scales = (None, None) if sums.scaling is None else sums.scaling[:2]
-    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts, sums.initial, *scales)
 
 
 @triton.jit

@@ -94,7 +94,9 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
         def __getitem__(self, grid):
             def launch(*args, **told):
                 # Without the facts of its operands a kernel would run whatever they hold.
-                made.append((told["SINGLE"], args[2] is not None))
+                made.append(
+                    (told["SINGLE"], args[kernel.arg_names.index("left_facts")] is not None)
+                )
                 return kernel[grid](*args, **told)
 
             return launch

@@ -12,10 +12,9 @@ from lpkernels.backends.planning import triton_tiles
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import Tile, outer_tile
-from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
+from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings
-from lpkernels.backends.triton._tile import outputs_of, side_of
 from lpkernels.backends.triton.certified import tiles as _tiles
 from lpkernels.backends.triton.exact import sequential
 from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
@@ -132,22 +131,20 @@ def _sum(
     parts: Parts,
 ) -> None:
     """Launches the certified kernels, one after the other."""
-    left, right, sums, roundings, constants, acc, seed, role = problem
-    _, m, n, k = sums.sizes
+    left, right, roundings = problem.left, problem.right, problem.roundings
+    single = roundings.chunked and single_outer(problem.acc)
     shared = parts.values is not None
     splits = -(-(parts.end - parts.begin) // parts.per_program) if shared else 1
     before, size = None, (1, 1)
     for group, tile, result in zip(groups, tiles, results, strict=True):
         programs = problem.programs(tile.bm, tile.bn)
-        with on_device(sums.out):
+        with on_device(problem.sums.out):
             _tiles.certified_kernel[(programs, splits)](
-                side_of(left), left.step, left.facts, side_of(right), right.step, right.facts,
-                outputs_of(sums), before, result.values, result.pieces, int(parts.begin > 0), seed,
-                role, m, n, k, problem.chunks()[0], parts.begin, parts.end, parts.per_program,
-                parts.values, programs * tile.bm * tile.bn, constants, R=roundings, TIERS=group,
-                SINGLE=roundings.chunked and single_outer(acc), SWAPPED=sums.swapped,
-                LEFT_ABSENT=left.absent, RIGHT_ABSENT=right.absent, BM=tile.bm, BN=tile.bn,
-                BEFORE_M=size[0], BEFORE_N=size[1], num_warps=tile.warps, **EXACT,
+                *problem.arguments(), problem.chunks()[0], problem.constants, left.facts,
+                right.facts, before, result.values, result.pieces, int(parts.begin > 0),
+                parts.begin, parts.end, parts.per_program, parts.values,
+                programs * tile.bm * tile.bn, TIERS=group, SINGLE=single, BEFORE_M=size[0],
+                BEFORE_N=size[1], **problem.options(tile.bm, tile.bn, tile.warps),
                 **options_of(group, roundings, left.absent or right.absent, shared),
             )  # fmt: skip
         before, size = result.values, result.tile

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._problem import VARYING
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
@@ -26,7 +27,6 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton.exact.sequential import VARYING
 from lpkernels.backends.triton.exact.terms import term_at
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
@@ -73,8 +73,8 @@ def block_end(out, k, last, end):
 
 @triton.jit(do_not_specialize=[*VARYING, "block", "aligned_bits"])
 def aligned_kernel(
-    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, block,
-    aligned_bits, C,
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, block,
+    aligned_bits,
     R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip

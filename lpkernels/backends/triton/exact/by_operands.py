@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._launch import interpreting
+from lpkernels.backends.triton._problem import VARYING
 from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_position,
@@ -32,7 +33,7 @@ from lpkernels.backends.triton._tile import (
     tile_of_program,
 )
 from lpkernels.backends.triton.exact.aligned import block_end
-from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
+from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.operands.facts import HIGHEST
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT32,
@@ -154,8 +155,8 @@ def _certified(left_facts, left_least, right_facts, right_least, rise):
     ]
 )  # fmt: skip
 def by_operands_kernel(
-    left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role, M, N, K,
-    chunk, chunks, block, turns, places, left_least, right_least, sum_least, least, rise, C,
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, left_facts,
+    right_facts, block, turns, places, left_least, right_least, sum_least, least, rise,
     R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
     TAKES_TURNS: tl.constexpr, LOW: tl.constexpr, SINGLE: tl.constexpr, NVIDIA: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from lpkernels.backends.triton._problem import VARYING
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     chunk_start,
@@ -16,7 +17,6 @@ from lpkernels.backends.triton._tile import (
     store_tile,
     tile_of_program,
 )
-from lpkernels.backends.triton.exact.sequential import VARYING
 from lpkernels.backends.triton.exact.terms import negated, term_at
 from lpkernels.backends.triton.rounding.draws import column_of, derived_seed
 from lpkernels.backends.triton.rounding.round import add_rounded

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._layout import ABSENT
+from lpkernels.backends.triton._problem import VARYING
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
     SITE_SUM,
@@ -26,7 +27,7 @@ from lpkernels.backends.triton._tile import (
     started,
     store_tile,
 )
-from lpkernels.backends.triton.exact.sequential import VARYING, is_absent
+from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.exact.terms import add_inner, term_at
 from lpkernels.backends.triton.rounding.bits import (
     double,
@@ -182,8 +183,8 @@ def _tile_at(tile, M, N, BM: tl.constexpr, BN: tl.constexpr):
 
 @triton.jit(do_not_specialize=[*VARYING, "tiles", "levels"])
 def pairwise_kernel(
-    left, left_step, right, right_step, out, waiting, levels, tiles, seed_ptr, role, M, N, K,
-    chunk, chunks, C,
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, waiting,
+    levels, tiles,
     R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip

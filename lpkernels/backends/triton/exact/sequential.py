@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
+from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._parts import finish_tile, least_made
-from lpkernels.backends.triton._problem import Made, Problem
+from lpkernels.backends.triton._problem import VARYING, Made, Problem
 from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
@@ -26,9 +26,7 @@ from lpkernels.backends.triton._tile import (
     end_chunk,
     finished,
     lane_pointers,
-    outputs_of,
     position_of,
-    side_of,
     started,
     step_offset,
     store_tile,
@@ -44,8 +42,6 @@ from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 _ABSENT = tl.constexpr(ABSENT)
 
-#: Arguments that vary from call to call without another kernel.
-VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
 _FINISHING = ["pieces", "final", "begin", "end", "part_step"]
 
 
@@ -61,9 +57,6 @@ def exact_kernel(
     right,
     right_step,
     out,
-    made,
-    pieces,
-    final,
     seed_ptr,
     role,
     M,
@@ -71,11 +64,14 @@ def exact_kernel(
     K,
     chunk,
     chunks,
+    C,
+    made,
+    pieces,
+    final,
     begin,
     end,
     parts,
     part_step,
-    C,
     R: tl.constexpr,
     FINISHES: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -192,9 +188,7 @@ def launch(
 
     waiting: the sums of chunks that the certified kernels left in memory.
     """
-    left, right, sums, roundings, constants, acc, seed, role = problem
-    _, m, n, k = sums.sizes
-    waiting = waiting or Waiting()
+    sums, roundings, waiting = problem.sums, problem.roundings, waiting or Waiting()
     bm, bn, values, pieces, size = tile.bm, tile.bn, None, 1, (1, 1)
     shared = waiting.values is not None
     if made is not None:
@@ -208,10 +202,9 @@ def launch(
     )
     with on_device(sums.out):
         exact_kernel[(programs,)](
-            side_of(left), left.step, side_of(right), right.step, outputs_of(sums), values, pieces,
-            int(waiting.final), seed, role, m, n, k, *problem.chunks(), waiting.begin, waiting.end,
-            waiting.values, waiting.step, constants, R=roundings, FINISHES=finishes,
-            SINGLE=shared and single_outer(acc), SWAPPED=sums.swapped, LEFT_ABSENT=left.absent,
-            RIGHT_ABSENT=right.absent, BM=bm, BN=bn, MADE_M=size[0], MADE_N=size[1],
-            num_warps=tile.warps, **EXACT, **options_of(roundings, finishes),
+            *problem.arguments(), *problem.chunks(), problem.constants, values, pieces,
+            int(waiting.final), waiting.begin, waiting.end, waiting.values, waiting.step,
+            FINISHES=finishes, SINGLE=shared and single_outer(problem.acc), MADE_M=size[0],
+            MADE_N=size[1], **problem.options(bm, bn, tile.warps),
+            **options_of(roundings, finishes),
         )  # fmt: skip

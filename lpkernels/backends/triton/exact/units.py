@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._launch import ALL_REGISTERS, EXACT, on_device, registers
+from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._problem import Problem
-from lpkernels.backends.triton._tile import outputs_of, side_of
 from lpkernels.backends.triton.exact.by_operands import by_operands_kernel
 from lpkernels.formats import FloatFormat
 
@@ -23,10 +20,8 @@ _SINGLE_LEAST = -126
 
 def launch(problem: Problem, tile: Tile) -> None:
     """Every sum of an Accumulator with operands."""
-    left, right, sums, roundings, constants, acc, seed, role = problem
-    parsed = accumulator_from_ints(acc)
+    sums, parsed = problem.sums, accumulator_from_ints(problem.acc)
     assert parsed.operands is not None and isinstance(parsed.fmt, FloatFormat)
-    _, m, n, k = sums.sizes
     tiles = problem.programs(tile.bm, tile.bn)
     if tiles == 0:
         return
@@ -34,22 +29,17 @@ def launch(problem: Problem, tile: Tile) -> None:
     leasts = [fmt.emin for fmt in parsed.operands[:: -1 if sums.swapped else 1]]
     nvidia = torch.version.hip is None
     ways = (True, False) if nvidia and single_fits(parsed, sums) else (False,)
-    checked = len(ways) > 1
-    options: dict[str, Any] = {
-        "R": roundings, "SWAPPED": sums.swapped, "LEFT_ABSENT": left.absent,
-        "RIGHT_ABSENT": right.absent, "TAKES_TURNS": parsed.interleaved > 1,
-        "LOW": min(leasts) < -126, "NVIDIA": nvidia, "BM": tile.bm, "BN": tile.bn,
-        "num_warps": tile.warps, **EXACT, **registers(ALL_REGISTERS),
-    }  # fmt: skip
+    facts = (problem.left.facts, problem.right.facts) if len(ways) > 1 else (None, None)
+    options = problem.options(*tile) | registers(ALL_REGISTERS)
     with on_device(sums.out):
         for single in ways:
             least = _LEAST if parsed.least_exponent is None else parsed.least_exponent
             by_operands_kernel[(tiles,)](
-                side_of(left), left.step, left.facts if checked else None, side_of(right),
-                right.step, right.facts if checked else None, outputs_of(sums), seed, role, m, n,
-                k, *problem.chunks(), parsed.block, parsed.interleaved, parsed.aligned_bits,
-                *leasts, parsed.fmt.emin, max(least, _SINGLE_LEAST) if single else least, rise(k),
-                constants, SINGLE=single, **options,
+                *problem.arguments(), *problem.chunks(), problem.constants, *facts, parsed.block,
+                parsed.interleaved, parsed.aligned_bits, *leasts, parsed.fmt.emin,
+                max(least, _SINGLE_LEAST) if single else least, rise(sums.sizes[3]),
+                TAKES_TURNS=parsed.interleaved > 1, LOW=min(leasts) < -126, SINGLE=single,
+                NVIDIA=nvidia, **options,
             )  # fmt: skip
 
 
