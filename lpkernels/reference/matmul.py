@@ -23,6 +23,7 @@ from lpkernels.reference.sums import (
     accumulate_tile,
     exponents_from,
     factor_exponents,
+    products_of,
     tiles,
 )
 from lpkernels.reference.values import Batch, Float32, Float64, narrow, product_to_odd, widen
@@ -126,16 +127,12 @@ def matmul_scaled(
     rounds = Rounds(acc, seed, row, np.arange(batch.cols))
     sums, starts = Sums(batch.shape, rounds), batch.starts(initial)
     outer = np.zeros(batch.shape) if starts is None else rounds.initial(starts)
-    exponents = factor_exponents(left, right, acc)
+    products = products_of(np.swapaxes(left, 1, 2), right, acc)
     with np.errstate(invalid="ignore"):
         cuts = segments(batch.length, scales.left_size, scales.right_size)
         for number, (start, end) in enumerate(cuts):
-            for k in range(start, end):
-                together = None
-                if exponents is not None:
-                    together = exponents[0][:, :, k, None] + exponents[1][:, k, None, :]
-                product = left[:, :, k, None] * right[:, k, None, :]
-                sums.push(Product(product, exponents=together))
+            for product in itertools.islice(products, end - start):
+                sums.push(product)
             at_left, at_right = scales.at(start)
             addend = scaled_sum(
                 sums.inner.take(),

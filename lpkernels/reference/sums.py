@@ -356,6 +356,25 @@ def accumulate(
     return sums.result(None if bias is None else widen(bias))
 
 
+def products_of(
+    left: Float64, right: Float64, acc: Accumulator, present: Present | None = None
+) -> Iterator[Product]:
+    """The exact products left[g, k, m] * right[g, k, n] of every k, for acc.
+
+    present: (P, M) with P dividing K, row k % P saying which m have tap k; None: all.
+    """
+    exponents = factor_exponents(left, right, acc)
+    for k in range(left.shape[1]):
+        with np.errstate(invalid="ignore"):
+            values = left[:, k, :, None] * right[:, k, None, :]
+        together = None
+        if exponents is not None:
+            together = exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
+        yield Product(
+            values, ALL if present is None else present[k % len(present)][:, None], together
+        )
+
+
 def accumulate_tile(
     left: Float64,
     right: Float64,
@@ -372,26 +391,11 @@ def accumulate_tile(
 
     Args:
         left, right: (G, K, M) and (G, K, N), float32 values in float64.
-        present: (P, M) with P dividing K, row k % P saying which rows of the output have tap k;
-            None: all.
+        present: which rows of the output have a tap, as of `products_of`.
     """
-    groups, length, rows = left.shape
-    exponents = factor_exponents(left, right, acc)
-
-    def products() -> Iterator[Product]:
-        for k in range(length):
-            with np.errstate(invalid="ignore"):
-                values = left[:, k, :, None] * right[:, k, None, :]
-            rows_of_k = ALL if present is None else present[k % len(present)][:, None]
-            together = None
-            if exponents is not None:
-                together = exponents[0][:, k, :, None] + exponents[1][:, k, None, :]
-            yield Product(values, rows_of_k, together)
-
-    shape = (groups, rows, right.shape[2])
-    return accumulate(
-        products(), shape, acc, seed=seed, row=row, col=col, bias=bias, initial=initial
-    )
+    products = products_of(left, right, acc, present)
+    shape = (left.shape[0], left.shape[2], right.shape[2])
+    return accumulate(products, shape, acc, seed=seed, row=row, col=col, bias=bias, initial=initial)
 
 
 # Elements of an output tile: a few arrays of that many float64 fit in a second-level cache. Results

@@ -28,13 +28,13 @@ def widen(x: NDArray[np.floating]) -> Float64:
     """``x`` as a new float64 array: exact for float16 and float32, subnormals included."""
     # A signalling NaN becomes a quiet one, which NumPy would report.
     with np.errstate(invalid="ignore"):
-        return _widened(x)
-
-
-def _widened(x: NDArray[np.floating]) -> Float64:
+        wide = np.array(x, dtype=np.float64, order="C")
     if x.dtype == np.float32:
-        return _widen_float32(np.ascontiguousarray(x).reshape(x.shape))
-    return np.array(x, dtype=np.float64, order="C")
+        bits = np.ascontiguousarray(x).reshape(x.shape).view(np.uint32)
+        subnormal = ((bits & _EXPONENT32) == 0) & ((bits & _MANTISSA32) != 0)
+        magnitude = (bits[subnormal] & _MANTISSA32).astype(np.float64) * 2.0**-149
+        wide[subnormal] = np.where(bits[subnormal] & _SIGN32, -magnitude, magnitude)
+    return wide
 
 
 class Batch(NamedTuple):
@@ -89,17 +89,6 @@ def without_tiny(x: Float64) -> Float64:
     return np.where(tiny, (bits & _SIGN64) | np.float64(_TINY).view(np.uint64), bits).view(
         np.float64
     )
-
-
-def _widen_float32(x: Float32) -> Float64:
-    bits = x.view(np.uint32)
-    subnormal = ((bits & _EXPONENT32) == 0) & ((bits & _MANTISSA32) != 0)
-    wide: Float64 = x.astype(np.float64)
-    if subnormal.any():
-        picked = bits[subnormal]
-        magnitude = (picked & _MANTISSA32).astype(np.float64) * 2.0**-149
-        wide[subnormal] = np.where(picked & _SIGN32, -magnitude, magnitude)
-    return wide
 
 
 def narrow(x: Float64) -> Float32:
