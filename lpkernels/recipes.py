@@ -201,7 +201,7 @@ def fp8_wang2018() -> Recipe:
     there the first and last layer keep 16-bit operands, here a mapping of recipes does that. e5m2
     and e6m9 follow IEEE rules (infinity, NaN, subnormals), sums and operands round to nearest even.
     """
-    return _chunked_fp8(forward="e5m2", backward="e5m2")
+    return _of_operands("e5m2", "e6m9_chunk64")
 
 
 @_named
@@ -213,11 +213,7 @@ def hfp8_sun2019() -> Recipe:
     overflow to infinity for a loss scaler to see. Sums in e6m9 by chunks of 64. Differs: operands
     round to nearest even; the first and last layer are not kept apart.
     """
-    return _chunked_fp8(forward="fp_4_3_4", backward="fp_5_2_0_backward")
-
-
-def _chunked_fp8(forward: str, backward: str) -> Recipe:
-    return _of_operands(forward, "e6m9_chunk64", grad_output=backward)
+    return _of_operands("fp_4_3_4", "e6m9_chunk64", grad_output="fp_5_2_0_backward")
 
 
 @_named

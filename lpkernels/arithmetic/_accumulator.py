@@ -340,11 +340,7 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """37 integers: order, chunk (0: none, or chunks end where scales change), rounding,
-        product_rounding, random_bits, rng, has_product, has_outer, then the eight each of fmt,
-        product (zeros if none), outermost, then block (0: none), aligned_bits, outermost_rounding,
-        scale_order (0: no chunks by scale), group (0: none); with operands 19 more: the eight each
-        of left and right, has_least_exponent, least_exponent, interleaved."""
+        """37 integers, with operands 56: `integers.InAccumulator` has their places."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
 from lpkernels.arithmetic.text import read_options
-from lpkernels.formats import Format, FormatLike, as_format, take_names_of_accumulators
+from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.formats.elsewhere import KINDS, name_here, nearest, of_another_kind, unless_dtype
 
 #: torch's own sums: fp32, in the hardware's own order.
@@ -196,8 +196,6 @@ NAMED_ACCUMULATORS: dict[str, str] = {
     # Tensor cores as they are: `lpkernels units` says where each is known from.
     **{name: unit.text for name, unit in (UNITS | MODELS).items()},
 }
-
-take_names_of_accumulators(NAMED_ACCUMULATORS)
 
 _HEAD = re.compile(r"(.+?)(?:_chunk(\d+|scale))?")
 

@@ -27,7 +27,9 @@ class InQuantizer:
 
 class InAccumulator:
     """An accumulator with operands has more than the PLAIN integers: behind them stand the formats
-    of the operands and the other fields that belong to operands."""
+    of the operands and the other fields that belong to operands. 0 stands for no CHUNK, also where
+    chunks end with scales, for no BLOCK and for no GROUP; OUTER is the outermost format, and a
+    PRODUCT that is exact has zeros."""
 
     ORDER, CHUNK, ROUNDING, PRODUCT_ROUNDING, RANDOM_BITS, RNG, HAS_PRODUCT, HAS_OUTER = range(8)
     FORMAT = slice(8, 16)
@@ -35,7 +37,7 @@ class InAccumulator:
     OUTER = slice(24, 32)
     BLOCK, ALIGNED_BITS, OUTER_ROUNDING = 32, 33, 34
     #: 1 plus the position in SCALE_ORDERS, 0 unless chunks end where scales change; the products
-    #: that a unit sums at once before scales, or 0.
+    #: that a unit sums at once before scales.
     SCALE_ORDER, GROUP = 35, 36
     PLAIN = 37
     LEFT = slice(37, 45)

@@ -6,7 +6,6 @@ Constants are upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"`
 """
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -32,7 +31,7 @@ from lpkernels.formats._named import (
     TF32,
     parse_float_name,
 )
-from lpkernels.formats._scaled import ALIASES
+from lpkernels.formats._scaled import ALIASES, INTEGER_ELEMENT
 from lpkernels.formats._scaled import parse as parse_block
 from lpkernels.formats._table import (
     TableFormat,
@@ -43,7 +42,14 @@ from lpkernels.formats._table import (
     table_of_parts,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
-from lpkernels.formats.elsewhere import Dtype, name_here, nearest, of_another_kind, unless_dtype
+from lpkernels.formats.elsewhere import (
+    KINDS,
+    Dtype,
+    name_here,
+    nearest,
+    of_another_kind,
+    unless_dtype,
+)
 from lpkernels.formats.integers import (
     AFFINE,
     AXIS_K,
@@ -102,11 +108,6 @@ FormatLike: TypeAlias = Format | str | Dtype
 
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
-# A block format's integers, and what an accumulator's text has in place of or behind a format.
-_INTEGER_ELEMENT = re.compile(r"int\d+(f-?\d+)?")
-_IN_TEXTS = re.compile(r"native|_chunk(\d+|scale)$")
-# The accumulators that have names: `arithmetic` fills it.
-_ACCUMULATORS: set[str] = set()
 # The longest names are those of tiles with two float formats, about 140 characters.
 _LONGEST = 160
 # A name of each kind.
@@ -194,16 +195,6 @@ def _by_grammar(name: str) -> Format | None:
     return None
 
 
-def _with_zero(fmt: Format) -> Format:
-    """The format.  Raises ValueError: a table without zero, which is an element of blocks alone."""
-    if isinstance(fmt, TableFormat) and not fmt.has_zero:
-        raise ValueError(
-            f"{fmt} has no zero, so it is an element of blocks with a float32 scale alone; use "
-            f"'block128_{fmt}_sfp32'"
-        )
-    return fmt
-
-
 def check_table_name(table: TableFormat) -> None:
     """Checks that no other format has the name of `table`.
 
@@ -214,17 +205,12 @@ def check_table_name(table: TableFormat) -> None:
         meaning = "" if meant in (None, table) else f"the name of {meant!r}"
     except ValueError as error:
         meaning = f"of the form of other names ({error})"
-    if _INTEGER_ELEMENT.fullmatch(table.name):
+    if INTEGER_ELEMENT.fullmatch(table.name):
         meaning = "an integer element of block formats"
-    if table.name in _ACCUMULATORS or _IN_TEXTS.search(table.name):
+    if KINDS["accumulator"](table.name):
         meaning = "read otherwise in the texts of accumulators"
     if meaning:
         raise ValueError(f"TableFormat: the name {table.name!r} is {meaning}; choose another name")
-
-
-def take_names_of_accumulators(names: Iterable[str]) -> None:
-    """Lets no table have a name that stands for an accumulator."""
-    _ACCUMULATORS.update(names)
 
 
 def as_format(fmt: FormatLike) -> Format:
@@ -239,8 +225,13 @@ def as_format(fmt: FormatLike) -> Format:
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         fmt = parse_format(fmt)
+    if isinstance(fmt, TableFormat) and not fmt.has_zero:
+        raise ValueError(
+            f"{fmt} has no zero, so it is an element of blocks with a float32 scale alone; use "
+            f"'block128_{fmt}_sfp32'"
+        )
     if isinstance(fmt, Format):
-        return _with_zero(fmt)
+        return fmt
     example = "; for example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
     raise TypeError(
         f"expected a format, its name or a torch.dtype, got {fmt!s} ({type(fmt).__name__})"

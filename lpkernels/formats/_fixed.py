@@ -107,6 +107,6 @@ class FixedFormat(Named):
         return np.arange(self.min_code, self.max_code + 1, dtype=np.float64) * self.quantum
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: FIXED, word_bits, frac_bits, signed, overflow, 0, 0, 0."""
+        """Eight integers (`integers.InFixed`)."""
         overflow = FIXED_OVERFLOWS.index(self.overflow)
         return (FIXED, self.word_bits, self.frac_bits, int(self.signed), overflow, 0, 0, 0)

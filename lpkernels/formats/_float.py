@@ -223,8 +223,7 @@ class FloatFormat(Named):
         )
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: FLOAT, exp_bits, man_bits, bias, specials, subnormals, overflow and
-        whether it is unsigned."""
+        """Eight integers (`integers.InFloat`)."""
         return (
             FLOAT,
             self.exp_bits,

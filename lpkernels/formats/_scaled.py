@@ -70,7 +70,7 @@ _NAME = re.compile(
 )
 # A name whose axis stands behind the element, or behind an alias.
 _AXIS_BEHIND = re.compile(rf"(?P<name>.+)_(?P<along>{_AXIS})")
-_INTEGER = re.compile(r"int(\d+)(?:f(-?\d+))?")
+INTEGER_ELEMENT = re.compile(r"int(\d+)(?:f(-?\d+))?")
 
 
 Element = FloatFormat | FixedFormat | TableFormat
@@ -141,7 +141,7 @@ def parse_element(name: str) -> Element:
     """The element of a name.  Raises ValueError: there is none."""
     fmt: Element | None = OCP_ELEMENTS.get(name) or parse_float_name(name)
     fmt = fmt or named_table(name) or table_of_name(name)
-    if fmt is None and (integer := _INTEGER.fullmatch(name)):
+    if fmt is None and (integer := INTEGER_ELEMENT.fullmatch(name)):
         fmt = FixedFormat(int(integer[1]), int(integer[2] or 0))
     if fmt is None:
         names = [*OCP_ELEMENTS, "int8", "int4"]

@@ -214,8 +214,7 @@ class TableFormat:
         return _fits(self, exp_bits, man_bits)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: TABLE, the handle, bits, how many values there are, 1 where an infinity
-        becomes NaN, nan_code or -1, 0, 0. Only a process that has made the table reads them."""
+        """Eight integers (`integers.InTable`), which only a process with this table reads."""
         return self._ints
 
 

@@ -78,7 +78,7 @@ class AffineFormat(Named):
         return f"affine{self.bits}{symmetric}{axis}"
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: AFFINE, bits, symmetric, has_axis, axis, 0, 0, 0."""
+        """Eight integers (`integers.InAffine`)."""
         has_axis = self.axis is not None
         return (AFFINE, self.bits, int(self.symmetric), int(has_axis), self.axis or 0, 0, 0, 0)
 
