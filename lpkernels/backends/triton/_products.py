@@ -18,7 +18,7 @@ from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from lpkernels.backends.triton.exact import orders, sequential, units
+from lpkernels.backends.triton.exact import by_operands, orders, sequential
 
 
 def products(left: Operand, right: Operand, sums: Sums, how: How) -> None:
@@ -35,7 +35,7 @@ def products(left: Operand, right: Operand, sums: Sums, how: How) -> None:
         return _native.launch(problem, processor_count)
     tile = exact_tile(m, n, matrices, processor_count)
     if len(acc) > InAccumulator.PLAIN:
-        return units.launch(problem, tile)
+        return by_operands.launch(problem, tile)
     if not has_running_sum(acc):
         return orders.launch(problem, tile, processor_count)
     _running_sums(problem, tile, processor_count)

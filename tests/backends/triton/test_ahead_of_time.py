@@ -11,9 +11,8 @@ from lpkernels.arithmetic import UNITS, Accumulator, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton._config import Tile
-from lpkernels.backends.triton._parts import AHEAD
 from lpkernels.backends.triton.certified.tiles import certified_kernel
-from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
+from lpkernels.backends.triton.exact.sequential import AHEAD, exact_kernel, options_of
 from tests.backends import by_hand
 from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase, products_of
 from tests.backends.triton.launches import COUNTED, compiled_launch, recorded

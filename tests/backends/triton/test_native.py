@@ -10,7 +10,7 @@ import lpkernels as lp
 from lpkernels.backends import Fused
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton import _native as native
-from lpkernels.backends.triton.exact import units
+from lpkernels.backends.triton.exact import by_operands
 from tests.backends.triton.sums import beside_reference, pass_beside
 from tests.cases import ConvCase, hard_values
 from tests.support.products import PASSES, UNIT_ACCUMULATORS, sums_in_float32, tensor, tensors_of
@@ -88,7 +88,7 @@ FP8 = UNIT_ACCUMULATORS["h100_e4m3"]
 
 def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    kernel = units.by_operands_kernel
+    kernel = by_operands.by_operands_kernel
 
     class Kernel:
         def __getitem__(self, grid):
@@ -101,7 +101,7 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
 
             return launch
 
-    monkeypatch.setattr(units, "by_operands_kernel", Kernel())
+    monkeypatch.setattr(by_operands, "by_operands_kernel", Kernel())
     short = tensor((5, 40), "short", torch.Generator().manual_seed(9))
     beside_reference(short, short.T, FP8, device)
     assert made == [(True, True), (False, True)]
@@ -112,8 +112,8 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def fits(acc: lp.Accumulator, k: int = 64, initial: Tensor | None = None) -> bool:
     x = torch.zeros(1)
-    sums = units.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)
-    return units.single_fits(acc, sums)
+    sums = by_operands.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)
+    return by_operands.single_fits(acc, sums)
 
 
 def test_which_sums_fit_into_float32() -> None:

@@ -17,7 +17,7 @@ from tests.cases import ConvCase
 from tests.support.products import PASSES, tensors_of
 
 #: One program and many share the chunks, in one pass and in several; some shares are longer than
-#: `_parts.AHEAD`, some are not.
+#: `sequential.AHEAD`, some are not.
 SHARES = [Share(1, 18), Share(4, 18), Share(18, 18), Share(5, 7), Share(2, 9)]
 #: 70 steps are 18 chunks of 4, the last one shorter.
 SHAPE = (5, 70, 33)

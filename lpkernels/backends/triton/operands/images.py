@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -67,17 +65,11 @@ def frame_kernel(
     tl.store(out_ptr + to, values, mask=(place < places) & (channel < width))
 
 
-class Framed(NamedTuple):
-    """The fields of an Operand that come from an image."""
-
-    values: Tensor
-    facts: Tensor
-    absent: bool
-    quantizer: tuple[int, ...]
-
-
-def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: tuple[int, ...]) -> Framed:
-    """image (N, C, *spatial) float32, any strides, copied into its frame; facts: of its operand."""
+def framed(
+    image: Tensor, frame: Frame, facts: Tensor, quantizer: tuple[int, ...]
+) -> tuple[Tensor, bool]:
+    """image (N, C, *spatial) float32, any strides, copied into its frame, and whether places around
+    it are `ABSENT`; facts: of its operand."""
     images, channels = image.shape[:2]
     size = three(image.shape[2:], 1)
     # Memory behind the last lane may be read; its values go nowhere.
@@ -98,4 +90,4 @@ def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: tuple[int, ...
                 CHANNELS_LAST=frame.channels_last, LARGE=frame.positions >= 2**31 - tp, TC=tc,
                 TP=tp, **EXACT,
             )  # fmt: skip
-    return Framed(values, facts, frame.extends(size), quantizer)
+    return values, frame.extends(size)
