@@ -11,8 +11,7 @@ def planned(text: str, m: int, n: int, k: int) -> tuple[list[Tile], Share]:
     one's chunks."""
     acc = accumulator(text)
     groups = triton_tiers.groups(triton_tiers.tiers(acc.to_ints()))
-    needs = triton_tiles.beside(acc.to_ints())
-    most = [triton_tiles.largest_tile(group, needs, False) for group in groups]
+    most = [triton_tiles.largest_tile(group, acc.to_ints(), False) for group in groups]
     chunks = 1 if acc.chunk is None else -(-k // acc.chunk)
     tiles = triton_tiles.certified_tiles(m, n, 1, 132, most, chunks, groups)
     programs = -(-m // tiles[0].bm) * -(-n // tiles[0].bn)

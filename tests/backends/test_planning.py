@@ -111,8 +111,7 @@ def test_tiers_share_two_kernels_at_most() -> None:
             found = triton_tiers.groups(kinds)
             assert len(found) <= 2
             assert tuple(itertools.chain(*found)) == kinds
-            needs = triton_tiles.beside(acc.to_ints())
-            most = [triton_tiles.largest_tile(kinds, needs, False) for kinds in found]
+            most = [triton_tiles.largest_tile(kinds, acc.to_ints(), False) for kinds in found]
             for m, n in ((4096, 4096), (16, 144), (1, 9)):
                 tiles = triton_tiles.certified_tiles(m, n, 1, 132, most, 2048, found)
                 for first, second in itertools.pairwise(tiles):

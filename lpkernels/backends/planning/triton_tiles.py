@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.planning import triton_tiers as tiers
-from lpkernels.formats import FixedFormat, format_from_ints
+from lpkernels.formats import FloatFormat, format_from_ints
 
 #: The narrowest padding of an operand. Lanes begin at multiples of it.
 UNIT = 32
@@ -24,21 +24,6 @@ class Tile(NamedTuple):
     bm: int
     bn: int
     warps: int
-
-
-class Beside(NamedTuple):
-    """The values that take registers beside a tile's sums.
-
-    chunked: there are outer sums. short: outer sums are rounded in a few operations, to nearest
-    even in a float format with a mantissa. outer_philox: outer sums draw, by philox. random_bits,
-    philox: the draws of a stochastic sum; 0 and false for any other sum.
-    """
-
-    chunked: bool
-    short: bool
-    outer_philox: bool
-    random_bits: int
-    philox: bool
 
 
 def power_of_two(x: int) -> int:
@@ -140,35 +125,29 @@ def outer_tile(tile: Tile) -> Tile:
     return Tile(1, min(_WARP, tile.bn), 1)
 
 
-def beside(acc: tuple[int, ...]) -> Beside:
-    """The `Beside` of an Accumulator, by its integers."""
+def largest_tile(group: tuple[int, ...], acc: tuple[int, ...], swapped: bool) -> Tile:
+    """A tile of as many sums of one of `triton_tiers.groups` as have room in registers, for the
+    integers of an Accumulator. A thread has 64 sums, or 128 of half precision; 32 of float64 or
+    with outer sums or words of draws beside them; and 16, 8 or 4 where outer sums or words take
+    more."""
     parsed, outer = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.OUTER])
-    nearest = parsed.outermost_rounding == "nearest_even"
-    plain = not isinstance(outer, FixedFormat) and getattr(outer, "man_bits", 0) > 0
-    return Beside(
-        chunked=parsed.chunk is not None,
-        short=nearest and plain,
-        outer_philox=parsed.outermost_rounding == "stochastic" and parsed.rng == "philox",
-        random_bits=parsed.random_bits if parsed.rounding == "stochastic" else 0,
-        philox=parsed.rounding == "stochastic" and parsed.rng == "philox",
+    random_bits = parsed.random_bits if parsed.rounding == "stochastic" else 0
+    philox, chunked = parsed.rng == "philox", parsed.chunk is not None
+    if random_bits and philox:
+        return Tile(4, 256, 8) if random_bits > 8 else Tile(8, 256, 4)
+    if random_bits > 16:
+        return Tile(8, 256, 4)
+    # Outer sums take a few operations to nearest even in a float format with a mantissa.
+    mode, has_mantissa = (
+        parsed.outermost_rounding,
+        isinstance(outer, FloatFormat) and outer.man_bits,
     )
-
-
-def largest_tile(group: tuple[int, ...], needs: Beside, swapped: bool) -> Tile:
-    """A tile of as many sums of one of `triton_tiers.groups` as have room in registers. A thread
-    has 64 sums, or 128 of half precision; 32 of float64 or with outer sums or words of draws beside
-    them; and 16, 8 or 4 where outer sums or words take more."""
-    if needs.philox:
-        return Tile(4, 256, 8) if needs.random_bits > 8 else Tile(8, 256, 4)
-    if needs.random_bits > 16:
+    if chunked and not (mode == "nearest_even" and has_mantissa):
+        return Tile(4 if philox and mode == "stochastic" else 8, 256, 4)
+    if tiers.both_types(group) and not chunked:
+        # Tiles of both types keep what each of them needs beside the sums.
         return Tile(8, 256, 4)
-    if needs.chunked and not needs.short:
-        return Tile(4 if needs.outer_philox else 8, 256, 4)
-    doubles = max(group) >= tiers.FUSED64
-    if tiers.both_types(group) and not needs.chunked:
-        # Tiers of both types keep what each of them needs beside the sums.
-        return Tile(8, 256, 4)
-    if doubles or needs.chunked or needs.random_bits:
+    if max(group) >= tiers.FUSED64 or chunked or random_bits:
         return Tile(8, 512, 4)
     if max(group) < tiers.PLAIN:
         # Where rows and columns changed places, 128 sums a thread would have no room.

@@ -10,7 +10,7 @@ from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends import How
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import groups, tiers
-from lpkernels.backends.planning.triton_tiles import certified_tiles
+from lpkernels.backends.planning.triton_tiles import certified_tiles, largest_tile
 from lpkernels.backends.triton import _native
 from lpkernels.backends.triton._config import Tile, exact_tile, largest
 from lpkernels.backends.triton._launch import seed_on
@@ -56,9 +56,7 @@ def _running_sums(problem: Problem, last: Tile, processor_count: int) -> None:
         return sequential.launch(problem, last)
     chunk, chunks = problem.chunks()
     sharing = groups(kinds)
-    most = [
-        largest(stages.largest_tile(group, problem.roundings, sums.swapped)) for group in sharing
-    ]
+    most = [largest(largest_tile(group, problem.acc, sums.swapped)) for group in sharing]
     tiles = certified_tiles(m, n, matrices, processor_count, most, chunks, sharing)
     programs = problem.programs(tiles[0].bm, tiles[0].bn)
     shared = share(chunks, chunk, tiles[0], programs, processor_count)

@@ -7,7 +7,7 @@ import torch
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.planning.triton_tiles import outer_tile
+from lpkernels.backends.planning.triton_tiles import largest_tile, outer_tile
 from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton._roundings import Roundings, roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
@@ -52,7 +52,7 @@ class CertifiedCase(NamedTuple):
     @property
     def tile(self) -> Tile:
         """The tile of a large product on a GPU."""
-        return stages.largest_tile(self.tiers, self.roundings, swapped=False)
+        return largest_tile(self.tiers, self.acc.to_ints(), swapped=False)
 
     @property
     def roundings(self) -> Roundings:

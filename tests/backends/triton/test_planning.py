@@ -10,13 +10,11 @@ import torch
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.planning import triton_tiers, triton_tiles
+from lpkernels.backends.planning import triton_tiers
 from lpkernels.backends.planning.triton_splits import scratch
 from lpkernels.backends.planning.triton_tiers import CUT, NAMES, single_outer, tiers
 from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import BACKEND, _products
-from lpkernels.backends.triton._roundings import roundings_of
-from lpkernels.backends.triton.certified import stages
 from tests.backends import by_hand
 from tests.backends.planned import planned
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
@@ -84,17 +82,6 @@ def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> Non
         assert (4 * parts.numel() if shared.capacity else 0) == scratch(
             shared, tiles[0], programs[0]
         )
-
-
-@pytest.mark.parametrize(
-    "text", ["e6m9", "e5m10_chunk8:outer=fixed16_f8", "e6m9:stochastic:bits=20"]
-)
-def test_the_largest_tile_is_that_of_the_kernels(text: str) -> None:
-    ints = lp.accumulator(text).to_ints()
-    for group in triton_tiers.groups(triton_tiers.tiers(ints)):
-        for swapped in (False, True):
-            planned = triton_tiles.largest_tile(group, triton_tiles.beside(ints), swapped)
-            assert planned == stages.largest_tile(group, roundings_of(ints)[0], swapped)
 
 
 WRAPPED = as_quantizer("fixed8_f4_wrap:to_odd").to_ints()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.planning import triton_tiles
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton._config import Tile, outer_tile
@@ -17,7 +16,7 @@ from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings
 from lpkernels.backends.triton.certified import tiles as _tiles
 from lpkernels.backends.triton.exact import sequential
-from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN, STOCHASTIC
+from lpkernels.backends.triton.rounding.rule import NEAREST_EVEN
 
 # Three programs of 16 x 512 float32 sums at a time on a multiprocessor of an NVIDIA GPU; two, with
 # all registers, only where so few would be spilled.
@@ -53,20 +52,6 @@ def _registers(tier: int, roundings: Roundings, absent: bool, shared: bool) -> i
 def _short(outer: Known) -> bool:
     """Whether outer sums are rounded in a few operations (`rounding.round.round_to`)."""
     return outer.mode == NEAREST_EVEN.value and not outer.exponent_parity and not outer.fixed
-
-
-def largest_tile(group: tuple[int, ...], roundings: Roundings, swapped: bool) -> Tile:
-    """`triton_tiles.largest_tile` for the registers that these roundings take beside the sums."""
-    total, outer = roundings.sum, roundings.outer
-    draws = total.mode == STOCHASTIC.value
-    needs = triton_tiles.Beside(
-        chunked=roundings.chunked,
-        short=_short(outer),
-        outer_philox=outer.philox,
-        random_bits=total.random_bits if draws else 0,
-        philox=total.philox,
-    )
-    return triton_tiles.largest_tile(group, needs, swapped)
 
 
 class Parts(NamedTuple):
