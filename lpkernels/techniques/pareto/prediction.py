@@ -102,11 +102,15 @@ def choose(memory: Any, error: Any, cap: float) -> int:
 
 
 def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
-    """The least error of the points with at most that much memory, inf where there are none."""
-    order = np.lexsort((error, memory))
-    best = np.minimum.accumulate(error[order])
+    """The least error of the points with at most that much memory, inf where there are none.
+
+    memory: (points,).  error: (points,), or (draws, points).  at: (steps,).
+    Returns: (steps,), or (draws, steps).
+    """
+    order = np.argsort(memory, kind="stable")
+    best = np.minimum.accumulate(error[..., order], axis=-1)
     place = np.searchsorted(memory[order], at, side="right")
-    return np.where(place > 0, best[np.maximum(place, 1) - 1], np.inf)
+    return np.where(place > 0, best[..., np.maximum(place, 1) - 1], np.inf)
 
 
 def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
@@ -289,13 +293,10 @@ def band(
     """The FrontierBand of (draws, configurations) simulated errors."""
     outside = (1 - checks.number(f"{function}: level", level, above=0, below=1)) / 2
     ends = [outside, 1 - outside]
-    order = np.argsort(memory, kind="stable")
     steps = np.unique(memory)
-    ranks = np.searchsorted(memory[order], steps, side="right") - 1
-    least = np.minimum.accumulate(simulated[:, order], axis=1)[:, ranks]
-    low, high = np.quantile(least, ends, axis=0)
-    error_low, error_high = np.quantile(simulated, ends, axis=0)
     error = step_function(memory, predicted, steps)
+    low, high = np.quantile(step_function(memory, simulated, steps), ends, axis=0)
+    error_low, error_high = np.quantile(simulated, ends, axis=0)
     return FrontierBand(steps, error, low, high, error_low, error_high, level)
 
 
@@ -382,7 +383,7 @@ def leave_one_out(
                 f"leave_one_out: counts and rank: expected at most {len(valid)}, the "
                 f"configurations that task {task} has below the cap, got {max([*counts, rank])}"
             )
-        others = _others(truth, task, observed, generator)
+        others = _drawn(np.delete(truth, task, axis=0), observed, generator)
         y = embed(filled(others, rank, lam)[:, valid], rank)
         row, sizes = truth[task, valid], m[task, valid]
         for method, count, draw in cases:
@@ -449,21 +450,12 @@ def noise_floor(errors: Floats) -> Floats:
     return np.where(cells > 0, np.sqrt(squares / np.maximum(cells, 1)), np.nan)
 
 
-def _others(
-    truth: Floats, left_out: int, observed: float, generator: np.random.Generator
-) -> Floats:
-    """The rows of the other tasks, NaN where an entry is missing or not drawn."""
-    rows = np.delete(truth, left_out, axis=0)
-    measured = ~np.isnan(rows)
-    for axis, line in ((1, "task"), (0, "configuration")):
-        if not measured.any(axis=axis).all():
-            raise ValueError(
-                f"leave_one_out: without task {left_out} a {line} has no error at all; leave it out"
-            )
+def _drawn(rows: Floats, observed: float, generator: np.random.Generator) -> Floats:
+    """A share of the entries of the other tasks, NaN where an entry is missing or not drawn."""
     if observed == 1:
         return rows
     # The smallest draw of every row and of every column is kept whatever the share.
-    draw = np.where(measured, generator.random(rows.shape), np.inf)
+    draw = np.where(np.isnan(rows), np.inf, generator.random(rows.shape))
     drawn = draw < observed
     drawn[np.arange(len(draw)), draw.argmin(axis=1)] = True
     drawn[draw.argmin(axis=0), np.arange(draw.shape[1])] = True

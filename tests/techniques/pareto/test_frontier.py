@@ -206,7 +206,7 @@ WRONG = [
     (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
     (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
-    (EMPTY, {}, "without task 0 a configuration has no error at all"),
+    (EMPTY, {}, "complete: column 5 has no observed entry"),
 ]
 test_wrong_studies_are_refused = refuses(
     studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
