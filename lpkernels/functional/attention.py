@@ -77,25 +77,40 @@ def scaled_dot_product_attention(
         masks = (attn_mask, dropout_p, is_causal)
         return own(torchs, query, key, value, *masks, scale=scale, enable_gqa=enable_gqa)
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
-    length, keys = query.shape[-2], key.shape[-2]
-    mask = additive_mask(_SDPA, "attn_mask", attn_mask, False)
-    if is_causal:
-        hidden = torch.ones(length, keys, dtype=torch.bool, device=query.device).triu(1)
-        mask = hiding(hidden, torch.float32)
     # With enable_gqa the queries that share a head have a dimension of their own.
     q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
     ranks = (Ranks(_SDPA, q, k, None, max(q, k)), Ranks(_SDPA, max(q, k), v, None, max(q, k, v)))
     seed = seeds.seed_of_call(_SDPA, recipe, generator, backend, *ranks)
-    matmul = matmul_under(recipe, seed, backend)
-    if not enable_gqa:
-        return attended(query, key, value, mask, dropout_p, scale, matmul)[0]
+    mask = _causal(query, key) if is_causal else attn_mask
+    of: dict[str, Any] = {
+        "query": query, "key": key, "value": value, "dropout_p": dropout_p, "scale": scale,
+        "attn_mask": additive_mask(_SDPA, "attn_mask", mask, False), "enable_gqa": enable_gqa,
+    }  # fmt: skip
+    return dot_product(of, matmul_under(recipe, seed, backend))
+
+
+def dot_product(of: Mapping[str, Any], matmul: Matmul) -> Tensor:
+    """torch's scaled_dot_product_attention of checked arguments, which `of` has by their names;
+    ``matmul`` makes its two products. ``lpkernels.nn.observing`` shares it."""
+    query, key, value, mask = of["query"], of["key"], of["value"], of.get("attn_mask")
+    empty_rows = None if mask is None else 0.0
+    mask = _causal(query, key) if of.get("is_causal") else mask
+    options = (of.get("dropout_p", 0.0), of.get("scale"), matmul, empty_rows)
+    if not of.get("enable_gqa"):
+        return attended(query, key, value, mask, *options)[0]
     heads = key.shape[-3]
     query = query.unflatten(-3, (heads, -1))
     key, value = key.unsqueeze(-3), value.unsqueeze(-3)
     if mask is not None and mask.dim() > 2:
         shared = mask.shape[-3] == 1
         mask = mask.unsqueeze(-3) if shared else mask.unflatten(-3, (heads, -1))
-    return attended(query, key, value, mask, dropout_p, scale, matmul)[0].flatten(-4, -3)
+    return attended(query, key, value, mask, *options)[0].flatten(-4, -3)
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    """Where a key takes part: each query sees the keys up to its own place."""
+    sizes = (query.shape[-2], key.shape[-2])
+    return torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
 
 
 def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
@@ -118,8 +133,7 @@ def attended(
     matmul: Matmul,
     empty_rows: float | None = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of checked operands and its weights; ``matmul`` makes its two products. It is the
-    one rule, which ``lpkernels.nn.observing`` shares.
+    """Attention of checked operands and its weights; ``matmul`` makes its two products.
 
     A bool mask is True where a key takes part; any other is added. The weights of a query without
     any key are ``empty_rows``. None says that the mask leaves every query a key; backward then

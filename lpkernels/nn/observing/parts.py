@@ -7,7 +7,6 @@ hidden state's is one per step whose weight gradient is one sum over all steps.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,35 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.functional.attention import Linear, Matmul, attended, multi_head
+from lpkernels.functional.attention import Linear, Matmul, dot_product, multi_head
 from lpkernels.functional.cells import CELLS, Cell
 from lpkernels.nn.observing.reporting import Reporter
-
-
-def dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    matmul: Matmul,
-) -> Tensor:
-    """torch's scaled_dot_product_attention; ``matmul`` makes its two products."""
-    if enable_gqa:
-        repeats = query.shape[-3] // key.shape[-3]
-        key, value = (x.repeat_interleave(repeats, dim=-3) for x in (key, value))
-    mask = attn_mask
-    if is_causal:
-        sizes = (query.shape[-2], key.shape[-2])
-        seen = torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
-        hides = False if mask is not None and mask.dtype == torch.bool else -math.inf
-        mask = seen if mask is None else mask.masked_fill(~seen, hides)
-    empty = None if attn_mask is None else 0.0
-    return attended(query, key, value, mask, dropout_p, scale, matmul, empty)[0]
 
 
 def multi_head_attention(
@@ -157,9 +130,7 @@ def _cell(products: _Products, of: dict[str, Any]) -> Any:
 
 
 PARTS: dict[str, Callable[[_Products, dict[str, Any]], Any]] = {
-    "scaled_dot_product_attention": lambda products, of: dot_product_attention(
-        **of, matmul=products.matmul
-    ),
+    "scaled_dot_product_attention": lambda products, of: dot_product(of, products.matmul),
     "multi_head_attention_forward": lambda products, of: multi_head_attention(
         of, linear=products.linear, matmul=products.matmul
     ),

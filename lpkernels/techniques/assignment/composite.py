@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
+from lpkernels.functional.attention import dot_product
 from lpkernels.functional.hooks import StoreHook, store, store_hook
-from lpkernels.nn.observing.parts import dot_product_attention, multi_head_attention
+from lpkernels.nn.observing.parts import multi_head_attention
 from lpkernels.nn.torch_functions import arguments_of
 
 
@@ -114,7 +115,7 @@ def in_parts(
             return torch.matmul(left, right)
 
         if name == "scaled_dot_product_attention":
-            return dot_product_attention(**of, matmul=matmul)
+            return dot_product(of, matmul)
 
         def linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
             return F.linear(x, w, b)
