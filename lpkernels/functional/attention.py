@@ -64,9 +64,7 @@ def scaled_dot_product_attention(
             queries share a head. The gradients of key and value are then one sum over the queries
             that share them, then l. A format with an axis sees query as (..., heads of key, queries
             that share one, L, E), and key and value with a dimension of size 1 there.
-        recipe, generator, backend: as in ``linear``. One seed is drawn for both products. torch's
-            own function is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
     Returns: (..., L, E_v), float32.
     Raises: as ``linear``; ValueError: attn_mask and is_causal.
@@ -270,21 +268,15 @@ def multi_head_attention_forward(
         query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; dtypes as in
             ``linear``, as are those of all weights and biases.
         embed_dim_to_check: E.  num_heads: a divisor of E.
-        in_proj_weight: (3 E, E), the rows of query, key and value; None with
-            use_separate_proj_weight: q_proj_weight (E, E), k_proj_weight (E, E_k) and v_proj_weight
-            (E, E_v) are in its place.
-        in_proj_bias: (3 E,) or None.
-        bias_k, bias_v: (1, 1, E) or None: one more key and value.
-        add_zero_attn: whether a key and a value of zeros are added.
-        dropout_p: the share of the attention's weights that are dropped where `training`.
-        out_proj_weight, out_proj_bias: (E, E), and (E,) or None.
-        key_padding_mask: (N, S): bool, True where a key takes no part, or floating, which is added.
-        attn_mask: (L, S) or (N * heads, L, S), of the same two kinds.
-        need_weights, average_attn_weights: whether weights are returned, and their mean over heads.
-        static_k, static_v: (N * heads, S, E / heads) in place of the projected keys or values.
-        is_causal: a hint that attn_mask, which must be given, is the causal one. The arguments
-            up to here are as in torch, whose layer is
+        in_proj_weight (3 E, E), in_proj_bias (3 E,) or None: the rows of query, key and value. With
+            use_separate_proj_weight, q_proj_weight, k_proj_weight and v_proj_weight (E, E_v) are in
+            the place of in_proj_weight.
+        bias_k, bias_v (1, 1, E), add_zero_attn, dropout_p, training, out_proj_weight,
+            out_proj_bias, key_padding_mask (N, S), attn_mask (L, S) or (N * heads, L, S),
+            need_weights, average_attn_weights: as in torch's layer,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
+        static_k, static_v: (N * heads, S, E / heads) in place of the projected keys or values.
+        is_causal: a hint that attn_mask, which must be given, is the causal one.
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
         attention_recipe: the recipe of both products of the attention; None is `recipe`.
 
