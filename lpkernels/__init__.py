@@ -39,7 +39,7 @@ from lpkernels.functional import (
     unpack,
 )
 from lpkernels.nn import convert, revert, set_precision, set_recipe
-from lpkernels.nn.policies import policies, policy
+from lpkernels.nn.policies import load_policy, policies, policy, save_policy
 from lpkernels.recipes import recipe, recipes
 
 __version__ = _build.version()
@@ -93,13 +93,9 @@ if TYPE_CHECKING:
     from lpkernels import experiments as experiments
     from lpkernels import reference as reference
     from lpkernels.formats.named_tables import logarithmic, posit, supernormal
-    from lpkernels.nn.policy_files import load_policy, save_policy
 else:
     _LATE = ("experiments", "reference")
-    _FUNCTIONS = {
-        **dict.fromkeys(("load_policy", "save_policy"), "nn.policy_files"),
-        **dict.fromkeys(("logarithmic", "posit", "supernormal"), "formats.named_tables"),
-    }
+    _FUNCTIONS = dict.fromkeys(("logarithmic", "posit", "supernormal"), "formats.named_tables")
     _load, __dir__ = on_first_use(__name__, _LATE, _FUNCTIONS)
 
     def __getattr__(name: str) -> object:

@@ -15,7 +15,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lpkernels.nn import convert
-from lpkernels.nn.policy_files import policy_of, policy_values
+from lpkernels.nn.policies import policy_of, policy_values
 
 __all__ = ["remember"]
 

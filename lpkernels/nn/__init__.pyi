@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import observing as observing
-from lpkernels.nn._refusals import NotEmulatedWarning as NotEmulatedWarning
 from lpkernels.nn.convert import convert as convert
 from lpkernels.nn.convert import revert as revert
 from lpkernels.nn.convert import set_precision as set_precision
@@ -24,6 +23,7 @@ from lpkernels.nn.selecting import FIRST as FIRST
 from lpkernels.nn.selecting import FUNCTIONS as FUNCTIONS
 from lpkernels.nn.selecting import GATES as GATES
 from lpkernels.nn.selecting import LAST as LAST
+from lpkernels.nn.selecting import NotEmulatedWarning as NotEmulatedWarning
 from lpkernels.nn.summary import Summary as Summary
 from lpkernels.nn.summary import summary as summary
 

@@ -20,7 +20,6 @@ from lpkernels.nn._classes import (
     to_be_shielded,
 )
 from lpkernels.nn._fast_paths import set_fast_paths
-from lpkernels.nn._refusals import chosen_layers, warn_of_torchs_own
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
 from lpkernels.nn.layers import MultiheadAttention
@@ -31,8 +30,10 @@ from lpkernels.nn.selecting import (
     Recipes,
     Selection,
     check_model,
+    chosen_layers,
     named,
     selection,
+    warn_of_torchs_own,
 )
 
 M = TypeVar("M", bound=Module)
