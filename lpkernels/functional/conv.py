@@ -150,30 +150,20 @@ def _check_operands(
 ) -> bool:
     """Returns whether operators may run directly."""
     direct = _checks.operands(function, x=x, weight=weight, bias=bias)
-    rows, columns = ("C_in", "C_out") if transposed else ("C_out", "C_in")
-    layout = f"({rows}, {columns} / groups, ...)"
-    if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
-        names = "DHW"[-dims:] if dims > 1 else "L"
+    fits = x.dim() in (dims + 1, dims + 2) and weight.dim() == dims + 2
+    fits = fits and isinstance(groups, int) and groups > 0 and not weight.shape[0] % groups
+    if fits:
+        channels = (weight.shape[0], weight.shape[1] * groups)
+        c_in, c_out = channels if transposed else channels[::-1]
+        fits = x.shape[-dims - 1] == c_in and (bias is None or bias.shape == (c_out,))
+    if not fits:
+        shapes = [None if t is None else tuple(t.shape) for t in (x, weight, bias)]
+        sizes = ", ".join("DHW"[-dims:]) if dims > 1 else "L"
+        rows, columns = ("C_in", "C_out") if transposed else ("C_out", "C_in")
         raise ValueError(
-            f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
-            f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
-        )
-    if not isinstance(groups, int) or groups < 1 or weight.shape[0] % groups:
-        raise ValueError(
-            f"{function}: groups={groups!r} with {rows}={weight.shape[0]}; expected an int that "
-            "divides C_in and C_out"
-        )
-    channels = (weight.shape[0], weight.shape[1] * groups)
-    c_in, c_out = channels if transposed else channels[::-1]
-    if x.shape[-dims - 1] != c_in:
-        raise ValueError(
-            f"{function}: x has C_in={x.shape[-dims - 1]} but weight {tuple(weight.shape)} is for "
-            f"C_in={c_in} with groups={groups}; weight must be {layout}"
-        )
-    if bias is not None and bias.shape != (c_out,):
-        raise ValueError(
-            f"{function}: bias has shape {tuple(bias.shape)} but weight has C_out={c_out}; "
-            f"bias must be ({c_out},)"
+            f"{function}: x, weight and bias have the shapes {shapes}, and groups={groups!r}; "
+            f"expected (N, C_in, {sizes}) or without N, ({rows}, {columns} / groups, ...), "
+            "(C_out,), and an int that divides C_in and C_out"
         )
     return direct
 

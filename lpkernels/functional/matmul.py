@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import (
-    NATIVE,
-    Accumulator,
-    Quantizer,
-    Recipe,
-    as_accumulator,
-)
+from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.arithmetic.integers import InQuantizer, sums_by_scale
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks

@@ -9,15 +9,10 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.formats import (
-    AffineFormat,
-    BlockFormat,
-    Number,
-    as_format,
-)
-from lpkernels.formats.elsewhere import unless_dtype
-from lpkernels.formats.integers import BLOCK, KIND, follows_from_values
+from lpkernels.formats import BlockFormat, Number
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, follows_from_values
 from lpkernels.functional import _checks
+from lpkernels.functional.quantize import format_ints
 from lpkernels.functional.scaled import Scaled, parts_of
 
 __all__ = ["pack", "unpack"]
@@ -51,13 +46,13 @@ def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
     """
     if isinstance(x, Scaled):
         ints, parts = parts_of(x)
-        if fmt is not None and _lowered("pack", fmt) != ints:
+        if fmt is not None and _packable("pack", fmt) != ints:
             raise ValueError(f"pack: x is {x.fmt} already, got fmt={fmt}; leave fmt away")
         return ops.pack_scaled(*parts, ints)
     if fmt is None:
         raise TypeError("pack: values need a format, as in lp.pack(x, 'e5m2')")
     _checks.floating("pack", x=x)
-    packable = _lowered("pack", fmt)
+    packable = _packable("pack", fmt)
     _checks.axis("pack", "x", x.shape, packable)
     if packable[KIND] == BLOCK and not follows_from_values(packable):
         raise ValueError(
@@ -84,7 +79,7 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     tensor([ 0.5000, -1.0000,  3.0000])
     """
     _checks.tensor("unpack", "codes", codes)
-    packable = _lowered("unpack", fmt)
+    packable = _packable("unpack", fmt)
     if codes.dtype != torch.uint8 or codes.dim() != 1:
         raise TypeError(
             f"unpack: codes must be a 1-D uint8 tensor as pack returns it, got {codes.dtype} of "
@@ -102,24 +97,12 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     return ops.unpack(codes, packable, shape)
 
 
-def _lowered(function: str, fmt: PackableLike) -> tuple[int, ...]:
+def _packable(function: str, fmt: PackableLike) -> tuple[int, ...]:
     """The integers of a format that can be packed."""
-    fmt = unless_dtype(fmt)
-    if isinstance(fmt, str):
-        return _checks.constant(_packable, function, fmt)
-    return _packable(function, fmt)
-
-
-def _packable(function: str, fmt: object) -> tuple[int, ...]:
-    fmt = as_format(fmt) if isinstance(fmt, str) else fmt
-    if isinstance(fmt, AffineFormat):
+    ints = format_ints(function, fmt)
+    if ints[KIND] == AFFINE:
         raise ValueError(
             f"{function}: {fmt} cannot be packed: its codes mean nothing without the range of the "
             "tensor they came from; use a FixedFormat or a BlockFormat"
         )
-    if not isinstance(fmt, Number | BlockFormat):
-        raise TypeError(
-            f"{function}: fmt must be a FloatFormat, FixedFormat, TableFormat, BlockFormat, a name "
-            f"or a torch.dtype, got {type(fmt).__name__}; of a Quantizer pass .fmt"
-        )
-    return fmt.to_ints()
+    return ints

@@ -11,11 +11,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, as_quantizer, check_mode
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import (
-    FP32,
-    Format,
-    as_format,
-)
+from lpkernels.formats import FP32, Format, as_format
 from lpkernels.formats.elsewhere import of_another_kind, unless_dtype
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND
 from lpkernels.functional import _checks
@@ -245,7 +241,7 @@ def format_ints(function: str, fmt: FormatLike) -> tuple[int, ...]:
         return fmt.to_ints()
     example = '; for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
     raise TypeError(
-        f"{function}: fmt must be a format, its name, a torch.dtype or a Quantizer, got "
+        f"{function}: fmt must be a format, its name or a torch.dtype, got "
         f"{type(fmt).__name__}{of_another_kind(fmt, 'quantizer') or example}"
     )
 

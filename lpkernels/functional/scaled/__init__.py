@@ -12,12 +12,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import (
-    BlockFormat,
-    TableFormat,
-    format_from_ints,
-    table_of_parts,
-)
+from lpkernels.formats import BlockFormat, TableFormat, format_from_ints, table_of_parts
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR_SCALE, InBlock, Ints
 from lpkernels.functional import _checks
