@@ -47,7 +47,7 @@ def accumulate(
     work.start_records(out / _RECORDS, config, plan)
     say(f"{config.model}, {config.operand} operands\n{plan}\n{COLUMNS}")
     if simulate:
-        from lpkernels.report.accumulators import simulation_table
+        from lpkernels.report.named import simulation_table
 
         title = "Simulated sums, 64 x 64 each; NMSE: error^2 / variance"
         show_table(simulation_table(_simulated(config, plan, out), title=title))

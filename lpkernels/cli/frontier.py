@@ -54,6 +54,13 @@ KnownFile = Annotated[
     ),
 ]
 Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
+Cap = Annotated[
+    str,
+    typer.Option(
+        callback=valid(bytes_from),
+        help="Memory of a training step, as 64KiB: choose the least error below it.",
+    ),
+]
 Rank = Annotated[int, typer.Option(min=1, help="With --known: dimensions of the embeddings.")]
 
 
@@ -144,17 +151,10 @@ def predict(
     known: KnownFile = None,
     task: Task = "",
     rank: Rank = 3,
-    cap: Annotated[
-        str,
-        typer.Option(
-            callback=valid(bytes_from),
-            help="Memory of a training step, as 64KiB or 1.5MiB: choose the configuration of least "
-            "error below it, and print the command that trains the task in it.",
-        ),
-    ] = "",
+    cap: Cap = "",
 ) -> None:
     """Show the frontier of memory and error of each task, measured or predicted, with its band; and
-    the best configuration under a memory cap.
+    the best configuration under a memory cap, with the command that trains the task in it.
 
     Example: `lpkernels frontier predict results/frontier --known errors.csv --cap 64KiB`
     """
@@ -191,9 +191,7 @@ def plot(
     known: KnownFile = None,
     task: Task = "",
     rank: Rank = 3,
-    cap: Annotated[
-        str, typer.Option(callback=valid(bytes_from), help="A memory cap to draw: 64KiB.")
-    ] = "",
+    cap: Cap = "",
 ) -> None:
     """Draw the frontier of each task, with its band, the measurements and a cap.
 

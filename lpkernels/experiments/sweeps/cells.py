@@ -212,7 +212,7 @@ def cell_record(
         **schemas.header("cell"),
         "cell": name,
         "arm": cell.arm,
-        "axes": dict(cell.axes),
+        "axes": cell.axes,
         "seed": cell.seed,
         "status": status,
         "values": values,

@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from lpkernels import schemas
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
-from lpkernels.experiments.sweeps.cells import SPEC, Folder, cell_name, read_cell
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, label_of
+from lpkernels.experiments.sweeps.cells import Folder, cell_name, read_cell
+from lpkernels.experiments.sweeps.specification import Cell, Place, SweepSpec
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _ENDED = ("status", "values", "cell", "error")
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
-class Result:
-    """One cell: an arm, the values of the axes, a seed, and the result of its run.
+class Result(Place):
+    """The result of one cell's run.
 
     status: "finished", "diverged" (the loss is not finite at the end, or every update of the last
         epoch was skipped: a result too) or "failed" (an error, twice).
@@ -38,17 +38,10 @@ class Result:
     cell: the name of its folder.  error: the last line of the error of one that failed.
     """
 
-    arm: str
-    axes: dict[str, Any]
-    seed: int
     status: str
     values: dict[str, Any] = field(default_factory=dict)
     cell: str = ""
     error: str = ""
-
-    def label(self) -> str:
-        """The cell in words."""
-        return label_of(self.arm, self.axes, self.seed)
 
 
 def table_of(results: Sequence[Result]) -> pandas.DataFrame:
@@ -136,9 +129,9 @@ def read_results(path: str | Path) -> Results:
         FileNotFoundError: neither is there.
         ValueError: they hold something else.
     """
-    store = _folder(Path(path))
-    if store is None:
+    if Path(path).is_file():
         return _read_file(Path(path))
+    store = Folder(path)
     spec = store.specification()
     records: dict[str, Record] = {}
     damages: dict[str, str] = {}
@@ -167,19 +160,12 @@ def read_results(path: str | Path) -> Results:
     }
     # The arm is called as the specification calls it now.
     results = [
-        Result(cell.arm, dict(cell.axes), cell.seed, *(own[name][k] for k in _ENDED))
+        Result(cell.arm, cell.axes, cell.seed, *(own[name][k] for k in _ENDED))
         for name, cell in names.items()
         if name in own
     ]
     broken = (f"{names[n].label()}: {damages[n]}" for n in names if n in damages)
     return Results(header, results, tuple(broken))
-
-
-def _folder(path: Path) -> Folder | None:
-    """The folder of a sweep, which its specification names too; None for any other file."""
-    if not path.is_file():
-        return Folder(path)
-    return Folder(path.parent) if path.name == SPEC else None
 
 
 def share_done(folder: Path, cell: Cell) -> float:
@@ -234,13 +220,12 @@ def read_status(folder: str | Path) -> tuple[Results, list[tuple[Cell, float]]]:
 
     Raises: FileNotFoundError, ValueError: as `read_results`, and for a file of results.
     """
-    store = _folder(Path(folder))
-    if store is None:
+    if Path(folder).is_file():
         raise ValueError(
             f"expected the folder of a sweep, got the file {str(folder)!r}; write the folder that "
             f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
         )
-    results, begun = read_results(folder), store.begun()
+    results, begun = read_results(folder), Folder(folder).begun()
     cells = {cell_name(cell.config): cell for cell in results.spec.cells()}
     return results, [
         (cells[name], share_done(begun[name], cells[name])) for name in cells if name in begun

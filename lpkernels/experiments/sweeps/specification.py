@@ -70,25 +70,25 @@ def settings_of(configuration: Configuration) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One training run of a sweep.
-
-    axes: the value of each axis, in the order of the axes.
-    """
+class Place:
+    """The place of a training run in a sweep: an arm, the value of each axis in the order of the
+    axes, and a seed."""
 
     arm: str
-    axes: tuple[tuple[str, Any], ...]
+    axes: dict[str, Any]
     seed: int
-    config: RunConfig
 
     def label(self) -> str:
-        """The cell in words."""
-        return label_of(self.arm, dict(self.axes), self.seed)
+        """The place in words."""
+        values = (f"{name} {value}" for name, value in self.axes.items())
+        return ", ".join([self.arm, *values, f"seed {self.seed}"])
 
 
-def label_of(arm: str, axes: Mapping[str, Any], seed: int) -> str:
-    """A cell in words."""
-    return ", ".join([arm, *(f"{name} {value}" for name, value in axes.items()), f"seed {seed}"])
+@dataclass(frozen=True)
+class Cell(Place):
+    """One training run of a sweep."""
+
+    config: RunConfig
 
 
 class SweepSpec(Settings):
@@ -199,12 +199,12 @@ class SweepSpec(Settings):
             return FormatSpace.peppp()
         return FormatSpace(self.low, self.high, self.accumulators)
 
-    def points(self) -> list[tuple[tuple[str, Any], ...]]:
+    def points(self) -> list[dict[str, Any]]:
         """The combinations of the axes' values."""
         axes = {CONFIGURATION: list(self.space.names)} if self.low else self.axes
         _check_count(len(self.arms), *map(len, axes.values()), len(self.seeds))
-        values_of = itertools.product(*axes.values())
-        return [tuple(zip(axes, values, strict=True)) for values in values_of]
+        combinations = itertools.product(*axes.values())
+        return [dict(zip(axes, values, strict=True)) for values in combinations]
 
     def cells(self) -> list[Cell]:
         """All cells, seed by seed, so that at any moment the finished cells compare all arms.
@@ -215,22 +215,22 @@ class SweepSpec(Settings):
         return self._cells(
             (seed, point, arm)
             for seed, point, arm in itertools.product(self.seeds, self.points(), self.arms)
-            if arm not in self.chosen or point[0][1] in self.chosen[arm]
+            if arm not in self.chosen or point[CONFIGURATION] in self.chosen[arm]
         )
 
-    def _cells(self, places: Iterable[tuple[int, tuple[tuple[str, Any], ...], str]]) -> list[Cell]:
+    def _cells(self, places: Iterable[tuple[int, dict[str, Any], str]]) -> list[Cell]:
         by_config: dict[RunConfig, Cell] = {}
         formats = {}
         if self.low:
             space = self.space
             formats = {space.name(i): settings_of(space[i]) for i in range(len(space))}
         for seed, point, arm in places:
-            values = formats[point[0][1]] if self.low else dict(point)
+            values = formats[point[CONFIGURATION]] if self.low else point
             try:
                 values = {**self.base, **self.arms[arm], **values}
                 config = RunConfig.of(**values, seed=seed, name=arm)
             except (TypeError, ValueError) as error:
-                words = ", ".join(f"{name} {value!r}" for name, value in point) or "no axes"
+                words = ", ".join(f"{name} {value!r}" for name, value in point.items()) or "no axes"
                 raise type(error)(f"arm {arm!r} ({words}): {error}") from error
             cell = Cell(arm, point, seed, config)
             same = by_config.setdefault(config.replace(name="run"), cell)

@@ -42,7 +42,6 @@ def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Pa
     path = write_results(toy.run(toy.spec("a"), out), tmp_path / "x")
     with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):
         read_status(path)
-    assert read_status(out / "sweep.json") == read_status(out)
     header, *lines = path.read_text().splitlines()
     header = header.replace('"base": {', '"base": {"colour": 3, ')
     path.write_text("\n".join([header, *lines]))

@@ -47,7 +47,7 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     cells = spec.cells()
     assert len(cells) == 2 * 2 * 2 * 3
     first = cells[0]
-    assert (first.arm, first.axes, first.seed) == ("fp32", (("lr", 0.01), ("width", 8)), 0)
+    assert (first.arm, first.axes, first.seed) == ("fp32", {"lr": 0.01, "width": 8}, 0)
     assert first.config == RunConfig.of(
         name="fp32", data="mnist1d", epochs=24, optimizer="adam", lr=0.01, width=8, threads=1
     )

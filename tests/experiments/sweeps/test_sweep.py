@@ -39,7 +39,7 @@ def noted(book: Path) -> training.Train:
 def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
     found = toy.run(spec, tmp_path)
-    order = [(cell.arm, dict(cell.axes), cell.seed) for cell in spec.cells()]
+    order = [(cell.arm, cell.axes, cell.seed) for cell in spec.cells()]
     assert [(r.arm, r.axes, r.seed) for r in found.results] == order
     for result in found.results:
         assert (result.status, result.values["epoch"]) == ("finished", 3)
