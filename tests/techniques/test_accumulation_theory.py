@@ -46,11 +46,11 @@ def full_loss(m_acc: int, m_p: int, n: int) -> float:
 @pytest.mark.parametrize("n", [17, 64, 1000, 4096, 5000, 2**16 + 7, 2**18])
 def test_losses_are_those_of_the_full_sum(n: int, m_p: int) -> None:
     m_acc = range(2, 19)
-    kept, lost = vrr(np.array(m_acc), m_p, n)
+    ratio, lost = vrr(np.array(m_acc), m_p, n)
     full = np.array([full_loss(m, m_p, n) for m in m_acc])
     some = full > 1e-25
     np.testing.assert_allclose(lost[some], full[some], rtol=1e-6)
-    assert (kept == 1 - lost).all()
+    assert (ratio == 1 - lost).all()
 
 
 @pytest.mark.filterwarnings("ignore::lpkernels.techniques.accumulation.ModelWarning")
@@ -69,8 +69,8 @@ SCALARS = {"m_acc": 8, "m_p": 5, "n": 4096, "chunk": 64, "nzr": 1.0}
 
 @pytest.mark.parametrize("function, kind, names", [
     (min_mantissa_bits, int, ["n", "m_p", "chunk", "nzr"]),
-    (lambda **given: vrr(**given)[0], float, ["m_acc", "m_p", "n", "nzr"]),
-    (lambda **given: vrr(**given)[1], float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **values: vrr(**values)[0], float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **values: vrr(**values)[1], float, ["m_acc", "m_p", "n", "nzr"]),
     (nmse, float, ["m_acc", "n", "chunk", "nzr"]),
 ])  # fmt: skip
 def test_one_array_makes_an_array_of_the_result(function, kind: type, names: list[str]):
@@ -78,8 +78,8 @@ def test_one_array_makes_an_array_of_the_result(function, kind: type, names: lis
     value = function(**plain)
     assert type(value) is kind
     for name in names:
-        found = function(**plain | {name: np.full((2, 1), plain[name])})
-        assert found.dtype == np.dtype(kind) and found.tolist() == [[value], [value]], name
+        results = function(**plain | {name: np.full((2, 1), plain[name])})
+        assert results.dtype == np.dtype(kind) and results.tolist() == [[value], [value]], name
 
 
 def test_the_bits_found_pass_and_one_fewer_does_not():
@@ -108,8 +108,8 @@ def test_a_share_of_zero_products_shortens_the_sum():
     "cutoff, bits", [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)]
 )
 def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int):
-    found = min_mantissa_bits(150, 5, chunk=48, criterion="total", cutoff=math.exp(cutoff))
-    assert found == bits
+    width = min_mantissa_bits(150, 5, chunk=48, criterion="total", cutoff=math.exp(cutoff))
+    assert width == bits
 
 
 def test_one_product_loses_nothing_and_one_chunk_is_no_chunk():

@@ -22,10 +22,10 @@ from tests.support.techniques import grad, mean_square
 
 
 def lengths(model: nn.Module, sample: Tensor | tuple[Tensor, ...]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    lengths_by_layer: dict[str, list[int]] = {}
     for row in plan(model, sample, loss=mean_square, operand="e5m2").rows:
-        found.setdefault(row.layer, []).append(row.length)
-    return found
+        lengths_by_layer.setdefault(row.layer, []).append(row.length)
+    return lengths_by_layer
 
 
 def test_lengths_of_linear_layers():
@@ -50,9 +50,9 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize("layer, sample, expected", CONVOLUTIONS)
 def test_lengths_of_convolutions(layer: nn.Module, sample: tuple[int, ...], expected: list[int]):
-    found = plan(layer, grad(*sample), loss=mean_square, operand="e5m2").rows
-    assert [row.length for row in found] == expected
-    assert [row.gemm for row in found] == ["fprop", "dgrad", "wgrad"]
+    rows = plan(layer, grad(*sample), loss=mean_square, operand="e5m2").rows
+    assert [row.length for row in rows] == expected
+    assert [row.gemm for row in rows] == ["fprop", "dgrad", "wgrad"]
 
 
 def test_products_of_functions_share_the_recipe_of_their_module():
@@ -108,17 +108,17 @@ def test_products_that_the_trace_does_not_see_are_named_below_the_table():
 
 def test_lengths_of_attention_and_recurrent_layers():
     attend = Computes(lambda own, *x: F.scaled_dot_product_attention(*x, is_causal=True))
-    found = lengths(attend, (grad(2, 4, 6, 8), grad(2, 4, 6, 8), grad(2, 4, 6, 3)))
-    assert found == {"scores": [8, 6, 6], "values": [6, 3, 6]}
-    found = lengths(nn.MultiheadAttention(8, 2), (grad(5, 3, 8),) * 3)
-    assert found == {
+    expected = lengths(attend, (grad(2, 4, 6, 8), grad(2, 4, 6, 8), grad(2, 4, 6, 3)))
+    assert expected == {"scores": [8, 6, 6], "values": [6, 3, 6]}
+    expected = lengths(nn.MultiheadAttention(8, 2), (grad(5, 3, 8),) * 3)
+    assert expected == {
         **{name: [8, 8, 15] for name in ("in_proj_q", "in_proj_k", "in_proj_v", "out_proj")},
         "scores": [4, 5, 5],
         "values": [5, 4, 5],
     }
     # There are four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
-    found = {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
-    assert lengths(nn.LSTM(5, 7), grad(6, 3, 5)) == found
+    expected = {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
+    assert lengths(nn.LSTM(5, 7), grad(6, 3, 5)) == expected
 
 
 X = torch.ones(2, 4)
@@ -223,10 +223,10 @@ def test_resnet18_is_planned_by_stages_without_any_storage():
         )
     # The formula of the bits is computed in float64, and nothing of the model is.
     assert stored.dtypes <= {torch.float64, torch.uint8}
-    found: dict[str, list[tuple[int, int, int]]] = {}
+    rows: dict[str, list[tuple[int, int, int]]] = {}
     for row in table.blocks:
-        found.setdefault(row.layer, []).append((row.length, row.man_bits, row.chunk_bits))
-    assert found == RESNET18
+        rows.setdefault(row.layer, []).append((row.length, row.man_bits, row.chunk_bits))
+    assert rows == RESNET18
     assert len(table.rows) == 62 and len(table) == 21
     head, *lines = str(table).splitlines()
     assert head.split() == "block gemm length m_p nzr normal chunked exponents accumulator".split()

@@ -14,9 +14,9 @@ def test_what_passes_is_a_plain_number_or_a_new_array() -> None:
     assert [type(checks.whole("n", n, 0)) for n in (3, np.int64(3))] == [int, int]
     assert checks.number("x", np.float32(0.5), above=0, below=1) == 0.5
     assert checks.real("x", math.inf) == math.inf
-    given = np.array([1.0, 2.0])
-    found = checks.positive("x", given, 1)
-    assert found.dtype == np.float64 and found is not given
+    array = np.array([1.0, 2.0])
+    checked = checks.positive("x", array, 1)
+    assert checked.dtype == np.float64 and checked is not array
     assert checks.wholes("n", 3, 1, 4, "a number").ndim == 0
     assert checks.indices("i", [], 3).dtype == np.int64
     assert checks.clip_range("clip", (0, 1)) == (0.0, 1.0)

@@ -20,11 +20,11 @@ TRACE = [2.0, 1.5, 1.2, 1.1, 1.05, 1.02, 1.00, 0.99, 0.985, 0.98, 0.98, 0.98, 0.
 
 def bits_of(scheduler: PFQ, losses: list[float]) -> list[tuple[Any, Any]]:
     """The bits of the step after each loss."""
-    found = []
+    bits = []
     for loss in losses:
         scheduler.step(loss)
-        found.append(scheduler.get_last_bits())
-    return found
+        bits.append(scheduler.get_last_bits())
+    return bits
 
 
 @pytest.mark.parametrize("period", [1, 4])
@@ -32,8 +32,10 @@ def test_the_published_trace_turns_after_periods_8_and_13(period: int) -> None:
     scheduler = PFQ(target := Named(), STAGES, period=period, eps=0.15, decay=0.4)
     # A period of several steps has the mean of its losses.
     spread = [-0.5, 0.25, 0.5, -0.25] if period == 4 else [0.0]
-    found = bits_of(scheduler, [mean + each for mean in TRACE for each in spread])
-    changes = [step for step, (one, other) in enumerate(pairwise([(3, 6), *found])) if one != other]
+    bits = bits_of(scheduler, [mean + offset for mean in TRACE for offset in spread])
+    changes = [
+        step for step, (before, after) in enumerate(pairwise([(3, 6), *bits])) if before != after
+    ]
     assert [step + 1 for step in changes] == [8 * period, 13 * period]
     assert target.calls == [(3, 6), (4, 6), (6, 8)]
     assert math.fsum(scheduler.first_losses) / 10 == pytest.approx(1.1825)
@@ -45,7 +47,7 @@ def simulated(
 ) -> list[tuple[int, int]]:
     """The bits after each step, from the words of the rule: all values of L are kept, and looked at
     anew after each period, in rational numbers."""
-    found, turns, values = [], [], []
+    bits, turns, values = [], [], []
     for step in range(1, len(losses) + 1):
         if step % period == 0 and len(turns) < len(stages) - 1:
             members = losses[step - period : step]
@@ -54,11 +56,11 @@ def simulated(
                 scale = abs(sum(values[:10]) / len(values[:10]))
                 since = values[turns[-1] if turns else 0 :]
                 bound = Fraction(eps) * Fraction(decay) ** min(len(turns), 2)
-                flat = [abs(each - since[-1]) <= bound * scale for each in since[-5:-1]]
+                flat = [abs(value - since[-1]) <= bound * scale for value in since[-5:-1]]
                 if len(since) >= 5 and scale > 0 and all(flat):
                     turns.append(len(values))
-        found.append(stages[len(turns)])
-    return found
+        bits.append(stages[len(turns)])
+    return bits
 
 
 # Eighths, so that means are exact, and thresholds that no quotient of them meets.

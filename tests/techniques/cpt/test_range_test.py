@@ -186,16 +186,16 @@ class Training:
             layer.set_precision(bits, 8)
 
     def everything(self) -> list[Any]:
-        found: list[Any] = []
+        values: list[Any] = []
         for module in self.model.modules():
-            found += [module.training, sorted(module._buffers)]
+            values += [module.training, sorted(module._buffers)]
         tensors = [*self.model.parameters(), *self.model.buffers()]
         tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
-        found += [tensor.detach().clone() for tensor in tensors]
+        values += [tensor.detach().clone() for tensor in tensors]
         numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
-        found += [torch.get_rng_state(), numbers, random.getstate(), list(self.model[0].calls)]
-        found += [bits_of(self.model), copy.deepcopy(self.optimizer.state_dict())]
-        return [*found, self.counter.count]
+        values += [torch.get_rng_state(), numbers, random.getstate(), list(self.model[0].calls)]
+        values += [bits_of(self.model), copy.deepcopy(self.optimizer.state_dict())]
+        return [*values, self.counter.count]
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -247,7 +247,7 @@ def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator:
     )
     assert training.losses == training.losses[:20] * 3 and batches == batches[:20] * 3
     passes = [batches[i : i + 6] for i in (0, 6, 12)]
-    assert passes[0] != passes[1] and all(sorted(each) == list(range(6)) for each in passes)
+    assert passes[0] != passes[1] and all(sorted(numbers) == list(range(6)) for numbers in passes)
     if generator:
         assert torch.equal(generator.get_state(), before)
 
@@ -264,12 +264,12 @@ def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator:
     ({"step_fn": 0.5}, TypeError, r"step_fn: expected a function .*, got float 0.5"),
 ])  # fmt: skip
 def test_wrong_input_runs_nothing(options, error, match):
-    made = Synthetic(ENDS)
+    training = Synthetic(ENDS)
     with pytest.raises(error, match=match):
         precision_range_test(
-            **{"step_fn": made, "set_bits": made.set_bits, "restore": [], **options}
+            **{"step_fn": training, "set_bits": training.set_bits, "restore": [], **options}
         )
-    assert made.asked == []
+    assert training.asked == []
 
 
 @pytest.mark.parametrize("value", [2.5, -0.25, math.nan])

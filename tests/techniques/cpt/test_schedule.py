@@ -121,12 +121,13 @@ def test_warmup_and_what_comes_after_the_end_are_at_the_highest() -> None:
 
 
 def test_shuffled_bits_are_the_same_in_another_order() -> None:
-    plain, made = Schedule((3, 8), 4, warmup=5), Schedule((3, 8), 4, warmup=5, shuffled=True)
-    a, b = plain.plan(165), made.plan(165)
+    plain, shuffled = Schedule((3, 8), 4, warmup=5), Schedule((3, 8), 4, warmup=5, shuffled=True)
+    a, b = plain.plan(165), shuffled.plan(165)
     assert sorted(a) == sorted(b) and list(a) != list(b)
     assert digits(b[:5]) == "88888"
-    assert list(b) == [made.bits_at(t, 165) for t in range(165)]
-    assert list(b) == list(replace(made, seed=0).plan(165)) != list(replace(made, seed=1).plan(165))
+    assert list(b) == [shuffled.bits_at(t, 165) for t in range(165)]
+    first, second = (list(replace(shuffled, seed=seed).plan(165)) for seed in (0, 1))
+    assert list(b) == first != second
     # The order is pinned: other versions of numpy must not change a run.
     pinned = Schedule((3, 8), 2, shuffled=True, seed=1).plan(16)
     assert digits(pinned) == "8376345835673466"
@@ -224,10 +225,10 @@ def test_every_name_of_the_ten_is_a_kind_and_shuffled_takes_the_seed_of_the_run(
     for name in NAMED:
         expected = Schedule((3, 8), 8, **NAMED[name]).plan(64).tolist()
         assert plan(f"{name}:3-8/8", 64)[0] == expected
-    found = plan("shuffled:3-8/8,cycles=2", 64)
-    assert found == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
-    assert found != plan("shuffled:3-8/8,cycles=2,seed=4", 64)
-    assert sorted(found[0]) == sorted(plan("cpt:3-8/8,cycles=2", 64)[0])
+    bits = plan("shuffled:3-8/8,cycles=2", 64)
+    assert bits == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
+    assert bits != plan("shuffled:3-8/8,cycles=2,seed=4", 64)
+    assert sorted(bits[0]) == sorted(plan("cpt:3-8/8,cycles=2", 64)[0])
 
 
 def test_the_options_of_a_text_reach_the_targets() -> None:

@@ -24,12 +24,12 @@ def scheduled(targets: Any, total_steps: int = 8, **options: Any) -> PrecisionSc
 def test_the_constructor_sets_step_0_and_step_the_next() -> None:
     model = small_model()
     scheduler = scheduled(model, 16, cycles=2)
-    seen = []
+    steps = []
     for _ in range(18):
-        seen.append(scheduler.get_last_bits())
-        assert bits_of(model) == [seen[-1]] * 2
+        steps.append(scheduler.get_last_bits())
+        assert bits_of(model) == [steps[-1]] * 2
         scheduler.step()
-    assert seen == [(bits, 8) for bits in CYCLE * 2 + [8, 8]]
+    assert steps == [(bits, 8) for bits in CYCLE * 2 + [8, 8]]
     assert scheduler.last_step == 18
 
 
@@ -231,8 +231,8 @@ def test_the_running_range_goes_on_at_32_bits_and_serves_fewer_bits_later() -> N
         lp.set_precision(model, 4, 8)
         model(x())
         assert set(model.state_dict()) == set(model_of().state_dict())
-        kept = torch.cat([model[0].input_range, model[0].input_range_weight.view(1)])
-        return kept, model[0].eval()(x())
+        ranges = torch.cat([model[0].input_range, model[0].input_range_weight.view(1)])
+        return ranges, model[0].eval()(x())
 
     (ranges, y), (expected, z) = after(32), after(8)
     assert torch.equal(ranges, expected) and torch.equal(y, z)
@@ -244,11 +244,11 @@ def test_a_schedule_of_8_to_32_bits_comes_back_to_the_same_quantizers() -> None:
     model = model_of()
     before = model[0].recipe
     scheduler = scheduled(model, bits=(8, 32), cycles=2, grad_bits=32)
-    seen = []
+    steps = []
     for _ in range(8):
-        seen.append(precisions(model)[0])
+        steps.append(precisions(model)[0])
         scheduler.step()
-    assert seen == [(8, 32), (12, 32), (32, 32), (32, 32)] * 2
+    assert steps == [(8, 32), (12, 32), (32, 32), (32, 32)] * 2
     with scheduler.at(8):
         assert str(model[3].recipe.weight) == "affine8_axis0"
     lp.set_precision(model, 8, 8)

@@ -35,8 +35,8 @@ def on_grid(x: np.ndarray, mask: np.ndarray, lam: float) -> np.ndarray:
 def test_a_completion_of_rank_one_is_the_best_of_a_grid(hidden: tuple, lam: float) -> None:
     x = np.array([[0.9, 0.5], [0.4, 0.7]])
     mask = mask_of(x.shape, hidden)
-    found = complete(x, mask, rank=1, lam=lam, **TO_THE_END)
-    assert found.values == pytest.approx(on_grid(x, mask, lam), abs=1e-5)
+    completion = complete(x, mask, rank=1, lam=lam, **TO_THE_END)
+    assert completion.values == pytest.approx(on_grid(x, mask, lam), abs=1e-5)
 
 
 @settings(max_examples=40)

@@ -31,18 +31,18 @@ OPTIONS = {"rank": 1, "lam": 0.1}
 
 
 def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
-    found = complete(RANK_ONE, MASK, rank=1, lam=0, **TO_THE_END)
-    assert found.converged
-    assert np.abs(found.values - RANK_ONE).max() < 1e-12
-    found = complete(RANK_ONE, MASK, rank=1, lam=1e-3, **TO_THE_END).values
-    assert np.abs(found - RANK_ONE)[~MASK].max() == pytest.approx(5.5e-4, abs=1e-6)
-    found = complete(RANK_ONE, MASK, rank=1, lam=0.1, **TO_THE_END).values
+    completion = complete(RANK_ONE, MASK, rank=1, lam=0, **TO_THE_END)
+    assert completion.converged
+    assert np.abs(completion.values - RANK_ONE).max() < 1e-12
+    values = complete(RANK_ONE, MASK, rank=1, lam=1e-3, **TO_THE_END).values
+    assert np.abs(values - RANK_ONE)[~MASK].max() == pytest.approx(5.5e-4, abs=1e-6)
+    values = complete(RANK_ONE, MASK, rank=1, lam=0.1, **TO_THE_END).values
     want = [0.0480, 0.3656, 0.0457, 0.3985, 0.3320, 0.3601]
-    assert found[~MASK] == pytest.approx(want, abs=5e-5)
+    assert values[~MASK] == pytest.approx(want, abs=5e-5)
     # A full matrix is shrunk along its singular values.
     for rank in (1, 4):
-        found = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1, **TO_THE_END).values
-        assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
+        values = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1, **TO_THE_END).values
+        assert values == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
 def test_what_was_not_observed_is_never_read():
@@ -79,8 +79,8 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
     x, mask = RANK_ONE.copy(), np.ones_like(MASK)
     x[~MASK] = np.nan
     with pytest.warns(UserWarning, match="6 of 24 measured errors are NaN and count as missing"):
-        found = complete(x, mask, **OPTIONS)
-    assert (found.values == complete(RANK_ONE, MASK, **OPTIONS).values).all()
+        completion = complete(x, mask, **OPTIONS)
+    assert (completion.values == complete(RANK_ONE, MASK, **OPTIONS).values).all()
     x[1] = np.nan
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="row 1 has no observed entry"):
         complete(x, MASK, **OPTIONS)
@@ -132,12 +132,12 @@ def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int,
 
 def test_measured_entries_are_kept_and_seeds_averaged_unless_the_fit_is_wanted():
     errors = [0.9, 0.1, 0.5]
-    kept = predict(BASIS, [0, 2, 5], errors)
-    assert kept[[0, 2, 5]].tolist() == errors
+    with_measured = predict(BASIS, [0, 2, 5], errors)
+    assert with_measured[[0, 2, 5]].tolist() == errors
     fitted = predict(BASIS, [0, 2, 5], errors, keep_measured=False)
     assert np.abs(fitted[[0, 2, 5]] - errors).max() > 0.01
     others = [1, 3, 4]
-    assert (kept[others] == fitted[others]).all()
+    assert (with_measured[others] == fitted[others]).all()
     several = predict(BASIS, [0, 5, 5], [0.4, 0.2, 0.4])
     assert several[5] == pytest.approx(0.3)
     assert several == pytest.approx(predict(BASIS, [0, 5], [0.4, 0.3]))
@@ -183,30 +183,30 @@ def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
     others = np.arange(40) != 7
     assert (np.isnan(left) == np.isnan(holed))[others].all()
     assert np.nanstd(left) == pytest.approx(0.03, rel=0.15)
-    found = frontier_band(OTHERS, CHOSEN, X[0, CHOSEN], MEMORY, residuals=left)
-    assert np.isfinite(found.low).all()
+    band = frontier_band(OTHERS, CHOSEN, X[0, CHOSEN], MEMORY, residuals=left)
+    assert np.isfinite(band.low).all()
 
 
 def test_the_band_is_of_the_frontier_and_what_was_measured_has_none():
-    found = band_of()
-    assert found.memory.tolist() == list(range(1, 11))
+    band = band_of()
+    assert band.memory.tolist() == list(range(1, 11))
     predicted = predict(OTHERS, CHOSEN, X[0, CHOSEN])
-    least = [predicted[MEMORY <= m].min() for m in found.memory]
-    assert found.error == pytest.approx(least)
-    assert (found.low <= found.high).all()
-    for line in (found.error, found.low, found.high):
+    least = [predicted[MEMORY <= m].min() for m in band.memory]
+    assert band.error == pytest.approx(least)
+    assert (band.low <= band.high).all()
+    for line in (band.error, band.low, band.high):
         assert (np.diff(line) <= 0).all()
-    for end in (found.error_low, found.error_high):
+    for end in (band.error_low, band.error_high):
         assert (end[CHOSEN] == X[0, CHOSEN]).all()
     others = np.setdiff1d(np.arange(30), CHOSEN)
-    assert (found.error_low[others] < found.error_high[others]).all()
+    assert (band.error_low[others] < band.error_high[others]).all()
 
 
 @pytest.mark.parametrize("level", [0.5, 0.9])
 def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     x = low_rank(110, 30, 2, noise=0.03, seed=3)
-    known, new = x[:40], x[40:]
-    y, residuals = embed(known, 2), held_out_residuals(known, 2)
+    others, new = x[:40], x[40:]
+    y, residuals = embed(others, 2), held_out_residuals(others, 2)
     chosen = select(y, n=6)
     others = np.setdiff1d(np.arange(30), chosen)
     options = {"residuals": residuals, "level": level, "draws": 100}

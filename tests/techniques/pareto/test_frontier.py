@@ -118,16 +118,16 @@ def figures(errors: np.ndarray, **options) -> dict[tuple[str, int], dict]:
     }
 
 
-def test_figures_of_one_comparison():
+def test_record_comparison():
     memory = np.array([1.0, 2, 4, 4])
     truth, predicted = np.array([0.8, 0.4, 0.2, 0.6]), np.array([0.8, 0.9, 0.2, 0.5])
-    found = compare(truth, predicted, memory, np.array([0, 2]))
-    assert found["rmse"] == pytest.approx(np.sqrt((0.5**2 + 0.1**2) / 2))
+    record = compare(truth, predicted, memory, np.array([0, 2]))
+    assert record["rmse"] == pytest.approx(np.sqrt((0.5**2 + 0.1**2) / 2))
     # The true frontier is (.25, .8), (.5, .4), (1, .2); the predicted one is (.25, .8), (1, .2).
-    assert found["hyperdiff"] == pytest.approx(0.25 * 0.2 + 0.5 * 0.6 - 0.75 * 0.2)
-    assert found["hypervolume"] == pytest.approx(0.75 * 0.2 / (0.25 * 0.2 + 0.5 * 0.6))
-    assert found["convergence"] == 0
-    assert found["regret"] == 0
+    assert record["hyperdiff"] == pytest.approx(0.25 * 0.2 + 0.5 * 0.6 - 0.75 * 0.2)
+    assert record["hypervolume"] == pytest.approx(0.75 * 0.2 / (0.25 * 0.2 + 0.5 * 0.6))
+    assert record["convergence"] == 0
+    assert record["regret"] == 0
     assert compare(truth, truth, memory, np.arange(4))["rmse"] is None
 
 
@@ -150,10 +150,10 @@ def test_records_say_what_was_done():
 
 def test_the_task_itself_is_not_learned_from(monkeypatch):
     """Errors of a task that were not measured change no prediction of the task."""
-    seen: list[np.ndarray] = []
+    predictions: list[np.ndarray] = []
 
     def remembered(truth, predicted, memory, measured):
-        seen.append(predicted)
+        predictions.append(predicted)
         return compare(truth, predicted, memory, measured)
 
     monkeypatch.setattr(prediction, "compare", remembered)
@@ -164,7 +164,7 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
     other[0, unmeasured] = 1 - other[0, unmeasured]
     second = studied(other, **options)[0]
     assert second["measured"] == first["measured"]
-    assert (seen[0] == seen[28]).all() and (seen[1] == seen[29]).all()
+    assert (predictions[0] == predictions[28]).all() and (predictions[1] == predictions[29]).all()
     assert second["rmse"] != first["rmse"]
 
 

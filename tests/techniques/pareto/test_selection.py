@@ -126,8 +126,8 @@ def start(errors: np.ndarray = ADDITIVE, **options):
 
 def test_an_additive_grid_is_fitted_from_a_few_cells_and_another_one_is_completed():
     cells = np.array([0, 5, 10, 15, 16, 1, 6, 11])
-    found = fit_grid((ROWS, COLUMNS), cells, ADDITIVE[cells], ridge=1e-9, rank=0)
-    assert found == pytest.approx(ADDITIVE, abs=1e-6)
+    fit = fit_grid((ROWS, COLUMNS), cells, ADDITIVE[cells], ridge=1e-9, rank=0)
+    assert fit == pytest.approx(ADDITIVE, abs=1e-6)
     x = low_rank(8, 7, 1, seed=2)
     cells = np.random.default_rng(0).permutation(56)[:45]
     others = np.setdiff1d(np.arange(56), cells)
@@ -140,15 +140,15 @@ def test_an_additive_grid_is_fitted_from_a_few_cells_and_another_one_is_complete
 
 
 def test_the_cover_comes_first_and_sees_every_row_and_column():
-    found, task = start(n=8)
+    result, task = start(n=8)
     assert task.asked[:5] == [0, 5, 10, 15, 16]
     rows, columns = np.divmod(task.asked[:5], COLUMNS)
     assert set(rows) == set(range(ROWS)) and set(columns) == set(range(COLUMNS))
     # Nothing is measured twice, and n is kept.
-    assert task.asked == found.measured.tolist()
+    assert task.asked == result.measured.tolist()
     assert len(set(task.asked)) == len(task.asked) <= 8
-    assert (found.errors == ADDITIVE[found.measured]).all()
-    assert (found.predicted[found.measured] == found.errors).all()
+    assert (result.errors == ADDITIVE[result.measured]).all()
+    assert (result.predicted[result.measured] == result.errors).all()
     # A third axis is part of the columns.
     task = Task(ADDITIVE)
     assert len(cold_start((5, 2, 2), MEMORY, task, n=7, draws=50).predicted) == 20
@@ -169,8 +169,8 @@ def test_it_finds_most_of_the_frontier_and_goes_on_where_it_was_stopped():
 def test_it_ends_when_no_band_reaches_the_frontier_with_the_count_or_with_everything():
     # Every other configuration is worse than the smallest one, by far more than the bands.
     hopeless = np.linspace(0.1, 0.9, 20)
-    found, task = start(hopeless, n=20)
-    assert found.ended == "bands"
+    result, task = start(hopeless, n=20)
+    assert result.ended == "bands"
     assert len(task.asked) < 12
     noisy = np.random.default_rng(0).uniform(0.3, 0.6, 20)
     assert start(noisy, n=7)[0].ended == "count"
@@ -184,23 +184,23 @@ def test_a_failed_run_counts_as_missing_and_is_not_tried_again():
     errors = ADDITIVE.copy()
     errors[16] = np.nan
     with pytest.warns(UserWarning, match="cold_start: 1 of 1 measured errors are NaN"):
-        found, task = start(errors, n=9)
+        result, task = start(errors, n=9)
     assert task.asked.count(16) == 1
-    assert np.isnan(found.errors[found.measured == 16]).all()
-    assert np.isfinite(found.predicted).all()
+    assert np.isnan(result.errors[result.measured == 16]).all()
+    assert np.isfinite(result.predicted).all()
 
 
 def test_the_expected_gain_is_the_mean_area_that_is_added():
-    known = np.array([1.0, 3.0]), np.array([0.8, 0.4])
+    points = np.array([1.0, 3.0]), np.array([0.8, 0.4])
     memory, simulated = np.array([2.0, 4.0, 0.5]), np.array([[0.6, 0.5, 0.9], [0.2, 0.3, 0.7]])
     end = 4.0 + 0.1 * 3.5
-    base = hypervolume(*known, (end, 0.8))
+    base = hypervolume(*points, (end, 0.8))
 
     def added(m: float, e: float) -> float:
-        return hypervolume([*known[0], m], [*known[1], e], (end, 0.8)) - base
+        return hypervolume([*points[0], m], [*points[1], e], (end, 0.8)) - base
 
     gains = [np.mean([added(m, e) for e in simulated[:, i]]) for i, m in enumerate(memory)]
-    assert expected_gain(memory, simulated, *known) == pytest.approx(gains)
+    assert expected_gain(memory, simulated, *points) == pytest.approx(gains)
 
 
 @pytest.mark.filterwarnings("ignore:.*NaN")

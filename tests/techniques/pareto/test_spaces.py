@@ -106,13 +106,13 @@ DRAWN = np.where(some_of((9, 12), 0.8), WHOLE, np.nan)
 @pytest.mark.parametrize("memory", [MEMORY, np.outer(1 + np.arange(9), MEMORY)])
 def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -> None:
     path = ErrorMatrix(GRID.names, TASKS, DRAWN, memory).save(tmp_path / "known.csv")
-    found = ErrorMatrix.load(path)
-    assert np.array_equal(found.memory, np.broadcast_to(memory, (9, 12)))
-    assert found.save(tmp_path / "again.csv").read_text() == path.read_text()
+    matrix = ErrorMatrix.load(path)
+    assert np.array_equal(matrix.memory, np.broadcast_to(memory, (9, 12)))
+    assert matrix.save(tmp_path / "again.csv").read_text() == path.read_text()
     seeds = ErrorMatrix(GRID, TASKS, np.stack([DRAWN, WHOLE], axis=2), memory)
-    found = ErrorMatrix.load(seeds.save(tmp_path / "seeds.csv"), GRID)
-    assert np.array_equal(found.memory, seeds.memory)
-    assert np.array_equal(found.errors, seeds.errors, equal_nan=True)
+    matrix = ErrorMatrix.load(seeds.save(tmp_path / "seeds.csv"), GRID)
+    assert np.array_equal(matrix.memory, seeds.memory)
+    assert np.array_equal(matrix.errors, seeds.errors, equal_nan=True)
 
 
 HEAD = "task,configuration,memory,error\n"
@@ -142,11 +142,11 @@ def test_lines_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
         HEAD + "b,e4m2 e6m9,,0.25\r\nb,e4m2 e6m7,,0.5\r\na,e4m2 e6m7,,\r\nb,e4m2 e6m7,,0.75\r\n"
     )
     space = FormatSpace(["e4m2"], ["e6m7", "e6m9"])
-    found = ErrorMatrix.load(path, space)
-    assert (found.names, found.tasks, found.memory) == (space.names, ("b", "a"), None)
+    matrix = ErrorMatrix.load(path, space)
+    assert (matrix.names, matrix.tasks, matrix.memory) == (space.names, ("b", "a"), None)
     nan = np.nan
     want = [[[0.5, 0.75], [0.25, nan]], [[nan, nan], [nan, nan]]]
-    assert np.array_equal(found.errors, want, equal_nan=True)
+    assert np.array_equal(matrix.errors, want, equal_nan=True)
     for other, message in (
         (FormatSpace(["e4m2"], ["e6m7", "e6m9", "e6m11"]), "it has no 'e4m2 e6m11'"),
         (FormatSpace(["e4m2"], ["e6m9"]), "it has 'e4m2 e6m7'; its columns must be called"),
@@ -258,16 +258,18 @@ def is_in(x: Tensor, fmt: str) -> bool:
 
 def test_the_assignment_is_low_but_for_input_and_logits() -> None:
     ops = trace(network(), cross_entropy, batch())
-    found = RECIPE.assignment(ops)
+    assignment = RECIPE.assignment(ops)
     last = [op.name for op in ops if op.is_gemm][-1]
     after = [op.name for op in ops][[op.name for op in ops].index(last) :]
     start = next(op.name for op in ops if not op.inputs)
     high = {f"{name}.{kind}" for name in (start, *after) for kind in ("Y", "GY")}
-    assert found.tensors.keys() - found.low == high
-    assert {str(found.format_of(key).fmt) for key in high} == {"e6m9_sat"}
-    gradients = {key for key in found.low if key.endswith(".GP")}
-    assert {str(found.format_of(key)) for key in gradients} == {"e8m23"}
-    assert {str(found.format_of(key)) for key in found.low - gradients} == {"e4m2_sat:stochastic"}
+    assert assignment.tensors.keys() - assignment.low == high
+    assert {str(assignment.format_of(key).fmt) for key in high} == {"e6m9_sat"}
+    gradients = {key for key in assignment.low if key.endswith(".GP")}
+    assert {str(assignment.format_of(key)) for key in gradients} == {"e8m23"}
+    assert {str(assignment.format_of(key)) for key in assignment.low - gradients} == {
+        "e4m2_sat:stochastic"
+    }
     with pytest.raises(ValueError, match="expected a GEMM, whose result is the logits, among 0"):
         RECIPE.assignment([])
 
