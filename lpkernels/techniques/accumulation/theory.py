@@ -164,18 +164,10 @@ def min_mantissa_bits(
     checks.choice(f"{name}: rounding", rounding, NMSE_CONSTANTS)
     checks.number(f"{name}: cutoff", cutoff, above=1)
     checks.number(f"{name}: eps", eps, above=0)
-    scalar = all(np.ndim(value) == 0 for value in (n, m_p, nzr, 1 if chunk is None else chunk))
-    lengths = _lengths(f"{name}: n", n)
-    chunks = lengths if chunk is None else _lengths(f"{name}: chunk", chunk)
-    arrays = np.broadcast_arrays(
-        lengths,
-        _bits(f"{name}: m_p", m_p, 0, 105),
-        np.minimum(chunks, lengths),
-        _shares(f"{name}: nzr", nzr),
-    )
-    length, product, chunk, share = (np.array(x, dtype=np.float64).ravel() for x in arrays)
-    inner, outer = _effective_length(chunk, share), np.ceil(length / chunk)
-    bits = np.zeros(len(length), dtype=np.int64)
+    products = _bits(f"{name}: m_p", m_p, 0, 105)
+    arrays = np.broadcast_arrays(products, *_levels(name, n, chunk, nzr))
+    product, chunk, inner, outer = (array.ravel() for array in arrays)
+    bits = np.zeros(len(product), dtype=np.int64)
     if metric == "nmse":
         error = _error(inner, outer, rounding)
         needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
@@ -205,7 +197,7 @@ def min_mantissa_bits(
             f"{name}: no accumulator of at most {_MOST_BITS} mantissa bits is enough; use a larger "
             "cutoff or eps, or a chunk"
         )
-    return int(bits[0]) if scalar else bits.reshape(arrays[0].shape)
+    return int(bits[0]) if arrays[0].ndim == 0 else bits.reshape(arrays[0].shape)
 
 
 def nmse(
@@ -230,12 +222,9 @@ def nmse(
     4.0
     """
     checks.choice("nmse: rounding", rounding, NMSE_CONSTANTS)
-    lengths = _lengths("nmse: n", n)
-    chunks = lengths if chunk is None else _lengths("nmse: chunk", chunk)
-    chunks = np.minimum(chunks, lengths)
-    inner = _effective_length(chunks, _shares("nmse: nzr", nzr))
+    _, inner, outer = _levels("nmse", n, chunk, nzr)
     bits = _bits("nmse: m_acc", m_acc, 1, _MOST_BITS)
-    error = _error(inner, np.ceil(lengths / chunks), rounding) * np.exp2(-2 * bits)
+    error = _error(inner, outer, rounding) * np.exp2(-2 * bits)
     return float(error) if error.ndim == 0 else error
 
 
@@ -260,6 +249,15 @@ def _error(inner: Floats, outer: Floats, rounding: str) -> Floats:
     error = NMSE_CONSTANTS[rounding] * inner + NMSE_CONSTANTS[outer_rounding] * chunks
     # A single product is not added to anything.
     return np.where(inner + chunks > 1, error, 0.0)
+
+
+def _levels(function: str, n: Any, chunk: Any, nzr: Any) -> tuple[Floats, Floats, Floats]:
+    """The nominal length of a chunk, and the products that count in inner and in outer sums."""
+    lengths = _lengths(f"{function}: n", n)
+    chunks = lengths if chunk is None else _lengths(f"{function}: chunk", chunk)
+    chunks = np.minimum(chunks, lengths)
+    inner = _effective_length(chunks, _shares(f"{function}: nzr", nzr))
+    return chunks, inner, np.ceil(lengths / chunks)
 
 
 def _effective_length(n: Floats, nzr: Floats) -> Floats:
