@@ -83,29 +83,10 @@ def dot_operand(pointers, inside, TYPE: tl.constexpr, HAS_ABSENT: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def native_kernel(
-    left,
-    left_step,
-    right,
-    right_step,
-    out,
-    seed_ptr,
-    role,
-    M,
-    N,
-    K,
-    chunk,
-    chunks,
-    C,
-    R: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-    TYPE: tl.constexpr,
-    SINGLE: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
-):
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C,
+    R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
+    TYPE: tl.constexpr, SINGLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
     """As `exact_kernel`, with the sum of each chunk made by tl.dot, BK steps at a time.
 
     SINGLE: see `closed`. Grid: one program for BM x BN outputs of one matrix.

@@ -133,28 +133,11 @@ def reached(seen, limit, C, TIER: tl.constexpr):
 
 @triton.jit
 def sums_of_span(
-    first,
-    last,
-    seen,
-    left,
-    left_start,
-    left_step,
-    rows,
-    right,
-    right_start,
-    right_step,
-    cols,
-    seed,
-    row,
-    col,
-    C,
-    R: tl.constexpr,
-    TIER: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    first, last, seen, left, left_start, left_step, rows, right, right_start, right_step, cols,
+    seed, row, col, C,
+    R: tl.constexpr, TIER: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     """Sums from step first to last, from +0, and the largest seen."""
     sums = first_sums(C, R, TIER, BM, BN)
     words = tl.zeros([BM, BN], tl.uint32)
@@ -189,34 +172,11 @@ def sums_of_span(
 
 @triton.jit
 def made_by_tier(
-    left,
-    left_step,
-    left_facts,
-    right,
-    right_step,
-    right_facts,
-    out,
-    seed_ptr,
-    role,
-    M,
-    N,
-    K,
-    chunk,
-    begin,
-    end,
-    share,
-    parts,
-    part_step,
-    C,
-    R: tl.constexpr,
-    TIER: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-):
+    left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role, M, N, K,
+    chunk, begin, end, share, parts, part_step, C,
+    R: tl.constexpr, TIER: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
     """Makes this program's piece if the tier's certificate holds, and returns 1 + TIER; or returns
     0. `certified_kernel` explains the arguments."""
     g, i0, j0 = tile_corner(M, N, BM, BN)
@@ -263,40 +223,12 @@ def made_by_tier(
 
 @triton.jit(do_not_specialize=VARYING)
 def certified_kernel(
-    left,
-    left_step,
-    right,
-    right_step,
-    out,
-    seed_ptr,
-    role,
-    M,
-    N,
-    K,
-    chunk,
-    C,
-    left_facts,
-    right_facts,
-    before,
-    made,
-    pieces,
-    again,
-    begin,
-    end,
-    share,
-    parts,
-    part_step,
-    R: tl.constexpr,
-    TIERS: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BEFORE_M: tl.constexpr,
-    BEFORE_N: tl.constexpr,
-):
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, C, left_facts,
+    right_facts, before, made, pieces, again, begin, end, share, parts, part_step,
+    R: tl.constexpr, TIERS: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BEFORE_M: tl.constexpr, BEFORE_N: tl.constexpr,
+):  # fmt: skip
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
     As `exact_kernel`, for accumulators with all of TIERS (`triton_tiers.tiers`). Grid: one program

@@ -22,24 +22,10 @@ _ELEMENTS, _COLUMNS = 1024, 128
     do_not_specialize=["rows", "column_tiles", "first_row", "first_col", "k", "role", "site"]
 )
 def accumulate_kernel(
-    total_ptr,
-    addend_ptr,
-    rows,
-    cols,
-    row_stride,
-    col_stride,
-    column_tiles,
-    first_row,
-    first_col,
-    k,
-    N,
-    seed_ptr,
-    role,
-    site,
-    R: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    total_ptr, addend_ptr, rows, cols, row_stride, col_stride, column_tiles, first_row, first_col,
+    k, N, seed_ptr, role, site,
+    R: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """total = round(total + addend), total (rows, cols) dense, addend with strides.
 
     A program owns a tile of ROWS x COLUMNS; grid: all tiles.

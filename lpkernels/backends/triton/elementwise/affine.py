@@ -168,27 +168,11 @@ def value_on_line(x, lo, hi, top, lifts, N, R: tl.constexpr, SYMMETRIC: tl.const
 
 @triton.jit(do_not_specialize=["slices", "rows", "row_tiles", "column_tiles", "role", "site"])
 def line_kernel(
-    x_ptr,
-    out_ptr,
-    counts_ptr,
-    ends_ptr,
-    slices,
-    top,
-    M,
-    rows,
-    row_tiles,
-    column_tiles,
-    N,
-    seed_ptr,
-    role,
-    site,
-    R: tl.constexpr,
-    W: tl.constexpr,
-    SYMMETRIC: tl.constexpr,
-    MANY: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    x_ptr, out_ptr, counts_ptr, ends_ptr, slices, top, M, rows, row_tiles, column_tiles, N,
+    seed_ptr, role, site,
+    R: tl.constexpr, W: tl.constexpr, SYMMETRIC: tl.constexpr, MANY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     """Each element's `value_on_line`, and counts. ends: the low ends of all slices, then the high
     ones, in float64 or as keys that `range_kernel` leaves; where nothing is finite, lo is infinity
     and hi its negative. Programs and grid as there."""

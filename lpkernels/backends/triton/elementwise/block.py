@@ -83,23 +83,10 @@ def magnitude_bits(x):
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "total"])
 def largest_kernel(
-    x_ptr,
-    largest_ptr,
-    G,
-    down,
-    across,
-    side,
-    chunks,
-    parts,
-    total,
-    NARROW: tl.constexpr,
-    EACH: tl.constexpr,
-    ALL: tl.constexpr,
-    KIND: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PART: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
+    x_ptr, largest_ptr, G, down, across, side, chunks, parts, total,
+    NARROW: tl.constexpr, EACH: tl.constexpr, ALL: tl.constexpr, KIND: tl.constexpr,
+    BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """The bits of the largest |x| of every tile (EACH) and behind these, at largest[total], of the
     largest finite one of all (ALL), joined to zeros.
 
@@ -121,40 +108,12 @@ def largest_kernel(
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "role", "site"])
 def quantize_blocks_kernel(
-    x_ptr,
-    out_ptr,
-    scale_ptr,
-    tensor_scale_ptr,
-    counts_ptr,
-    largest_ptr,
-    amax_ptr,
-    G,
-    down,
-    across,
-    side,
-    chunks,
-    parts,
-    target,
-    N,
-    U,
-    NS,
-    seed_ptr,
-    role,
-    site,
-    R: tl.constexpr,
-    RU: tl.constexpr,
-    S: tl.constexpr,
-    BY: tl.constexpr,
-    W: tl.constexpr,
-    CODES: tl.constexpr,
-    GIVEN: tl.constexpr,
-    HERE: tl.constexpr,
-    KIND: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PART: tl.constexpr,
-    WHOLE: tl.constexpr,
-    FAR: tl.constexpr,
-):
+    x_ptr, out_ptr, scale_ptr, tensor_scale_ptr, counts_ptr, largest_ptr, amax_ptr, G, down, across,
+    side, chunks, parts, target, N, U, NS, seed_ptr, role, site,
+    R: tl.constexpr, RU: tl.constexpr, S: tl.constexpr, BY: tl.constexpr, W: tl.constexpr,
+    CODES: tl.constexpr, GIVEN: tl.constexpr, HERE: tl.constexpr, KIND: tl.constexpr,
+    BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr, FAR: tl.constexpr,
+):  # fmt: skip
     """out = q s t of every element, or q and apart from it s and t (CODES), and counts.
 
     HERE: the largest magnitudes of tiles are found here, each tile being one part; else they lie at
@@ -208,21 +167,9 @@ def quantize_blocks_kernel(
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts"])
 def dequantize_kernel(
-    values_ptr,
-    scale_ptr,
-    tensor_scale_ptr,
-    out_ptr,
-    G,
-    down,
-    across,
-    side,
-    chunks,
-    parts,
-    KIND: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PART: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
+    values_ptr, scale_ptr, tensor_scale_ptr, out_ptr, G, down, across, side, chunks, parts,
+    KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """out = q s t, rounded once. Programs and grid as `largest_kernel`."""
     program = tl.program_id(0)
     group, part = program // parts, tl.cast(program % parts, tl.int64)

@@ -133,25 +133,10 @@ def largest_and_numbers(
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks"])
 def pack_blocks_kernel(
-    x_ptr,
-    scale_ptr,
-    words_ptr,
-    missing_ptr,
-    G,
-    down,
-    across,
-    side,
-    chunks,
-    target,
-    N,
-    F: tl.constexpr,
-    RULE: tl.constexpr,
-    CODES: tl.constexpr,
-    KIND: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PART: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
+    x_ptr, scale_ptr, words_ptr, missing_ptr, G, down, across, side, chunks, target, N,
+    F: tl.constexpr, RULE: tl.constexpr, CODES: tl.constexpr, KIND: tl.constexpr,
+    BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     """Scale and codes of every block into a stream of zeros, and the first x that has no code.
 
     x are values of the block format, which say what the scales are; or they are the CODES of the
@@ -192,20 +177,10 @@ def pack_blocks_kernel(
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "bytes"])
 def unpack_blocks_kernel(
-    codes_ptr,
-    out_ptr,
-    G,
-    down,
-    across,
-    side,
-    chunks,
-    bytes,
-    F: tl.constexpr,
-    KIND: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    PART: tl.constexpr,
+    codes_ptr, out_ptr, G, down, across, side, chunks, bytes,
+    F: tl.constexpr, KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr,
     WHOLE: tl.constexpr,
-):
+):  # fmt: skip
     """Programs and grid as `pack_blocks_kernel`."""
     group = tl.program_id(0)
     tile, first, tall, wide, before = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)

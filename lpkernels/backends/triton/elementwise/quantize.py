@@ -110,21 +110,9 @@ def rounded_by(x, lifts, N, R: tl.constexpr, BY: tl.constexpr):
 
 @triton.jit(do_not_specialize=["role", "site"])
 def quantize_kernel(
-    x_ptr,
-    out_ptr,
-    counts_ptr,
-    count,
-    N,
-    U,
-    seed_ptr,
-    role,
-    site,
-    R: tl.constexpr,
-    RU: tl.constexpr,
-    BY: tl.constexpr,
-    W: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x_ptr, out_ptr, counts_ptr, count, N, U, seed_ptr, role, site,
+    R: tl.constexpr, RU: tl.constexpr, BY: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """out[i] = round(x[i]), both dense in one order, row-major if draws are made, and counts.
 
     A program owns BLOCK neighbouring elements, BLOCK a power of two; grid: all of them. U, RU: N

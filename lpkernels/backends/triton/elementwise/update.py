@@ -161,41 +161,11 @@ def adam_step(g, w, m, v, size, root, C, S: tl.constexpr):
 
 @triton.jit(do_not_specialize=["position", "lr", "beta1", "beta2", "k0", "k1", "k2", "k3", "k4"])
 def update_kernel(
-    g_ptr,
-    w_ptr,
-    master_ptr,
-    first_ptr,
-    second_ptr,
-    step_ptr,
-    counts_ptr,
-    seed_ptr,
-    found_ptr,
-    scale_ptr,
-    count,
-    origin,
-    position,
-    lr,
-    beta1,
-    beta2,
-    k0,
-    k1,
-    k2,
-    k3,
-    k4,
-    n0,
-    n1,
-    n2,
-    n3,
-    n4,
-    C,
-    S: tl.constexpr,
-    P0: tl.constexpr,
-    P1: tl.constexpr,
-    P2: tl.constexpr,
-    P3: tl.constexpr,
-    P4: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    g_ptr, w_ptr, master_ptr, first_ptr, second_ptr, step_ptr, counts_ptr, seed_ptr, found_ptr,
+    scale_ptr, count, origin, position, lr, beta1, beta2, k0, k1, k2, k3, k4, n0, n1, n2, n3, n4, C,
+    S: tl.constexpr, P0: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr,
+    P4: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One parameter. A program owns BLOCK neighbouring elements; grid: all of them.
 
     origin: the index of the parameter's first element, if it is a part of a larger parameter. Draws

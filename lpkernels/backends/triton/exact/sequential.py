@@ -67,25 +67,10 @@ def least_made(made, tile, pieces):
 
 @triton.jit
 def finish_tile(
-    out,
-    final,
-    seed_ptr,
-    role,
-    M,
-    N,
-    begin,
-    end,
-    parts,
-    part_step,
-    C,
-    R: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    MADE_M: tl.constexpr,
-    MADE_N: tl.constexpr,
-):
+    out, final, seed_ptr, role, M, N, begin, end, parts, part_step, C,
+    R: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, MADE_M: tl.constexpr, MADE_N: tl.constexpr,
+):  # fmt: skip
     """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result.
 
     parts: `certified_kernel`'s sums of the chunks from begin to end, in tiles of MADE_M x MADE_N.
@@ -122,37 +107,12 @@ def finish_tile(
 
 @triton.jit(do_not_specialize=[*VARYING, *_FINISHING])
 def exact_kernel(
-    left,
-    left_step,
-    right,
-    right_step,
-    out,
-    seed_ptr,
-    role,
-    M,
-    N,
-    K,
-    chunk,
-    chunks,
-    C,
-    made,
-    pieces,
-    final,
-    begin,
-    end,
-    parts,
-    part_step,
-    R: tl.constexpr,
-    FINISHES: tl.constexpr,
-    SINGLE: tl.constexpr,
-    SWAPPED: tl.constexpr,
-    LEFT_ABSENT: tl.constexpr,
-    RIGHT_ABSENT: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    MADE_M: tl.constexpr,
-    MADE_N: tl.constexpr,
-):
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, made,
+    pieces, final, begin, end, parts, part_step,
+    R: tl.constexpr, FINISHES: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
+    LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    MADE_M: tl.constexpr, MADE_N: tl.constexpr,
+):  # fmt: skip
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
     left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer

@@ -43,22 +43,10 @@ def rounded_operand(x, N, R: tl.constexpr):
 
 @triton.jit(do_not_specialize=["lanes", "steps", "width", "lane_stride", "step_stride"])
 def pack_operand_kernel(
-    x_ptr,
-    sources,
-    out_ptr,
-    facts_ptr,
-    lanes,
-    steps,
-    width,
-    lane_stride,
-    step_stride,
-    N,
-    R: tl.constexpr,
-    UNIT_LANES: tl.constexpr,
-    UNIT_STEPS: tl.constexpr,
-    TK: tl.constexpr,
+    x_ptr, sources, out_ptr, facts_ptr, lanes, steps, width, lane_stride, step_stride, N,
+    R: tl.constexpr, UNIT_LANES: tl.constexpr, UNIT_STEPS: tl.constexpr, TK: tl.constexpr,
     TL: tl.constexpr,
-):
+):  # fmt: skip
     """out[g][k][lane] = rounded x[sources[g] + lane * lane_stride + k * step_stride].
 
     Lanes from ``lanes`` to ``width`` become 0. Grid: one program for TK steps of TL lanes of one
