@@ -1,6 +1,7 @@
 """The errors of a run's linear layers: of their weights' gradients, and of what is quantised."""
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -34,16 +35,12 @@ class LayerErrorsConfig(CallbackConfig):
 
 
 class LayerErrors(Callback):
-    """Measures the linear layers that do not have torch's own arithmetic, on the run's first batch.
+    """Records the errors of the linear layers that do not have torch's own arithmetic, on the run's
+    first batch.
 
-    dw_error is the norm of the difference between the gradient of a weight and the exact product of
-    the layer's input and its gradient, by the norm of this product; over all layers together their
-    mean. clipped_<role> is the share of an operand's elements that were beyond the largest value,
-    zeroed_<role> the share of its nonzero elements that became zero; over all layers those shares.
-    Blocks along "k" run along the dimension that the product sums: in_features forward,
-    out_features for the gradient. Each figure is recorded for single layers too, with the layer's
-    name behind an underscore. A layer is expected to be called once. The model is in evaluation
-    meanwhile, and nothing is drawn from the run's random numbers.
+    Each figure of `errors_of_layers` is recorded for single layers, with the layer's name behind an
+    underscore, and for all of them: the mean of dw_error, and the shares of all operands together.
+    The model is in evaluation meanwhile, and nothing is drawn from the run's random numbers.
     """
 
     def prepare(self, context: Context) -> None:
@@ -52,54 +49,64 @@ class LayerErrors(Callback):
         self._context = context
 
     def record(self) -> dict[str, Any]:
-        model = self._context.model
-        layers = {
-            name: module
-            for name, module in model.named_modules()
-            if isinstance(module, Linear) and not module.recipe.is_torch
-        }
+        context = self._context
         # In evaluation nothing of a layer's state changes; every step trains again.
-        model.eval()
+        context.model.eval()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._context.seed)
-            errors, counts = self._measured(layers)
-        figures = {f"dw_error_{name}": error for name, error in errors.items()}
-        if errors:
-            figures["dw_error"] = sum(errors.values()) / len(errors)
-        for name, losses in [*counts.items(), ("", sum(counts.values(), Counter()))]:
-            for role in (role for role in _ROLES if losses[role]):
+            torch.manual_seed(context.seed)
+            found = errors_of_layers(
+                context.model, lambda model: context.loss(model, context.sample)
+            )
+        if found:
+            errors, losses = zip(*found.values(), strict=True)
+            found[""] = sum(errors) / len(errors), sum(losses, Counter[str]())
+        figures: dict[str, float] = {}
+        for name, (error, counts) in found.items():
+            behind = f"_{name}" if name else ""
+            figures[f"dw_error{behind}"] = error
+            for role in (role for role in _ROLES if counts[role]):
                 for what in (f"clipped_{role}", f"zeroed_{role}"):
-                    figures[f"{what}_{name}" if name else what] = losses[what] / losses[role]
+                    figures[f"{what}{behind}"] = counts[what] / counts[role]
         # More digits than these are noise, and a sweep keeps many.
         return {name: float(f"{value:.5g}") for name, value in figures.items()}
 
-    def _measured(
-        self, layers: dict[str, Linear]
-    ) -> tuple[dict[str, float], dict[str, Counter[str]]]:
-        """The error of each layer's gradient, and the counts of its operands."""
-        inputs: dict[nn.Module, Tensor] = {}
-        gradients: dict[nn.Module, Tensor] = {}
 
-        def hook(layer: nn.Module, operands: tuple[Tensor, ...], output: Tensor) -> None:
-            inputs[layer] = operands[0].detach().flatten(0, -2)
-            output.register_hook(lambda g: gradients.update({layer: g.flatten(0, -2)}))
+def errors_of_layers(
+    model: nn.Module, loss: Callable[[nn.Module], Tensor]
+) -> dict[str, tuple[float, Counter[str]]]:
+    """For each linear layer without torch's own arithmetic: dw_error, the norm of the difference
+    between its weight's gradient and the exact product of its input and its gradient, by the norm
+    of this product; and counts of its operands' elements.
 
-        with ExitStack() as hooks:
-            for layer in layers.values():
-                hooks.enter_context(layer.register_forward_hook(hook))
-            loss = self._context.loss(self._context.model, self._context.sample)
-        weights = [layer.weight for layer in layers.values()]
-        products = torch.autograd.grad(loss, weights) if weights else ()
-        errors: dict[str, float] = {}
-        counts: dict[str, Counter[str]] = {}
-        for (name, layer), dw in zip(layers.items(), products, strict=True):
-            operands = (inputs[layer], layer.weight.detach(), gradients[layer])
-            exact = operands[2].double().t() @ operands[0].double()
-            errors[name] = float((dw.double() - exact).norm() / exact.norm())
-            counts[name] = Counter()
-            for role, x in zip(_ROLES, operands, strict=True):
-                counts[name].update(_losses(layer, role, x))
-        return errors, counts
+    Of each operand in a format these are all elements (its role), those beyond the largest value
+    (clipped_<role>) and the nonzero elements that became zero (zeroed_<role>). Blocks along "k" run
+    along in_features forward, and along out_features for the gradient. A layer is called once.
+    """
+    names = {
+        module: name
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and not module.recipe.is_torch
+    }
+    operands: dict[nn.Module, list[Tensor]] = {}
+
+    def hook(layer: Linear, arguments: tuple[Tensor, ...], output: Tensor) -> None:
+        operands[layer] = [arguments[0].detach().flatten(0, -2), layer.weight.detach()]
+        output.register_hook(lambda g: operands[layer].append(g.flatten(0, -2)))
+
+    with ExitStack() as hooks:
+        for layer in names:
+            hooks.enter_context(layer.register_forward_hook(hook))
+        value = loss(model)
+    products = torch.autograd.grad(value, [layer.weight for layer in names]) if names else ()
+    found: dict[str, tuple[float, Counter[str]]] = {}
+    for (layer, name), dw in zip(names.items(), products, strict=True):
+        x, _, gradient = operands[layer]
+        exact = gradient.double().t() @ x.double()
+        counts: Counter[str] = Counter()
+        for role, operand in zip(_ROLES, operands[layer], strict=True):
+            counts.update(_losses(layer, role, operand))
+        found[name] = float((dw.double() - exact).norm() / exact.norm()), counts
+    return found
 
 
 def _losses(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
