@@ -10,7 +10,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
 from lpkernels.functional._checks import axis as check_axis
 from lpkernels.functional.seeds import seed_for
-from lpkernels.ops import Ints, UpdateTensors, pack, records, unpack, update
+from lpkernels.ops import Ints, UpdateTensors, pack, packed_bytes, records, unpack, update
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "check_axis",
     "counting_to_nearest",
     "pack",
+    "packed_bytes",
     "records",
     "rounded",
     "unpack",

@@ -7,8 +7,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -22,14 +21,11 @@ from lpkernels.formats import (
     FP32,
     AffineFormat,
     BlockFormat,
-    FixedFormat,
-    FloatFormat,
     Format,
     Number,
-    TableFormat,
 )
-from lpkernels.formats.grids import grid_shape, misfit
-from lpkernels.formats.integers import InBlock, follows_from_values, scale_bits
+from lpkernels.formats.grids import misfit
+from lpkernels.formats.integers import InBlock, follows_from_values
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
@@ -44,7 +40,9 @@ KEYS = ("weight", "master", "state", "grad", "compensation")
 _OPTIONAL = ("grad", "compensation")
 #: The tensors that are kept beside the optimizer's own states, by name.
 MASTER, COMPENSATION, COUNTS = "master", "compensation", "counts"
-OWN = (MASTER, COMPENSATION, COUNTS)
+#: The names that an optimizer's states cannot have.
+OWN = (*KEYS, COUNTS)
+_DRAW_KEYS = {"grad": 1, MASTER: 2, "weight": 3, COMPENSATION: 4}
 # Exponent and mantissa bits of the dtypes that a parameter can have.
 _WIDTHS = {
     torch.float16: (5, 10),
@@ -77,16 +75,13 @@ _DTYPES: dict[Format, torch.dtype] = {
 class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
-    states: formats of the optimizer's states, by name; states of other names have `state`, which is
-        float32 where some are named.
+    named: those that are asked for, by their keys and by the names of the optimizer's states;
+        "state" is the format of all other states.
+    states: the names of states among them.
     """
 
-    weight: Quantizer
-    master: Quantizer = _FLOAT32
-    state: Quantizer = _FLOAT32
-    states: Mapping[str, Quantizer] = field(default_factory=dict)
-    grad: Quantizer | None = None
-    compensation: Quantizer | None = None
+    named: Mapping[str, Quantizer]
+    states: frozenset[str] = frozenset()
 
     @staticmethod
     def of(group: Mapping[str, Any]) -> WeightFormats:
@@ -95,42 +90,45 @@ class WeightFormats:
         Raises: TypeError, ValueError: there is no such format, it cannot be kept, or it has no zero
             and is for values that may be negative.
         """
-        formats: dict[str, Any] = {}
-        for key in KEYS:
-            value = group.get(key)
-            if key == "state" and isinstance(value, Mapping):
-                formats["states"] = {
-                    str(name): _quantizer(f"state {name}", x, name in _NEVER_NEGATIVE)
-                    for name, x in value.items()
-                }
-            elif value is not None or key not in _OPTIONAL:
-                formats[key] = _quantizer(key, value)
-        return WeightFormats(**formats)
+        keys = [key for key in KEYS if group.get(key) is not None or key not in _OPTIONAL]
+        values, states = {key: group.get(key) for key in keys}, group.get("state")
+        named: dict[str, Quantizer] = {}
+        if isinstance(states, Mapping):
+            named = {str(name): _quantizer(f"state {name}", name, x) for name, x in states.items()}
+            values["state"] = "fp32"
+        own = {key: _quantizer(key, key, value) for key, value in values.items()}
+        return WeightFormats({**named, **own}, frozenset(named))
 
-    def of_state(self, name: str) -> Quantizer:
-        """The format of the optimizer's state of this name."""
-        return self.states.get(name, self.state)
+    def __getitem__(self, name: str) -> Quantizer:
+        """The quantizer of a key or of a state; float32 where nothing is rounded."""
+        return self.named.get(name, _FLOAT32 if name in _OPTIONAL else self.named["state"])
 
     def format_of(self, name: str, value: Any) -> Format | None:
         """The format of the tensor that is kept under a name; None for counts and other plain
         values."""
-        own = {MASTER: self.master, COMPENSATION: self.compensation, COUNTS: None}
-        quantizer = own[name] if name in own else self.of_state(name)
-        if quantizer is None or not (is_values(name, value) or is_codes(value, quantizer.fmt)):
-            return None
-        return quantizer.fmt
+        fmt = self[name].fmt
+        has_format = name != COUNTS and (is_values(name, value) or is_codes(value, fmt))
+        return fmt if has_format else None
 
-    @cached_property
-    def named(self) -> dict[str, Quantizer]:
-        """All formats, by name."""
-        named = {**{key: getattr(self, key) for key in KEYS}, **self.states}
-        return {key: quantizer for key, quantizer in named.items() if quantizer is not None}
+    def rounded(self, name: str, values: Tensor, seed: Tensor | None) -> Tensor:
+        """Float32 values in the format of a name; `values` itself where that is float32.
+
+        A draw is a function of (seed, name, row-major index in `values`): pass whole tensors.
+        """
+        quantizer = self[name]
+        if quantizer.fmt == FP32 and values.dtype == torch.float32:
+            return values
+        own = None
+        if seed is not None and quantizer.is_stochastic:
+            own = derived_seed(seed, draw_key(name))
+        return quantize(values, quantizer, generator=own).float()
 
     @cached_property
     def working_is_master(self) -> bool:
         """Whether the working copy holds every bit of the master: both have one format, whose
         values never move when they are rounded to it again."""
-        return self.weight.fmt == self.master.fmt and isinstance(self.weight.fmt, Number)
+        fmt = self["weight"].fmt
+        return fmt == self[MASTER].fmt and isinstance(fmt, Number)
 
     @cached_property
     def draws(self) -> bool:
@@ -144,10 +142,11 @@ class WeightFormats:
                 f"{label} must be float16, bfloat16, float32 or float64, got {parameter.dtype}; "
                 "leave it out of the optimizer"
             )
-        if not self.weight.fmt.fits_in(*_WIDTHS[parameter.dtype]):
+        fmt = self["weight"].fmt
+        if not fmt.fits_in(*_WIDTHS[parameter.dtype]):
             raise ValueError(
-                f"{label} is {parameter.dtype}, which does not hold every value of "
-                f"weight={self.weight.fmt}; make it float32, or choose a narrower format"
+                f"{label} is {parameter.dtype}, which does not hold every value of weight={fmt}; "
+                "make it float32, or choose a narrower format"
             )
         for name, quantizer in self.named.items():
             wrong = misfit(quantizer.fmt.to_ints(), parameter.dim())
@@ -169,10 +168,10 @@ class WeightFormats:
             share = share_of(group)
             if not share > 0 or (self.states and name not in self.states):
                 continue
-            gradient = math.sqrt(_rounds_to_zero_below(self.of_state(name)) / share)
+            gradient = math.sqrt(_rounds_to_zero_below(self[name]) / share)
             if gradient > _SMALLEST_GRADIENT:
                 warnings.warn(
-                    f"MasterWeights: {name} in {self.of_state(name)} stays 0 where every "
+                    f"MasterWeights: {name} in {self[name]} stays 0 where every "
                     f"|gradient| is below {gradient:.2g}: what a step adds to it rounds to 0, and "
                     "the optimizer divides by its root; bf16, a block format, stochastic rounding "
                     "or fp32 keep it",
@@ -181,26 +180,26 @@ class WeightFormats:
                 )
 
 
-def _quantizer(key: str, value: Any, is_positive: bool = False) -> Quantizer:
+def _quantizer(label: str, key: str, value: Any) -> Quantizer:
     try:
         quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"MasterWeights: {key}: {error}") from error
+        raise type(error)(f"MasterWeights: {label}: {error}") from error
     fmt = quantizer.fmt
     if isinstance(fmt, BlockFormat) and fmt.axis == "k":
         raise ValueError(
-            f"MasterWeights: {key}: {fmt} has axis='k', which is of products; give one such as "
+            f"MasterWeights: {label}: {fmt} has axis='k', which is of products; give one such as "
             "axis=-1"
         )
-    if isinstance(fmt, BlockFormat) and fmt.without_zero and not is_positive:
+    if isinstance(fmt, BlockFormat) and fmt.without_zero and key not in _NEVER_NEGATIVE:
         raise ValueError(
-            f"MasterWeights: {key}: {fmt} has no zero and no negative values; it is for states "
+            f"MasterWeights: {label}: {fmt} has no zero and no negative values; it is for states "
             f"that are never negative ({', '.join(_NEVER_NEGATIVE)}), each given by name, as in "
             f"state={{'exp_avg_sq': '{fmt}'}}"
         )
     if key not in ("weight", "grad") and isinstance(fmt, AffineFormat):
         raise ValueError(
-            f"MasterWeights: {key}: {fmt} cannot be kept as codes, whose range is in the tensor; "
+            f"MasterWeights: {label}: {fmt} cannot be kept as codes, whose range is in the tensor; "
             "use a FixedFormat or a BlockFormat"
         )
     return quantizer
@@ -243,29 +242,10 @@ def _rounds_to_zero_below(quantizer: Quantizer) -> float:
     return float(zeros.max()) if zeros.numel() else 0.0
 
 
-class Purpose(IntEnum):
-    """The purpose of a draw; a state's key is `state_key`, above all of these."""
-
-    GRAD = 1
-    MASTER = 2
-    WEIGHT = 3
-    COMPENSATION = 4
-
-
-def state_key(name: str) -> int:
-    """The key of the draws of a state; it is the same whatever other states there are."""
-    return (1 << 32) + zlib.crc32(name.encode())
-
-
-def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
-    """Float32 values of the format; `values` itself where the format is float32.
-
-    A draw is a function of (seed, key, row-major index in `values`): pass whole tensors.
-    """
-    if quantizer is None or (quantizer.fmt == FP32 and values.dtype == torch.float32):
-        return values
-    own = None if seed is None or not quantizer.is_stochastic else derived_seed(seed, key)
-    return quantize(values, quantizer, generator=own).float()
+def draw_key(name: str) -> int:
+    """The key of the draws of a tensor; that of a state is the same whatever other states there
+    are, and above all others."""
+    return _DRAW_KEYS.get(name, (1 << 32) + zlib.crc32(name.encode()))
 
 
 def _dtype(fmt: Format) -> torch.dtype | None:
@@ -287,19 +267,6 @@ def is_codes(value: Any, fmt: Format | None) -> bool:
 def is_values(name: str, value: Any) -> bool:
     """Whether a state has a format: it holds float values of elements and counts no steps."""
     return isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS
-
-
-def code_bits(fmt: Format, shape: torch.Size) -> int:
-    """The bits of values of this shape in the format, without those that fill the last byte."""
-    numel = math.prod(shape)
-    if isinstance(fmt, FloatFormat | TableFormat):
-        return numel * fmt.bits
-    if isinstance(fmt, FixedFormat):
-        return numel * fmt.word_bits
-    if not isinstance(fmt, BlockFormat) or _dtype(fmt) is not None:
-        return numel * 32
-    ints = fmt.to_ints()
-    return numel * fmt.element.bits + scale_bits(ints) * math.prod(grid_shape(shape, ints))
 
 
 class Layout:

@@ -12,20 +12,20 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from lpkernels import arithmetic
-from lpkernels.arithmetic import Keyed, Quantizer, UpdateRounding
+from lpkernels.arithmetic import Keyed, UpdateRounding
 from lpkernels.formats import FP32, FloatFormat
 from lpkernels.formats.integers import has_every_float_code
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.codec import (
+    COMPENSATION,
     COUNTS,
     MASTER,
     Layout,
-    Purpose,
     WeightFormats,
+    draw_key,
     here,
     is_placed,
-    state_key,
 )
 from lpkernels.techniques.loss_scaling.masters.master import Master
 
@@ -51,15 +51,14 @@ def _group_reasons(kind: type[Optimizer], group: Options, formats: WeightFormats
         value = group.get(name, 0.0)
         if any(isinstance(x, Tensor) for x in (value if isinstance(value, tuple) else (value,))):
             yield f"it takes {name} as a number, not as a tensor, which it would wait for"
-    if formats.compensation is not None:
+    if COMPENSATION in formats.named:
         yield "it keeps no compensation"
-    kept = {} if formats.working_is_master else {"master": formats.master}
-    kept |= {name: formats.of_state(name) for name in _STATES.get(kind, ())}
-    rounded = {"grad": formats.grad, "weight": formats.weight, "master": formats.master, **kept}
-    for name, quantizer in rounded.items():
-        if quantizer is not None and not isinstance(quantizer.fmt, FloatFormat):
-            yield f"it rounds to float formats, and {name} is {quantizer.fmt}"
-    for name, fmt in ((name, quantizer.fmt) for name, quantizer in kept.items()):
+    states = _STATES.get(kind, ())
+    for name in ("grad", "weight", MASTER, *states):
+        if not isinstance(formats[name].fmt, FloatFormat):
+            yield f"it rounds to float formats, and {name} is {formats[name].fmt}"
+    for name in states if formats.working_is_master else (MASTER, *states):
+        fmt = formats[name].fmt
         assert isinstance(fmt, FloatFormat)
         if fmt.bits not in (8, 16, 32):
             yield f"it keeps codes of 8, 16 or 32 bits, and {name}={fmt} has {fmt.bits}"
@@ -200,7 +199,7 @@ def _begin(kind: type[Optimizer], group: Options, master: Master) -> list[str]:
     new = [name for name in _names(kind, group) if name not in state]
     for name in new:
         zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
-        state[name] = master.layout.encoded_part(zeros, master.formats.of_state(name).fmt)
+        state[name] = master.layout.encoded_part(zeros, master.formats[name].fmt)
     if kind is not SGD:
         new += [] if _STEP in state else [_STEP]
         # The pass reads the count of steps where the parameter is.
@@ -223,18 +222,13 @@ def _step_of(kind: type[Optimizer], group: Options) -> arithmetic.Step:
 
 
 def _rounding_of(formats: WeightFormats, names: tuple[str, ...]) -> UpdateRounding:
-    """The quantizers of an update, with the keys that draws have on the general path."""
-    states = [_keyed(formats.of_state(name), state_key(name)) for name in names]
-    first, second = [*states, Keyed(), Keyed()][:2]
-    return UpdateRounding(
-        _keyed(formats.grad, Purpose.GRAD),
-        _keyed(formats.master, Purpose.MASTER),
-        (first, second),
-        _keyed(None if formats.working_is_master else formats.weight, Purpose.WEIGHT),
-    )
+    """The quantizers of an update, with the keys that draws have on the general path; none for
+    float32, which values are already in."""
 
+    def keyed(name: str) -> Keyed:
+        is_float32 = formats[name].fmt == FP32
+        return Keyed(None if is_float32 else formats[name], draw_key(name))
 
-def _keyed(quantizer: Quantizer | None, key: int) -> Keyed:
-    """A quantizer with the key of its draws; none for float32, which values are already in."""
-    rounds = quantizer is not None and quantizer.fmt != FP32
-    return Keyed(quantizer if rounds else None, int(key))
+    first, second = [*map(keyed, names), Keyed(), Keyed()][:2]
+    weight = Keyed() if formats.working_is_master else keyed("weight")
+    return UpdateRounding(keyed("grad"), keyed(MASTER), (first, second), weight)

@@ -14,23 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
-from lpkernels.arithmetic import Quantizer
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
+from lpkernels.functional.unchecked import packed_bytes
 from lpkernels.techniques.loss_scaling.masters.codec import (
     COMPENSATION,
     COUNTS,
     MASTER,
     OWN,
     Layout,
-    Purpose,
     WeightFormats,
-    code_bits,
     here,
     is_codes,
     is_values,
-    rounded,
-    state_key,
     whole,
 )
 
@@ -88,15 +84,14 @@ class Master:
         values = layout.whole(here(parameter))
         # A float64 value is rounded once, straight to the format.
         values = values if values.dtype == torch.float64 else values.float()
-        master = rounded(values, formats.master, seed, Purpose.MASTER).float()
-        working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
+        master = formats.rounded(MASTER, values, seed)
+        working = formats.rounded("weight", master, seed)
         new: dict[str, Any] = {}
         if not formats.working_is_master:
             # Codes of float32 may be the parameter's own memory.
-            new[MASTER] = self._codes(MASTER, master, formats.master).clone()
-        if formats.compensation is not None:
-            zeros = torch.zeros_like(master)
-            new[COMPENSATION] = self._codes(COMPENSATION, zeros, formats.compensation)
+            new[MASTER] = self._codes(MASTER, master).clone()
+        if COMPENSATION in formats.named:
+            new[COMPENSATION] = self._codes(COMPENSATION, torch.zeros_like(master))
         if COUNTS not in self.state:
             new[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
         here(parameter).copy_(layout.part(working))
@@ -111,7 +106,7 @@ class Master:
         call this."""
         if self.formats.working_is_master:
             return self.layout.whole(here(self.parameter).float())
-        return self.layout.decoded(self.state[MASTER], self.formats.master.fmt)
+        return self.layout.decoded(self.state[MASTER], self.formats[MASTER].fmt)
 
     def check_step(self) -> None:
         """Raises: TypeError, RuntimeError: the gradient is sparse, or the parameter is not as it
@@ -140,7 +135,7 @@ class Master:
         if scale is not None:
             on_device = scale.to(gradient.device) if isinstance(scale, Tensor) else scale
             gradient = gradient / on_device
-        gradient = rounded(gradient, self.formats.grad, seed, Purpose.GRAD)
+        gradient = self.formats.rounded("grad", gradient, seed)
         stand_in = nn.Parameter(self.values().clone())
         stand_in.grad = gradient
         # Some optimizers change gradients.
@@ -161,7 +156,7 @@ class Master:
         new[COUNTS] = self.state[COUNTS] + count
         for name, value in states.items():
             new[name] = self._packed_state(name, value, seed)
-        working = rounded(master, self.formats.weight, seed, Purpose.WEIGHT)
+        working = self.formats.rounded("weight", master, seed)
         return self.layout.part(working), new
 
     def keep(self, working: Tensor, new: Mapping[str, Any]) -> None:
@@ -184,19 +179,18 @@ class Master:
         results are rounded to formats, all else is float32.
         """
         formats, new = self.formats, dict[str, Any]()
-        if formats.compensation is None:
-            master = rounded(after, formats.master, seed, Purpose.MASTER)
+        if COMPENSATION not in formats.named:
+            master = formats.rounded(MASTER, after, seed)
             stayed = master == before
         else:
-            lost = self.layout.decoded(self.state[COMPENSATION], formats.compensation.fmt)
+            lost = self.layout.decoded(self.state[COMPENSATION], formats[COMPENSATION].fmt)
             wanted = after - before + lost
-            master = rounded(before + wanted, formats.master, seed, Purpose.MASTER)
-            left = wanted - (master - before)
-            left = rounded(left, formats.compensation, seed, Purpose.COMPENSATION)
+            master = formats.rounded(MASTER, before + wanted, seed)
+            left = formats.rounded(COMPENSATION, wanted - (master - before), seed)
             stayed = (master == before) & (left == lost)
-            new[COMPENSATION] = self._codes(COMPENSATION, left, formats.compensation)
+            new[COMPENSATION] = self._codes(COMPENSATION, left)
         if not formats.working_is_master:
-            new[MASTER] = self._codes(MASTER, master, formats.master)
+            new[MASTER] = self._codes(MASTER, master)
         return master, stayed, new
 
     def states(self) -> dict[str, Any]:
@@ -210,13 +204,13 @@ class Master:
                 states[name] = values.clone() if values is value else values
         return states
 
-    def _codes(self, name: str, values: Tensor, quantizer: Quantizer) -> Tensor:
-        """Whole values of a format as they are kept under a name.
+    def _codes(self, name: str, values: Tensor) -> Tensor:
+        """Whole values in the format of a name as they are kept.
 
         Raises: ValueError: a value without a code; the message names the parameter.
         """
         try:
-            return self.layout.encoded(values, quantizer.fmt)
+            return self.layout.encoded(values, self.formats[name].fmt)
         except ValueError as error:
             raise ValueError(
                 f"MasterWeights: {name} of parameter {self.name!r}: {error}; a loss scaler skips "
@@ -227,17 +221,15 @@ class Master:
     def _packed_state(self, name: str, value: Any, seed: Tensor | None) -> Any:
         """A state as it is kept: rounded, and as codes and in parts where it has the parameter's
         shape."""
-        quantizer = self.formats.of_state(name)
-        if not is_values(name, value):
-            if is_codes(value, quantizer.fmt):
-                raise NotImplementedError(
-                    f"MasterWeights: state {name!r} of the optimizer is made of bytes, which "
-                    f"cannot be told from codes of {quantizer.fmt}; keep it in fp32"
-                )
-            return value
-        values = rounded(value, quantizer, seed, state_key(name))
-        has_shape = value.shape == self.parameter.shape
-        return self._codes(name, values, quantizer) if has_shape else values
+        if is_values(name, value):
+            values = self.formats.rounded(name, value, seed)
+            return self._codes(name, values) if value.shape == self.parameter.shape else values
+        if is_codes(value, self.formats[name].fmt):
+            raise NotImplementedError(
+                f"MasterWeights: state {name!r} of the optimizer is made of bytes, which cannot be "
+                f"told from codes of {self.formats[name].fmt}; keep it in fp32"
+            )
+        return value
 
     def save(self) -> dict[str, Any]:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
@@ -259,7 +251,7 @@ class Master:
             fmt = self.formats.format_of(name, value)
             shape = self.parameter.shape if name in (MASTER, COMPENSATION) else None
             if fmt is not None and is_codes(value, fmt):
-                shape = torch.Size([(code_bits(fmt, self.parameter.shape) + 7) // 8])
+                shape = torch.Size([packed_bytes(fmt.to_ints(), self.parameter.shape)])
             if shape is not None and value.shape != shape:
                 raise ValueError(
                     f"load_state_dict: {name} of parameter {self.name!r} must have shape "

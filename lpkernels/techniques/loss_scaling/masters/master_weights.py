@@ -14,14 +14,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels._table import Tabular, TextTable
+from lpkernels.formats import AffineFormat
 from lpkernels.functional.seeds import seed_for
+from lpkernels.functional.unchecked import packed_bytes
 from lpkernels.techniques.loss_scaling.masters.codec import (
     COUNTS,
     KEYS,
     FormatLike,
     StateLike,
     WeightFormats,
-    code_bits,
     here,
     is_codes,
     plain,
@@ -402,7 +403,7 @@ class MemoryRow(NamedTuple):
     fmt: the name of the tensors' format; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
-    bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
+    bits: of the packed codes and scales, which hardware with these formats would keep.
     """
 
     what: str
@@ -453,10 +454,11 @@ def memory(optimizer: MasterWeights) -> Memory:
         part = here(parameter)
         kept = {name: here(x) for name, x in master.state.items() if isinstance(x, Tensor)}
         for what, tensor in {_WORKING: part, **kept}.items():
-            fmt = master.formats.weight.fmt if what == _WORKING else master.format_of(what)
+            fmt = master.formats["weight"].fmt if what == _WORKING else master.format_of(what)
             shape = part.shape if is_codes(tensor, fmt) else tensor.shape
             size = tensor.numel() * tensor.element_size()
-            bits = 8 * size if fmt is None else code_bits(fmt, shape)
+            has_codes = fmt is not None and not isinstance(fmt, AffineFormat)
+            bits = 8 * (packed_bytes(fmt.to_ints(), shape) if has_codes else size)
             key = what, "" if fmt is None else str(fmt)
             values, all_bytes, all_bits = sums.get(key, (0, 0, 0))
             sums[key] = values + shape.numel(), all_bytes + size, all_bits + bits
