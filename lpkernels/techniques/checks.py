@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lpkernels.formats.elsewhere import nearest
 
-# Everything is float64; numpy types what linalg returns more widely.
+# Everything is float64; numpy types the results of linalg more widely.
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -118,7 +118,7 @@ def positive(label: str, value: Any, shape: int | tuple[int, ...] | None = None)
 
 
 def wholes(label: str, value: Any, least: int, most: float, what: str) -> Floats:
-    """An int or an array of ints least..most, as float64. what: how the error calls them."""
+    """An int or an array of ints least..most, as float64. what: their name in the error."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu":
         raise TypeError(
@@ -141,7 +141,7 @@ def indices(label: str, value: Any, size: int, *, repeated: bool = False) -> Int
 
 
 def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bools:
-    """The observed entries (None: all) that are not NaN; warns of those that are.
+    """The observed entries (None: all) that are not NaN; warns of NaN.
 
     Raises: ValueError: an observed error is infinite.
     """

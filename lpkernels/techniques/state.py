@@ -11,8 +11,8 @@ __all__ = ["Stateful"]
 class Stateful:
     """An object with `state_dict` and `load_state_dict`, which a subclass has by naming attributes.
 
-    The values of the named attributes are what `plain` takes. A leading underscore of a name is
-    left out in the state.
+    `plain` takes the values of the named attributes. The state has their names without a leading
+    underscore.
     """
 
     #: Attributes that the constructor sets and a state must share: a state with other values is

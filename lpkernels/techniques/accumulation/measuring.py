@@ -19,9 +19,9 @@ from lpkernels.functional.matmul import matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.techniques import checks
 
-# One piece of the exact sums has so many products, which bounds the float64 copies of the operands.
+# The products in one piece of the exact sums, which bounds the float64 copies of the operands.
 _PIECE = 1 << 22
-# At most so many products have their additions counted, unless all are asked for.
+# The most products whose additions are counted, unless the caller says otherwise.
 _COUNTED = 1 << 26
 
 
@@ -136,7 +136,7 @@ def measure(
             "additions; pass counted=0 for its variance and error alone"
         )
     a, b = a.detach().float(), b.detach().float()
-    # One seed for the sums and for the count of what happens in them.
+    # One seed for the sums and for the count of the events in them.
     seed = seed_for(acc.is_stochastic, generator)
     rows = len(a) if counted is None else min(len(a), counted // b.numel())
     rows = 0 if acc.order == "native" else rows

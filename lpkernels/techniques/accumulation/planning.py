@@ -37,9 +37,9 @@ _MOST_BITS = 23
 _MOST_EXPONENT_BITS = 8
 # The best chunk length is chosen among these.
 _CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
-# If E[sum^2] is so many times that of independent products, the row says so.
+# A row has a note if E[sum^2] is this many times as large as for independent products.
 _GROWTH = 4.0
-# If the operand format flushes this share of the gradients to zero, the rows say so.
+# A row has a note if the operand format flushes this share of the gradients to zero.
 _FLUSHED = 0.1
 # Why a sum has fewer mantissa bits than its operands, by metric.
 _TOO_SHORT = {
@@ -428,7 +428,7 @@ def _rows(
 def _notes(
     length: int, statistics: Statistics, bits: int, in_chunks: bool, metric: str, rounding: str
 ) -> list[str]:
-    """Where the theory is known to be wrong for an accumulator of so many mantissa bits."""
+    """Where the theory is known to be wrong for an accumulator of these mantissa bits."""
     notes = []
     if statistics.exponents is None and statistics.growth is not None:
         notes.append("every product is zero on this sample: nothing was measured")

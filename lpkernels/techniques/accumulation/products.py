@@ -26,8 +26,8 @@ GEMMS = ("fprop", "dgrad", "wgrad")
 # The operands of fprop, dgrad and wgrad, and the dimension of each that a matrix product sums.
 _ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
 _SUMMED = ((-1, -2), (-1, -1), (-2, -2))
-# The exponent of a small output is taken from so many outputs; this share of them, the outputs of
-# the smallest products, may be smaller than what the format resolves.
+# The smallest product that a format must resolve is typical of the sums at this quantile, which a
+# sample of this many sums gives.
 _SAMPLE = 1 << 16
 _QUANTILE = 0.01
 
@@ -107,7 +107,7 @@ class Products(Visitor):
 
     Attributes:
         statistics: {(layer, GEMM): (length, Statistics) for every call of the layer}.
-        modules: {layer: the module whose recipe it has}.
+        modules: {layer: the name of the module that gives it a recipe}.
         waiting: layers whose operands want gradients, until the gradients come.
         flushed: {layer: the largest share of its gradients that became zero}.
 

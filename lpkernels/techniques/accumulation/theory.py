@@ -338,7 +338,7 @@ def _stages(m_acc: Floats, m_p: Floats, n: Floats) -> tuple[Floats, Floats, Floa
     cost = np.exp2(stage) * (np.exp2(stage) - 1) * (np.exp2(stage + 1) - 1)
     used = stage <= m_p
     a = np.exp2(m_acc - 3 * m_p) / 3 * np.cumsum(np.where(used, cost, 0.0), axis=1)
-    # Columns of the stages jr = 2, 3, ...: what was lost before is a at jr - 1.
+    # Columns of the stages jr = 2, 3, ...: the loss before a stage is a at jr - 1.
     before, jr = a[:, :-1], stage[1:]
     edge = np.exp2(m_acc - m_p + jr)
     reached = erfc(edge / 2 / np.sqrt(2 * n)) * erf(edge / np.sqrt(2 * n))

@@ -29,7 +29,7 @@ class Part(NamedTuple):
     is_gemm: bool = False
 
 
-#: The operations inside a call, in order, and the names of those whose results the call returns.
+#: The operations inside a call, in order, and the names of the operations that make its results.
 Parts = tuple[list[Part], list[str]]
 
 

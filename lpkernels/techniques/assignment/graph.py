@@ -44,7 +44,7 @@ class Op:
         A name without a dot is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
     numel: elements of its result, the batch counted; 1 of a scalar loss.
     operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
-    known: False: nobody knows what it computes, so its tensors stay in high precision.
+    known: False: this module does not know the operation, so its tensors stay in high precision.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """

@@ -22,7 +22,8 @@ class Memory(NamedTuple):
 
     packed: codes of tensors of the assignment. whole: all else that operations keep (statistics of
     norms, masks, indices, results that are no tensor of the assignment), each memory once.
-    The parameters themselves, buffers and the network's inputs are there anyway, and not counted.
+    The parameters themselves, buffers and the network's inputs live without backward too, and are
+    not counted.
     """
 
     packed: int = 0

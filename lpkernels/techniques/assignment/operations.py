@@ -77,8 +77,8 @@ BY_THEIR_RESULT = frozenset(
     softmax log_softmax softmin
     """.split()
 )
-"""Operations whose gradient is a function of their result. (That of a maximum compares the result
-with what it is the maximum of, and one rounded to another format would be equal to nothing.)"""
+"""Operations whose gradient is a function of their result. (The gradient of a maximum compares the
+result with the operands, and a result rounded to another format would equal none of them.)"""
 
 
 _PYTHONS = {

@@ -352,7 +352,8 @@ def kept_memory(ops: Sequence[Op], assignment: Assignment) -> int:
     It counts each tensor once at its width, however many operations keep it: the operands and the
     weight of a product, the result of a ReLU, softmax and their like, and the inputs and the scale
     of every other operation. Sums, means, joins, moves and dropouts keep none. In float32 and in
-    formats without codes an element takes 32 bits; parameters in float32 are there anyway.
+    formats without codes an element takes 32 bits; parameters in float32 are not counted, because
+    the optimizer keeps them.
 
     Statistics, masks, indices and copies in another order are not counted: `Assigned.memory` tells
     what a step kept in all.

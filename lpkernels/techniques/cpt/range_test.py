@@ -20,8 +20,8 @@ from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
 from lpkernels.techniques.cpt.scheduler import attributes_kept
 
-# The last window is cut into so many parts. Student's t for their mean has four degrees of freedom:
-# its 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
+# The parts of the last window. Student's t for the mean of five has four degrees of freedom: its
+# 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
 PARTS = 5
 T_OF_PARTS = 2.776
 NORMAL = 1.96
@@ -180,7 +180,7 @@ def _restored(things: Sequence[Any]) -> Iterator[None]:
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices), ExitStack() as stack:
-        # The global generator of numpy is what a user's data loading may draw from.
+        # A user's data loading may draw from numpy's global generator.
         stack.callback(np.random.set_state, np.random.get_state())  # noqa: NPY002
         stack.callback(random.setstate, random.getstate())
         # The first thing is put back first.

@@ -107,7 +107,7 @@ class Schedule:
         cycles / steps, so that cycles share all steps evenly. "partial": cycles have floor(steps /
         cycles) steps, and the steps left over begin another cycle, which ends low; as published.
         "hold_max": the same, but the steps left over are at the highest bits.
-    warmup: so many steps at the highest bits come first; the schedule takes those that are left.
+    warmup: the number of steps at the highest bits before the first cycle.
     shuffled: the bits of the steps after the warm-up are in random order: there are as many steps
         at each precision, and so the cost is the same, but there are no cycles.
     seed: of the order.
@@ -181,7 +181,7 @@ class Schedule:
         return _within(self, cycle % 2, numerator, length)
 
 
-# A run asks for one or two schedules, whose cycles mostly repeat the same few thousand steps.
+# A run has one or two schedules, and their cycles mostly repeat the same few thousand steps.
 @lru_cache(maxsize=1 << 16)
 def _within(schedule: Schedule, odd: int, numerator: int, length: int) -> int:
     """The bits of a schedule at z = numerator / length of an even or odd cycle."""

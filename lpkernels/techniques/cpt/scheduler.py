@@ -206,8 +206,8 @@ class PrecisionSetter(Stateful):
         return self._block(self._at_bits(bits)._replace(backward=self.precision.backward))
 
     def as_trained(self) -> AbstractContextManager[None]:
-        """Inside the block the bits are those of the last training step, also within a block of
-        `at`."""
+        """Inside the block the targets have the bits of the last training step, also within a block
+        of `at`."""
         return self._block(None)
 
     def get_last_bits(self) -> tuple[int | None, int | None]:

@@ -57,9 +57,9 @@ def complete(
             errors outside of it are refused.
         start: a matrix with the first estimates of entries that were not observed, such as the
             `values` of an earlier completion; None: the means of row and column.
-        steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative
-            to the matrix in the Frobenius norm. With a rank above that of the errors without noise,
-            many small steps at the end fit noise and no longer make estimates better.
+        steps, tolerance: it stops after this number of steps, or at a step below the tolerance,
+            relative to the matrix in the Frobenius norm. With a rank above the rank of the errors
+            without noise, many small steps at the end fit noise and make no estimate better.
 
     Raises: TypeError, ValueError: arguments of other kinds or shapes; a row or a column without an
         observed entry, about which nothing is known; an infinite error.

@@ -330,7 +330,7 @@ def leave_one_out(
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
             at least one in each row and column; the others are completed with `lam`.
         lam: as for `complete`, where entries are missing.
-        cap: only configurations with at most so much memory are considered; None: all.
+        cap: the most memory of the configurations that are considered; None: all are.
         draws: repetitions of "random".
         seed: of the drawn entries and of "random".
 

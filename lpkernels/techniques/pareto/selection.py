@@ -38,10 +38,10 @@ def select(
 
     Args:
         y: (rank, configurations) of full rank, as from `embed`.
-        n: at most so many are chosen, pivots included; None: as many as the budget allows. With
-            "qr" 1..rank.
+        n: the most that are chosen, pivots included; None: as many as the budget allows. With "qr"
+            1..rank.
         cost: (configurations,) above zero, such as hours or bytes; None: 1.
-        budget: their costs sum to at most so much; None: only n counts.
+        budget: the most that their costs may sum to; None: only n counts.
         method:
             "greedy": the pivots of a pivoted QR, one for each dimension, then always the
             configuration that adds most to log det for its cost. With a budget the pivots are among
