@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step, twins
+from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step
 from tests.nn.policy_models import Sealed
 
 BUFFERS = ["input_range", "input_range_weight"]
@@ -110,14 +110,6 @@ def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | N
     y = layer(x)
     assert_bit_equal(y, converted("Linear", PLAIN)(x))
     assert layer.input_range.tolist() == list(ends or (-1.0, 1.0))
-
-
-def test_running_range_travels_with_the_layer() -> None:
-    layer, x = trained(DEBIASED).eval(), batch(-1.0, 3.0)
-    for copied in twins(layer):
-        assert_bit_equal(copied(x), layer(x))
-        copied.train()(x)
-        assert not torch.equal(copied.input_range, layer.input_range)
 
 
 def test_state_dict_without_a_running_range_loads_with_a_warning() -> None:

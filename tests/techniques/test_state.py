@@ -1,25 +1,30 @@
-"""The state of every technique's object, in one table: resumed, plain, refused, copied."""
+"""Objects with state, in one table: resumed, plain, refused, copied; and their constructors'
+arguments, each refused by its name."""
 
 import copy
+import inspect
 import json
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import lpkernels as lp
 from lpkernels.techniques.assignment import Assigned, Pins, Promoter, assign, demote, group
 from lpkernels.techniques.cpt import PFQ, PrecisionScheduler
-from lpkernels.techniques.loss_scaling import LossScaler
+from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights, diagnose
 from lpkernels.techniques.state import Stateful
 from tests.techniques.assignment.networks import chain, demoted, seeded_chain
 from tests.techniques.cpt.fakes import Named
 from tests.techniques.loss_scaling import optimizers
 
 STEPS, CUT = 12, 7
+NAN = math.nan
 
 
 def saved(technique: Any) -> Any:
@@ -27,18 +32,20 @@ def saved(technique: Any) -> Any:
 
 
 class Row(NamedTuple):
-    """One technique.
+    """One object.
 
     make: a new object.  step: its step of this number, from 0.
-    foreign: states that it refuses beside those that no Stateful object takes, and words of the
-        errors.
+    foreign: states that it refuses beside those that no Stateful object takes, or functions from
+        its own state to one; and words of the errors.
     seen: everything that steps change.
+    can_be_copied: False for an object that watches its model.
     """
 
     make: Callable[[], Any]
     step: Callable[[Any, int], object]
     foreign: list[tuple[Any, str]]
     seen: Callable[[Any], Any] = saved
+    can_be_copied: bool = True
 
 
 def scheduler(total: int = 16, cycles: int = 2, **options: Any) -> PrecisionScheduler:
@@ -93,9 +100,47 @@ def scaled(scaler: Any, step: int) -> None:
     optimizers.take(scaler, optimizer, math.inf if step in (4, 8) else 1.0)
 
 
+def counting() -> Any:
+    torch.manual_seed(0)
+    return diagnose(torch.nn.Linear(6, 4), "e4m3fn")
+
+
+def counted(diagnosis: Any, step: int) -> None:
+    with diagnosis:
+        diagnosis._model(torch.full((3, 6), 2.0**step)).sum().backward()
+
+
+def network(**fields: Any) -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    return lp.convert(torch.nn.Sequential(*layers), lp.Recipe(**fields))
+
+
+def trained(model: torch.nn.Module, step: int) -> None:
+    """A step of SGD, whose draws have a seed of their own."""
+    torch.manual_seed(step)
+    model(torch.randn(5, 6) * 2.0 ** (step % 4)).square().mean().backward()
+    lp.nn.update_scales(model)
+    torch.optim.SGD(model.parameters(), 0.05).step()
+    model.zero_grad()
+
+
+def resized(key: str) -> Callable[[Any], Any]:
+    return lambda state: {**state, key: torch.ones(9)}
+
+
+DELAYED = {
+    "input": "tensor_e4m3_te", "weight": "tensor_e4m3_te",
+    "grad_output": "tensor_e5m2_te:stochastic", "fprop": "fp32", "dgrad": "fp32", "wgrad": "fp32",
+}  # fmt: skip
+delayed = partial(network, **DELAYED, scaling=lp.DelayedScaling(4))
+ranges = partial(network, input="affine4", input_range="running:0.5:debiased")
+
+
 PROMOTIONS = {2: {"bn1.Y": 0.3}, 9: {"conv1.Y": 0.3}}
 STATIC = LossScaler(static=8.0).state_dict()
-TECHNIQUES = {
+DYNAMIC = LossScaler(hysteresis=3).state_dict()
+OBJECTS = {
     "PrecisionScheduler": Row(
         scheduler,
         lambda technique, step: technique.step(),
@@ -140,7 +185,21 @@ TECHNIQUES = {
     "LossScaler": Row(
         lambda: LossScaler(init_scale=16.0, growth_interval=2, hysteresis=2),
         scaled,
-        [([1], "expected a dict, got list"), (STATIC, "of a dynamic scale, got that of a static")],
+        [
+            ([1], "expected a dict, got list"),
+            (STATIC, "of a dynamic scale, got that of a static"),
+            ({}, "The source state dict is empty"),
+            ({"state": {}, "param_groups": []}, "without scale, .* its keys are state"),
+            ({**DYNAMIC, "scale": -1.0}, "load_state_dict: scale: expected a positive"),
+            ({**DYNAMIC, "backoff_factor": 2.0}, "backoff_factor: expected"),
+            ({**DYNAMIC, "_growth_tracker": 2**31}, "expected 0 to 2147483647, got 2147483648"),
+            ({**DYNAMIC, "_hysteresis_left": 4}, "_hysteresis_left: expected 1 to 3, got 4"),
+        ],
+    ),
+    "a static LossScaler": Row(
+        lambda: LossScaler(static=8.0),
+        scaled,
+        [(DYNAMIC, "static scale of 8.0"), (LossScaler(static=4.0).state_dict(), "8.0")],
     ),
     "MasterWeights": Row(
         masters,
@@ -151,12 +210,31 @@ TECHNIQUES = {
         ],
         lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
     ),
+    "Diagnosis": Row(
+        counting, counted, [({}, "rows"), ({"rows": [1]}, "int")], can_be_copied=False
+    ),
+    "layers with delayed scales": Row(
+        delayed,
+        trained,
+        [
+            ([1], "dict"),
+            (resized("0.scaling.input_history"), "size mismatch for 0.scaling.input_history"),
+        ],
+    ),
+    "layers with running ranges": Row(
+        ranges,
+        trained,
+        [
+            ([1], "dict"),
+            (resized("0.input_range"), "size mismatch for 0.input_range"),
+        ],
+    ),
 }  # fmt: skip
 
 
-@pytest.fixture(params=TECHNIQUES)
+@pytest.fixture(params=OBJECTS)
 def row(request: pytest.FixtureRequest) -> Row:
-    return TECHNIQUES[request.param]
+    return OBJECTS[request.param]
 
 
 def after(row: Row, steps: int) -> Any:
@@ -189,8 +267,9 @@ def test_a_resumed_object_goes_on_as_an_uninterrupted_one(row: Row) -> None:
     optimizers.assert_same(first.state_dict(), after(row, CUT).state_dict())
 
 
-def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(row: Row) -> None:
-    technique = after(row, 1)
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(row: Row, steps: int) -> None:
+    technique = after(row, steps)
     before, state = row.seen(technique), saved(technique)
     foreign = list(row.foreign)
     if isinstance(technique, Stateful):
@@ -200,14 +279,144 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(row: Row) -> N
             rest = {name: value for name, value in state.items() if name != key}
             foreign += [(rest, f"one without {key}"), ({**state, key: "x"}, f"{key}: expected")]
     for other, words in foreign:
-        with pytest.raises((TypeError, ValueError), match=words):
-            technique.load_state_dict(other)
+        with pytest.raises((KeyError, RuntimeError, TypeError, ValueError), match=words):
+            technique.load_state_dict(other(state) if callable(other) else other)
         optimizers.assert_same(row.seen(technique), before)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_copies_go_on_by_themselves(row: Row, copied: Any) -> None:
+@pytest.mark.parametrize("name", [name for name, row in OBJECTS.items() if row.can_be_copied])
+def test_copies_go_on_by_themselves(name: str, copied: Any) -> None:
+    row = OBJECTS[name]
     technique = after(row, CUT)
     before = row.seen(technique)
     goes_on_alike(row, copied(technique))
     optimizers.assert_same(row.seen(technique), before)
+
+
+class Constructor(NamedTuple):
+    """A constructor with arguments that it takes, and wrong values of each of its arguments.
+
+    elsewhere: arguments whose errors do not name them, or that another library checks.
+    """
+
+    call: Callable[..., Any]
+    right: Mapping[str, Any]
+    wrong: Mapping[str, list[Any]]
+    elsewhere: frozenset[str] = frozenset()
+
+
+NO_WIDTH, NO_COUNT, NO_FORMAT = [(), "x", 99, 0, (8, 3)], [0, -2, 1.5, "2", True], ["fp17", 3, NAN]
+CONSTRUCTORS = {
+    "PrecisionScheduler": Constructor(
+        PrecisionScheduler,
+        {"targets": Named(), "total_steps": 8, "bits": (3, 8), "cycles": 1},
+        {
+            "total_steps": NO_COUNT,
+            "bits": [*NO_WIDTH, None],
+            "grad_bits": NO_WIDTH,
+            "accumulator_bits": NO_WIDTH,
+            "accumulators": ["e5m5"],
+            "eval_bits": [0, 99, "8"],
+            "last_step": [-2, 0.5, "1"],
+            "cycles": [0, "2"],
+            "profile": ["x", 3],
+        },
+        frozenset({"targets"}),
+    ),
+    "PFQ": Constructor(
+        PFQ,
+        {"targets": Named(), "period": 2},
+        {
+            "stages": [[(3, 6)], [(4, 6), (3, 8)], [3, 8], [(3, 6), (8, 33)]],
+            "period": NO_COUNT,
+            "eps": [0, -1, NAN, "1"],
+            "decay": [0, 1.01, NAN, "1"],
+            "eval_bits": [0, 99, "8"],
+        },
+        frozenset({"targets"}),
+    ),
+    "Promoter": Constructor(
+        Promoter,
+        {"assignment": promoter().assignment},
+        {"assignment": ["all", None], "threshold": [-1, 2.0, NAN, "1"]},
+    ),
+    "LossScaler": Constructor(
+        LossScaler,
+        {},
+        {
+            "static": [0.0, -1, NAN, "8", 2.0**128],
+            "init_scale": [0.0, -1, math.inf, NAN, 2.0**128, 2.0**-127, "8"],
+            "growth_factor": [1, NAN, "2"],
+            "backoff_factor": [0, 1, NAN, "2"],
+            "growth_interval": [0, 1.5, "2"],
+            "floor": [0.0, 2.0**17, NAN, "1"],
+            "ceiling": [1.0, NAN, "1"],
+            "hysteresis": [0, 2**31, 1.5, "2"],
+            "named_parameters": [[("w", 1)]],
+        },
+        frozenset({"enabled", "group"}),
+    ),
+    "MasterWeights": Constructor(
+        MasterWeights,
+        {"optimizer": torch.optim.SGD([optimizers.parameter()], 0.1, 0.9), "weight": "bf16"},
+        {
+            "optimizer": [[optimizers.parameter()], masters()],
+            "weight": [*NO_FORMAT, None],
+            "master": [*NO_FORMAT, None],
+            "state": [*NO_FORMAT, {"momentum_buffer": "fp17"}, {"exp_avg": "fp32"}],
+            "grad": NO_FORMAT,
+            "compensation": NO_FORMAT,
+            "fused": ["x", 2],
+            "generator": ["x", 3],
+        },
+    ),
+    "assign": Constructor(
+        assign,
+        {
+            "model": seeded_chain()[0],
+            "loss": cross_entropy,
+            "assignment": demoted(*seeded_chain()),
+        },
+        {
+            "model": [1, None],
+            "assignment": ["all"],
+            "promote": [2.0, NAN, "x", promoter()],
+            "fan_out": ["each", 3],
+            "pack": ["x", 2],
+        },
+        frozenset({"loss"}),
+    ),
+    "diagnose": Constructor(
+        diagnose,
+        {"model": torch.nn.Linear(2, 2)},
+        {
+            "model": ["model", None],
+            "fmt": ["fp17", "affine8", {"grad": "fp16"}],
+            "scaler": ["1", 0.0, NAN],
+        },
+    ),
+}
+WRONG = [
+    pytest.param(of, name, value, id=f"{who}-{name}-{value!r}"[:60])
+    for who, of in CONSTRUCTORS.items()
+    for name, values in of.wrong.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize("of, name, value", WRONG)
+def test_an_argument_of_wrong_type_or_range_is_refused_by_its_name(
+    of: Constructor, name: str, value: Any
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"(?i){name}"):
+        of.call(**{**of.right, name: value})
+
+
+@pytest.mark.parametrize("of", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
+def test_every_argument_of_a_constructor_has_wrong_values(of: Constructor) -> None:
+    parameters = inspect.signature(of.call).parameters.values()
+    assert {
+        p.name for p in parameters if p.kind is not p.VAR_KEYWORD
+    } <= of.wrong.keys() | of.elsewhere
+    of.call(**of.right)

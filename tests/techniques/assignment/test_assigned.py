@@ -14,7 +14,6 @@ from lpkernels.techniques.assignment.rounding import Count
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
 from tests.support.autograd import Computes
-from tests.support.refusals import refuses
 from tests.techniques.assignment import runs
 from tests.techniques.assignment.networks import demoted, seeded_chain
 
@@ -213,21 +212,6 @@ def test_an_assignment_of_something_else_is_found_before_anything_changes():
     other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(ValueError, match="it is of another model"):
         assign(other, F.cross_entropy, ASSIGNMENT)(*batch)
-
-
-OTHER_PROMOTER = Promoter(demoted(*seeded_chain()))
-test_what_is_refused = refuses(
-    assign,
-    [
-        ((), {"fan_out": "each"}, ValueError, "fan_out: expected one of sum, branches, got 'each'"),
-        ((), {"promote": 2.0}, ValueError, "threshold: expected a finite number of at least 0"),
-        ((), {"promote": OTHER_PROMOTER}, ValueError, "the Promoter is of another assignment"),
-        ((), {"assignment": "all"}, TypeError,
-         r"expected an Assignment, such as demote\(...\), got str"),
-        ((), {"model": 1}, TypeError, "Module"),
-    ],
-    model=seeded_chain()[0], loss=F.cross_entropy, assignment=ASSIGNMENT,
-)  # fmt: skip
 
 
 def test_a_model_that_computes_others_from_step_to_step_is_refused():

@@ -35,11 +35,6 @@ OPTIMIZERS_REFUSED = [
      "SparseAdam cannot be wrapped: it takes sparse gradients"),
     (lambda: wrap(sgd(optimizers.parameters(), differentiable=True)), NotImplementedError,
      "SGD cannot be wrapped: .*differentiable=True"),
-    (lambda: wrap(optimizers.parameters()), TypeError,
-     r"must be a torch.optim.Optimizer, got list; make it first"),
-    (lambda: wrap(wrap(sgd(optimizers.parameters()))), ValueError, "is a MasterWeights"),
-    (lambda: wrap(sgd(optimizers.parameters()), state={"momentum_buffer": "bf16"}), ValueError,
-     r"SGD has no state momentum_buffer .*; it keeps none"),
     *((lambda dtype=dtype, weight=weight: wrap(sgd(numbers(dtype)), weight), ValueError, NOT_HELD)
       for dtype, weight in ((HALF, "bf16"), (BRAIN, "fp16"), (HALF, "fixed8_f4"))),
     (lambda: wrap(sgd(numbers(torch.complex64))), TypeError,
@@ -76,12 +71,9 @@ LINEAR = "block128_linear4_sfp32"
 FORMATS = [
     # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
     ({"weight": "fp17"}, ValueError, "weight: parse_format: unknown format 'fp17'"),
-    ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
     ({"master": "affine8"}, ValueError, "master: affine8 cannot be kept as codes.*BlockFormat"),
     ({"weight": "block32_k_e4m3"}, ValueError, "weight: .* has axis='k', which is of products"),
     ({"weight": "nvfp4_2d"}, ValueError, "'1' has shape .13,., but weight=.* has tiles; put it"),
-    ({"state": {"exp_avg": "fp16"}}, ValueError, "SGD has no state exp_avg with these options; "
-     "its states are momentum_buffer"),
     ({"master": "block4_axis1_e4m3"}, ValueError, "parameter '1' has shape (13,), but mas"),
     ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
     *(({name: LINEAR}, ValueError, f"{name}: {LINEAR} has no zero and no negative values;")

@@ -5,7 +5,6 @@ import random
 import warnings
 import weakref
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from lpkernels.techniques.loss_scaling import LossScaler
 from lpkernels.techniques.loss_scaling.scaler import StepRecord
 from tests.compare import assert_bit_equal
 from tests.support.autograd import Reads
-from tests.support.refusals import refuses
 from tests.techniques.loss_scaling import optimizers
 from tests.techniques.loss_scaling.optimizers import INF, assert_same, backward, parameter, take
 
@@ -237,42 +235,17 @@ def test_random_traces_are_those_of_the_rule(hysteresis: int, window: int) -> No
         assert (state["scale"], state["_hysteresis_left"]) == (model.scale, model.left), step
 
 
-ARGUMENTS = [
-    *(({"init_scale": wrong}, ValueError, "init_scale: expected a positive finite scale")
-      for wrong in (0.0, -1, INF, NAN, 2.0**128, 2.0**-127)),
-    ({"init_scale": "8"}, TypeError, "init_scale: expected a number, got str '8'"),
-    ({"static": 0.0}, ValueError, "static: expected a positive finite scale"),
-    ({"static": 8.0, "floor": 1.0}, ValueError, "a static scale has no floor and no ceiling"),
-    ({"backoff_factor": 0}, ValueError, "backoff_factor: expected a finite number above"),
-    ({"floor": 8.0, "ceiling": 4.0}, ValueError, "between the floor 8.0 and the ceiling 4.0"),
-    ({"hysteresis": 0}, ValueError, "hysteresis: expected 1 to 2147483647, got 0"),
-    ({"named_parameters": [("w", 1)]}, TypeError, "named_parameters: expected pairs"),
-]  # fmt: skip
-test_wrong_arguments_are_refused = refuses(LossScaler, [((), *row) for row in ARGUMENTS])
-
-STATE = LossScaler(hysteresis=3).state_dict()
-STATES = [
-    ({}, RuntimeError, "The source state dict is empty"),
-    ({"state": {}, "param_groups": []}, ValueError, "without scale, .* its keys are state"),
-    ({**STATE, "scale": -1.0}, ValueError, "load_state_dict: scale: expected a positive"),
-    ({**STATE, "backoff_factor": 2.0}, ValueError, "backoff_factor: expected"),
-    ({**STATE, "_growth_tracker": 2**31}, ValueError, "expected 0 to 2147483647, got 2147483648"),
-    ({**STATE, "_hysteresis_left": 4}, ValueError, "_hysteresis_left: expected 1 to 3, got 4"),
-]
-
-
 CALLS = [
-    *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
     (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
     (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
     (lambda s: s.step(SGD([parameter()]), torch.ones), RuntimeError, "no closure, got one"),
-    (lambda s: LossScaler(static=8.0).load_state_dict(STATE), ValueError, "static scale of 8.0"),
+    (lambda s: LossScaler(static=8.0, floor=1.0), ValueError, "a static scale has no floor"),
     (lambda s: LossScaler(static=8.0).update(4.0), ValueError, "stays 8.0, got new_scale=4.0"),
 ]
 
 
 @pytest.mark.parametrize("call, error, says", CALLS)
-def test_wrong_states_and_scales_are_refused_and_change_nothing(call, error, says):
+def test_wrong_calls_are_refused_and_change_nothing(call, error, says):
     fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
     used.scale(torch.ones(()))
     for scaler in (fresh, used):
@@ -344,7 +317,6 @@ def test_states_go_both_ways() -> None:
     fresh.load_state_dict(theirs.state_dict())
     # A state of torch's scaler has no counter: this one's is full.
     assert fresh.state_dict()["_hysteresis_left"] == 3
-    assert all(type(value) in (float, int, bool) for value in mine.state_dict().values())
     # The state of a scaler in use is replaced.
     fresh.load_state_dict(theirs.state_dict() | {"hysteresis": 1})
     assert trace(fresh, bad) == trace(theirs, bad)
