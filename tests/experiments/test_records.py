@@ -49,17 +49,23 @@ def test_a_last_line_cut_short_is_left_out_and_one_within_is_an_error(tmp_path: 
         records.read_run(path)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the records of a run at"):
         records.read_run(tmp_path)
-    path, sweep = tmp_path / "other.jsonl", '{"type": "header", "kind": "sweep", "schema": 2}'
-    for line, message in (
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
         ('{"type": "epoch"}', "expected a header as first record"),
-        (sweep, "expected the records of a run, got those of a sweep"),
-    ):
-        path.write_text(f"{line}\n")
-        with pytest.raises(ValueError, match=message):
-            records.read_run(path)
+        ('{"type": "header", "kind": "sweep", "schema": 2}', "records of a run, got .* a sweep"),
+    ],
+    ids=["no header", "a sweep"],
+)
+def test_a_file_of_something_else_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=message):
+        records.read_run(tmp_path / "other.jsonl")
 
 
 def test_headers_say_kind_and_metric_and_losses_not_finite_are_null(tmp_path: Path) -> None:
@@ -129,10 +135,13 @@ def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
     assert table["test_loss"].isna().tolist() == [False, True, False]
 
 
-def test_a_run_is_read_from_its_folder_or_file_and_no_run_is_an_error(runs: Path) -> None:
+@pytest.mark.parametrize("place", ["a", "a/records.jsonl"])
+def test_a_table_is_read_from_the_folder_or_the_file_of_a_run(place: str, runs: Path) -> None:
+    assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("place", ["empty", "gone"])
+def test_a_table_of_no_run_is_refused(place: str, runs: Path) -> None:
     (runs / "empty").mkdir()
-    for place in ("a", "a/records.jsonl"):
-        assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
-    for place in ("empty", "gone"):
-        with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
-            lp.experiments.frame(runs / place)
+    with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
+        lp.experiments.frame(runs / place)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -24,17 +25,25 @@ def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
     assert path.stat().st_size < 40 * 1000
 
 
-def test_what_is_no_sweep(tmp_path: Path) -> None:
-    for read, folder in ((read_results, tmp_path), (read_status, tmp_path / "none")):
-        with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
-            read(folder)
-    for name, place, message in (
-        ("x.jsonl", tmp_path / "x.jsonl", r"expected results that .* got 'run'"),
-        ("sweep.json", tmp_path, "expected the specification of a sweep"),
-    ):
-        (tmp_path / name).write_text('{"type": "header", "kind": "run", "schema": 2}\n')
-        with pytest.raises(ValueError, match=message):
-            read_results(place)
+@pytest.mark.parametrize("read", [read_results, read_status])
+@pytest.mark.parametrize("name", ["", "none"], ids=["empty folder", "no folder"])
+def test_a_folder_without_a_sweep_is_refused(read: Any, name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "name, place, message",
+    [
+        ("x.jsonl", "x.jsonl", r"expected results that .* got 'run'"),
+        ("sweep.json", "", "expected the specification of a sweep"),
+    ],
+    ids=["file", "folder"],
+)
+def test_the_records_of_something_else_are_refused(name, place, message, tmp_path) -> None:
+    (tmp_path / name).write_text('{"type": "header", "kind": "run", "schema": 2}\n')
+    with pytest.raises(ValueError, match=message):
+        read_results(tmp_path / place)
 
 
 def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Path) -> None:
@@ -69,17 +78,35 @@ def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     assert read_status(tmp_path) == (found, [])
 
 
-def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path) -> None:
-    results = toy.run(toy.spec("a", seeds=1), tmp_path / "out")
-    path = write_results(results, tmp_path / "results.jsonl")
-    header, result, *_ = path.read_text().splitlines()
-    without_values = json.dumps({**json.loads(result), "values": []})
-    unknown = '{"arm": "a", "axes": [], "seed": 0, "status": "finished"}'
-    for line in ("[]", "{}", '{"arm": 1}', unknown, without_values):
-        for before, message in (
-            (f"{header}\n", "line 2 is not the result of a cell"),
-            ("", "expected results that"),
-        ):
-            path.write_text(f"{before}{line}\n{line}\n")
-            with pytest.raises(ValueError, match=f"results.jsonl: {message}"):
-                read_results(path)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The lines of a file of results."""
+    folder = tmp_path_factory.mktemp("exported")
+    path = write_results(toy.run(toy.spec("a", seeds=1), folder / "out"), folder / "results.jsonl")
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: [],
+        lambda line: {},
+        lambda line: {"arm": 1},
+        lambda line: {**line, "axes": []},
+        lambda line: {**line, "values": []},
+    ],
+    ids=["a list", "empty", "an arm alone", "axes that are a list", "values that are a list"],
+)
+def test_a_line_that_is_no_result_is_refused(damage: Any, exported: list[str], tmp_path: Path):
+    header, line, *_ = exported
+    damaged = json.dumps(damage(json.loads(line)))
+    path = tmp_path / "results.jsonl"
+    path.write_text("\n".join([header, damaged, damaged]))
+    with pytest.raises(ValueError, match=r"results.jsonl: line 2 is not the result of a cell"):
+        read_results(path)
+
+
+def test_results_without_their_header_are_refused(exported: list[str], tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("\n".join(exported[1:]))
+    with pytest.raises(ValueError, match=r"results.jsonl: expected results that"):
+        read_results(tmp_path / "results.jsonl")
