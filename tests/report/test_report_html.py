@@ -73,24 +73,38 @@ def test_the_folder_of_a_sweep_has_its_arms_and_its_runs(tmp_path: Path) -> None
     assert words(page).count(" native") == 8 and words(page).count(" 0/2 ") == 4
 
 
-def test_wrong_input_is_one_sentence(runs: Path, tmp_path: Path) -> None:
-    run, out = runs / "a", tmp_path / "page.html"
+@pytest.mark.parametrize(
+    "paths, options, message",
+    [
+        (["EMPTY"], {}, "no records of a run in .*empty; `lpkernels train` writes"),
+        (["RUN", "SWEEP"], {}, "expected runs, or one sweep, got .*; make a report of each"),
+        ([], {}, "got no paths"),
+        (["nowhere"], {}, "no records of a run in .*nowhere"),
+        (["LIST"], {}, "expected results that"),
+        (["RUN"], {"reference": "a"}, "names an arm of a sweep, got 'a'"),
+        (["RUN"], {"metric": "speed"}, "metric: expected one of .*got 'speed'"),
+        (["SWEEP"], {"reference": "fp64"}, "reference: expected one of the arms .*got 'fp64'"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if not isinstance(value, str) else None,
+)
+def test_a_page_of_something_else_is_refused(paths, options, message, runs, tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "list").write_text("[1]\n")
-    for paths, options, wanted in (
-        ([tmp_path / "empty"], {}, "no records of a run in .*empty; `lpkernels train` writes"),
-        ([run, DENOISE], {}, "expected runs, or one sweep, got .*; make a report of each"),
-        ([], {}, "got no paths"),
-        ([tmp_path / "nowhere"], {}, "no records of a run in .*nowhere"),
-        ([tmp_path / "list"], {}, "expected results that"),
-        ([run], {"reference": "a"}, "names an arm of a sweep, got 'a'"),
-        ([run], {"metric": "speed"}, "metric: expected one of .*got 'speed'"),
-        ([DENOISE], {"reference": "fp64"}, "reference: expected one of the arms .*got 'fp64'"),
-    ):
-        with pytest.raises(ValueError, match=wanted):
-            write_page(paths, out, **options)
-    assert "it belongs to --html" in sentence(call("report", run, "--metric", "lr"), 2)
-    said = done("report", run, "--html", out, "--plot", tmp_path / "a.png")
+    places = {"RUN": runs / "a", "SWEEP": DENOISE}
+    places |= {"EMPTY": tmp_path / "empty", "LIST": tmp_path / "list"}
+    with pytest.raises(ValueError, match=message):
+        write_page([places.get(path, path) for path in paths], tmp_path / "page.html", **options)
+
+
+def test_the_command_writes_a_page_and_a_picture(runs: Path, tmp_path: Path) -> None:
+    said = done(
+        "report", runs / "a", "--html", tmp_path / "page.html", "--plot", tmp_path / "a.png"
+    )
     assert "MB" in said and (tmp_path / "a.png").stat().st_size > 1000
-    said = sentence(call("report", run, "--html", tmp_path / "empty"), 1)
+
+
+def test_options_of_a_page_and_a_folder_in_its_place_are_refused(runs: Path, tmp_path: Path):
+    run = runs / "a"
+    assert "it belongs to --html" in sentence(call("report", run, "--metric", "lr"), 2)
+    said = sentence(call("report", run, "--html", tmp_path), 1)
     assert "Is a directory; no report was written" in said

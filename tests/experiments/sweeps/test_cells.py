@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,15 +48,22 @@ def begun(there: Folder, name: str, text: str) -> Path:
     return folder
 
 
-def test_a_cell_is_named_by_its_settings_and_the_version_and_not_by_its_run() -> None:
-    config = RunConfig(name="a")
-    assert cell_name(config) == cell_name(RunConfig(name="b"))
-    for other in ({"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}):
-        assert cell_name(config.replace(**other)) != cell_name(config)
-    assert cell_name(config, "9.9") != cell_name(config)
-    # A field at its default is no part of the name.
-    given = RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
-    assert cell_name(given) == cell_name(RunConfig.of(epochs=3))
+@pytest.mark.parametrize(
+    "settings", [{"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}], ids=str
+)
+def test_cells_of_other_settings_have_other_names(settings: dict[str, Any]) -> None:
+    assert cell_name(RunConfig.of(**settings)) != cell_name(RunConfig())
+
+
+def test_cells_of_other_versions_have_other_names() -> None:
+    assert cell_name(RunConfig(), "9.9") != cell_name(RunConfig())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"name": "b"}, {"loss_scale": 1.0, "clip": None, "model": ""}], ids=str
+)
+def test_the_run_s_name_and_defaults_are_no_part_of_a_cell_s_name(settings: dict[str, Any]) -> None:
+    assert cell_name(RunConfig.of(epochs=3, **settings)) == cell_name(RunConfig.of(epochs=3))
 
 
 def test_the_code_of_a_cell_is_a_commit_and_the_source_of_its_module() -> None:
@@ -116,18 +124,18 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
         there.read_spec()
 
 
-def test_no_damage_of_a_finished_cell_is_believed(there: Folder) -> None:
+@pytest.mark.parametrize("name", [CELL, RECORDS])
+def test_no_damage_of_a_finished_cell_is_believed(name: str, there: Folder) -> None:
     settle(begun(there, X, '{"test_accuracy": 0.75}\n'), there.cells, record(X))
     folder = there.cells / X
-    for name in (CELL, RECORDS):
-        whole = (folder / name).read_bytes()
-        # The digest's own name is not among what it protects.
-        begin = len(whole.partition(b'"sha256"')[0])
-        for at in {*range(len(whole) - 1)} - {*range(begin, begin + 8)}:
-            (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises(ValueError, match=r"expected|remove the folder"):
-                pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
-        (folder / name).write_bytes(whole)
+    whole = (folder / name).read_bytes()
+    # The digest's own name is not among what it protects.
+    begin = len(whole.partition(b'"sha256"')[0])
+    for at in {*range(len(whole) - 1)} - {*range(begin, begin + 8)}:
+        (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"expected|remove the folder"):
+            pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
+    (folder / name).write_bytes(whole)
     assert read_cell(folder)["values"] == {"test_accuracy": 0.75}
 
 

@@ -45,22 +45,36 @@ def survive(folder: Path, *never: str, **options: Any) -> Results:
     return results
 
 
-def test_jobs_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "worker, visible, count, gpu",
+    [(0, None, 2, "0"), (3, None, 2, "1"), (1, "4, 6", 2, "6"), (2, "GPU-abc", 1, "GPU-abc")],
+)
+def test_workers_take_turns_with_the_gpus(
+    worker: int, visible: str | None, count: int, gpu: str
+) -> None:
+    assert gpu_of(worker, visible, count) == {"CUDA_VISIBLE_DEVICES": gpu}
+
+
+def test_without_gpus_a_worker_s_environment_stays() -> None:
     assert gpu_of(0, None, 0) == {}
-    for worker, visible, count, expected in (
-        (0, None, 2, "0"),
-        (3, None, 2, "1"),
-        (1, "4, 6", 2, "6"),
-        (2, "GPU-abc", 1, "GPU-abc"),
-    ):
-        assert gpu_of(worker, visible, count) == {"CUDA_VISIBLE_DEVICES": expected}
+
+
+@pytest.mark.parametrize(
+    "devices, gpus", [(["cuda", "cpu"], 3), (["cpu"], 0), (["cuda", "cuda:1"], 0)], ids=str
+)
+def test_gpus_are_shared_where_no_cell_names_one(devices, gpus, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    assert [gpus_for(d) for d in (["cuda", "cpu"], ["cpu"], ["cuda", "cuda:1"])] == [3, 0, 0]
+    assert gpus_for(devices) == gpus
+
+
+@pytest.mark.parametrize(
+    "threads, asked, jobs",
+    [(1, None, 8), (3, None, 2), (16, None, 1), (0, None, 1), (0, 5, 5)],
+)
+def test_jobs_are_the_processors_by_the_threads_of_a_cell(threads, asked, jobs, monkeypatch):
     monkeypatch.setattr(sweep, "processors", lambda: 8)
-    for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
-        cells = SweepSpec(base={"threads": threads}).cells()
-        assert sweep._jobs(cells, "processes", None) == jobs
-    assert sweep._jobs(cells, "processes", 5) == 5
+    cells = SweepSpec(base={"threads": threads}).cells()
+    assert sweep._jobs(cells, "processes", asked) == jobs
 
 
 def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:

@@ -169,12 +169,19 @@ test_a_limit_that_is_none = rejects(
 )
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_a_specification_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a specification"):
         read_spec(tmp_path / "none.toml")
-    for text, message in (("name = \n", ".*line 1"), ("seeds = 0\n", "seeds: expected")):
-        with pytest.raises(ValueError, match=f"sweep.toml: .*{message}"):
-            read_spec(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [("name = \n", ".*line 1"), ("seeds = 0\n", "seeds: expected")],
+    ids=["no TOML", "no specification"],
+)
+def test_a_file_of_something_else_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"sweep.toml: .*{message}"):
+        read_spec(written(tmp_path, text))
 
 
 def test_sweeps_merge() -> None:
