@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.pictures:
         return draw(options.pictures)
     spec = read_spec(options.study)
-    matrix = ErrorMatrix.load(options.matrix, spec.space)
+    matrix = ErrorMatrix.load(options.matrix).for_space(str(options.matrix), spec.space)
     memory = np.stack([task_memory(spec, task) for task in matrix.tasks])
     rows = study(
         matrix, spec.space, memory, counts=options.counts, rank=options.rank,

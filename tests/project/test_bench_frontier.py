@@ -78,5 +78,5 @@ def test_the_study_of_the_repository_has_tasks_enough_and_their_errors() -> None
     paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
     assert {(str(low), str(high)) for low, high in spec.space} <= paper
     assert len(spec.space) == 33
-    matrix = ErrorMatrix.load(frontier_study.MATRIX, spec.space)
+    matrix = ErrorMatrix.load(frontier_study.MATRIX).for_space("study", spec.space)
     assert set(matrix.tasks) <= set(spec.arms) and not np.isnan(matrix.errors).any()

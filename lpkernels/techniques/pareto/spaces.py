@@ -212,16 +212,13 @@ class ErrorMatrix:
         return path
 
     @classmethod
-    def load(cls, path: str | Path, space: FormatSpace | None = None) -> ErrorMatrix:
+    def load(cls, path: str | Path) -> ErrorMatrix:
         """The matrix of a CSV with the columns task, configuration, memory and error, as `save`
         writes it. Tasks and configurations are in the order of their first lines; several lines of
         one task and configuration are its seeds; a missing line is a missing error.
 
-        Args:
-            space: the columns are brought into its order; None: they stay as in the file.
-
         Raises: OSError: the file cannot be read.  ValueError: another file, a text in place of a
-            number, or other configurations.
+            number.
         """
         seeds: dict[tuple[str, str], list[float]] = {}
         sizes: dict[tuple[str, str], float] = {}
@@ -250,10 +247,9 @@ class ErrorMatrix:
             errors[cell][: len(values)] = values
             memory[cell] = sizes[task, name]
         try:
-            matrix = cls(names, tasks, errors, None if np.isnan(memory).any() else memory)
+            return cls(names, tasks, errors, None if np.isnan(memory).any() else memory)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-        return matrix if space is None else matrix.for_space(str(path), space)
 
 
 def mean_over_seeds(errors: Floats) -> Floats:

@@ -69,7 +69,7 @@ def test_table_predict_plot(study: Path, tmp_path: Path) -> None:
     errors, picture = tmp_path / "errors.csv", tmp_path / "frontier.png"
     assert "8 finished, 0 diverged" in commands.done("sweep", "status", study)
     done("table", study, "--export", errors)
-    assert ErrorMatrix.load(errors, SPACE).tasks == ("clean", "noisy")
+    assert ErrorMatrix.load(errors).tasks == ("clean", "noisy")
     predicted = call("predict", study, "--task", "noisy").output
     assert "every configuration is measured" in predicted and "clean" not in predicted
     done("plot", study, "--cap", "48KiB", "--out", picture)

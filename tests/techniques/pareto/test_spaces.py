@@ -110,7 +110,7 @@ def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -
     assert np.array_equal(matrix.memory, np.broadcast_to(memory, (9, 12)))
     assert matrix.save(tmp_path / "again.csv").read_text() == path.read_text()
     seeds = ErrorMatrix(GRID, TASKS, np.stack([DRAWN, WHOLE], axis=2), memory)
-    matrix = ErrorMatrix.load(seeds.save(tmp_path / "seeds.csv"), GRID)
+    matrix = ErrorMatrix.load(seeds.save(tmp_path / "seeds.csv"))
     assert np.array_equal(matrix.memory, seeds.memory)
     assert np.array_equal(matrix.errors, seeds.errors, equal_nan=True)
 
@@ -142,17 +142,24 @@ def test_lines_come_in_any_order_and_may_be_missing(tmp_path: Path) -> None:
         HEAD + "b,e4m2 e6m9,,0.25\r\nb,e4m2 e6m7,,0.5\r\na,e4m2 e6m7,,\r\nb,e4m2 e6m7,,0.75\r\n"
     )
     space = FormatSpace(["e4m2"], ["e6m7", "e6m9"])
-    matrix = ErrorMatrix.load(path, space)
+    matrix = ErrorMatrix.load(path).for_space("a.csv", space)
     assert (matrix.names, matrix.tasks, matrix.memory) == (space.names, ("b", "a"), None)
     nan = np.nan
     want = [[[0.5, 0.75], [0.25, nan]], [[nan, nan], [nan, nan]]]
     assert np.array_equal(matrix.errors, want, equal_nan=True)
-    for other, message in (
-        (FormatSpace(["e4m2"], ["e6m7", "e6m9", "e6m11"]), "it has no 'e4m2 e6m11'"),
-        (FormatSpace(["e4m2"], ["e6m9"]), "it has 'e4m2 e6m7'; its columns must be called"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ErrorMatrix.load(path, other)
+
+
+@pytest.mark.parametrize(
+    "high, message",
+    [
+        pytest.param(["e6m7", "e6m9", "e6m11"], "it has no 'e4m2 e6m11'", id="more"),
+        pytest.param(["e6m9"], "it has 'e4m2 e6m7'; its columns must be called", id="fewer"),
+    ],
+)
+def test_columns_of_other_configurations_are_refused(high: list[str], message: str) -> None:
+    matrix = ErrorMatrix(FormatSpace(["e4m2"], ["e6m7", "e6m9"]), ["a"], [[0.5, 0.25]])
+    with pytest.raises(ValueError, match=message):
+        matrix.for_space("a.csv", FormatSpace(["e4m2"], high))
 
 
 BATCH = 4
