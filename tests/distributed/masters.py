@@ -146,7 +146,7 @@ def run(name: str, processes: Processes, half: dict[str, Any] | None = None) -> 
     seen["end"] = state(optimizer, held)
     seen["held"] = [local(p.detach()).numel() for p in held]
     layouts = [Layout(p) for p in held]
-    seen["origins"] = [layout.origin for layout in layouts]
+    seen["origins"] = [(layout.span() or (None, -1))[1] for layout in layouts]
     seen["places"] = [
         each.part(torch.arange(each.shape.numel()).view(each.shape)) for each in layouts
     ]

@@ -304,13 +304,21 @@ class Diagnosis(Report):
 
 
 class _Sums:
-    """The counts of a row so far, by device: (260,) int64, as seen and without the loss scale."""
+    """The counts of a row on one device: (260,) int64, as seen and without the loss scale."""
 
-    def __init__(self, fmt: Format, is_scaled: bool) -> None:
-        self.calls, self.is_scaled = 0, is_scaled
-        self.by_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
-        self.fmt = fmt if isinstance(fmt, FloatFormat) else FP32
+    def __init__(self, key: _Key, device: torch.device, is_scaled: bool) -> None:
+        self.key, self.is_scaled, self.calls = key, is_scaled, 0
+        self.seen, self.unscaled = _zeros(device), _zeros(device)
+        self.fmt = key[3] if isinstance(key[3], FloatFormat) else FP32
         self.count = counting_to_nearest(self.fmt)
+
+    def row(self, seen: Counts, unscaled: Counts) -> TensorRow:
+        """The row of these counts on the host."""
+        unscaled = unscaled if self.is_scaled else seen
+        if not isinstance(self.key[3], FloatFormat):
+            # A format without a range of its own is not asked what over- and underflows.
+            seen[:2] = unscaled[:2] = 0
+        return TensorRow(*self.key, self.calls, Histogram(seen), Histogram(unscaled))
 
 
 @dataclass(eq=False)
@@ -334,7 +342,7 @@ class _Counting(Visitor):
         self, formats: Mapping[str, Format] | None, scaled: Callable[[Tensor], Tensor] | None
     ) -> None:
         self.formats, self._scaled = formats, scaled
-        self._sums: dict[_Key, _Sums] = {}
+        self._sums: dict[tuple[_Key, torch.device], _Sums] = {}
         # The layers in the order of their first calls; backward meets them in another.
         self._order: dict[str, int] = {}
         self._products: WeakKeyDictionary[Run, Counter[str]] = WeakKeyDictionary()
@@ -347,23 +355,14 @@ class _Counting(Visitor):
 
     def rows(self) -> list[TensorRow]:
         """The rows so far, by layer; it waits for every device once."""
-        totals: dict[_Key, Any] = {k: 0 for k, sums in self._sums.items() if sums.calls}
-        for device in {device for key in totals for device in self._sums[key].by_device}:
-            keys = [key for key in totals if device in self._sums[key].by_device]
-            counts = torch.stack([x for key in keys for x in self._sums[key].by_device[device]])
+        rows: list[TensorRow] = []
+        counted = [sums for sums in self._sums.values() if sums.calls]
+        for device in {sums.seen.device for sums in counted}:
+            own = [sums for sums in counted if sums.seen.device == device]
+            counts = torch.stack([x for sums in own for x in (sums.seen, sums.unscaled)])
             pairs = counts.cpu().numpy().reshape(-1, 2, WIDTH)
-            for key, pair in zip(keys, pairs, strict=True):
-                totals[key] = totals[key] + pair
-        rows = []
-        for key in sorted(totals, key=lambda key: self._order[key[0]]):
-            seen, unscaled = totals[key]
-            if not isinstance(key[3], FloatFormat):
-                # A format without a range of its own is not asked what over- and underflows.
-                seen[:2] = unscaled[:2] = 0
-            unscaled = unscaled if self._sums[key].is_scaled else seen
-            histograms = Histogram(seen), Histogram(unscaled)
-            rows.append(TensorRow(*key, self._sums[key].calls, *histograms))
-        return rows
+            rows += [sums.row(*pair) for sums, pair in zip(own, pairs, strict=True)]
+        return sorted(rows, key=lambda row: self._order[row.layer])
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         module = call.run.module
@@ -411,7 +410,7 @@ class _Counting(Visitor):
     ) -> None:
         if self.formats is None:
             shown, fmt = str(product) if product > 1 else "", quantizer.fmt
-            self._count(self._sums_of((self._layers[call].name, kind, shown, fmt, fmt)), x)
+            self._count(self._sums_of((self._layers[call].name, kind, shown, fmt, fmt), x), x)
 
     def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
         """Counts an argument or a result, and has its gradient counted."""
@@ -422,18 +421,18 @@ class _Counting(Visitor):
             quantizer = getattr(layer.recipe, tensor)
             rounded = None if quantizer is None else quantizer.fmt
             # Rows keep the order of the arguments; their gradients come in another order.
-            sums = self._sums_of((layer.name, tensor, shown, self.formats[tensor], rounded))
+            sums = self._sums_of((layer.name, tensor, shown, self.formats[tensor], rounded), x)
             if tensor == kind:
                 self._count(sums, x)
             else:
                 layer.gradients[name] = sums
 
-    def _sums_of(self, key: _Key) -> _Sums:
-        sums = self._sums.get(key)
-        if sums is None:
+    def _sums_of(self, key: _Key, x: Tensor) -> _Sums:
+        """The sums of a row on the device of x."""
+        if (key, x.device) not in self._sums:
             is_scaled = self._scaled is not None and key[1] in GRADIENTS
-            sums = self._sums[key] = _Sums(key[3], is_scaled)
-        return sums
+            self._sums[key, x.device] = _Sums(key, x.device, is_scaled)
+        return self._sums[key, x.device]
 
     def _count(self, sums: _Sums, x: Tensor) -> None:
         """Adds the counts of x to a row."""
@@ -446,12 +445,9 @@ class _Counting(Visitor):
         if counts is None:
             counts = by_format[sums.fmt] = _zeros(local.device)
             sums.count(local, counts)
-        if local.device not in sums.by_device:
-            sums.by_device[local.device] = _zeros(local.device), _zeros(local.device)
-        seen, unscaled = sums.by_device[local.device]
-        seen.add_(counts)
+        sums.seen.add_(counts)
         if sums.is_scaled:
-            unscaled.index_add_(0, self._without_scale(local.device), counts)
+            sums.unscaled.index_add_(0, self._without_scale(local.device), counts)
 
     def _counts_of(self, x: Tensor) -> dict[FloatFormat, Tensor]:
         """The counts of x so far, by format. A weight has none: a write to its .data does not

@@ -281,8 +281,6 @@ class Layout:
         self.placements: tuple[Any, ...] = ()
         if self.mesh is not None:
             self.part_shape, self.placements = here(parameter).shape, tuple(parameter.placements)  # type: ignore[attr-defined]
-        # The dimensions of the mesh along which processes hold different parts.
-        self._divided = [i for i, p in enumerate(self.placements) if not p.is_replicate()]
 
     def encoded(self, values: Tensor, fmt: Format) -> Tensor:
         """Whole float32 values of `fmt` as this process keeps them: 1-D codes, or values in a dtype
@@ -345,32 +343,21 @@ class Layout:
         same = DTensor.from_local(everything, self.mesh, everywhere, run_check=False)
         return same.redistribute(placements=self.placements).to_local().contiguous()
 
-    @property
-    def is_range(self) -> bool:
-        """Whether every process holds neighbours in row-major order: everything, or some rows."""
-        if self.mesh is None:
-            return True
+    def span(self) -> tuple[Any, int] | None:
+        """The processes whose parts are neighbours in row-major order, None where each has the
+        whole, and the index of the first element here; None where the parts are not whole rows."""
+        divided = [along for along, p in enumerate(self.placements) if not p.is_replicate()]
+        if not divided:
+            return None, 0
         from torch.distributed.tensor import Shard
 
-        divided = [self.placements[along] for along in self._divided]
+        (along, *others), placement = divided, self.placements[divided[0]]
         # A strided shard may be a Shard too, by inheritance.
-        return len(divided) <= 1 and all(type(p) is Shard and p.dim == 0 for p in divided)
-
-    @property
-    def origin(self) -> int:
-        """The row-major index of the first element in this process's range (`is_range`)."""
-        if not self._divided or not self.shape[0]:
-            return 0
-        (along,) = self._divided
+        if others or type(placement) is not Shard or placement.dim:
+            return None
         rows = -(-self.shape[0] // self.mesh.size(along))
         first = min(rows * self.mesh.get_local_rank(along), self.shape[0])
-        return first * (self.shape.numel() // self.shape[0])
-
-    @property
-    def group(self) -> Any:
-        """The processes that hold the ranges of one whole tensor; None where each process holds the
-        whole."""
-        return self.mesh.get_group(self._divided[0]) if self._divided else None
+        return self.mesh.get_group(along), first * self.shape[1:].numel()
 
 
 def is_placed(tensor: Tensor) -> bool:

@@ -71,7 +71,7 @@ def _parameter_reasons(parameter: Tensor) -> Iterator[str]:
     gradient = parameter if parameter.grad is None else parameter.grad
     if is_placed(parameter) or is_placed(gradient):
         layout = Layout(parameter)
-        if not layout.is_range:
+        if layout.span() is None:
             yield f"it steps rows of a sharded parameter, and this one lies as {layout.placements}"
         if Layout(gradient).placements != layout.placements:
             yield "its gradient is sharded in another way than itself"
@@ -156,8 +156,8 @@ def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ..
     parameter, state = master.parameter, master.state
     assert parameter.grad is not None
     # A small parameter takes less time to step than to find its layout.
-    layout = master.layout if is_placed(parameter) else None
-    local = here if layout is not None else lambda tensor: tensor
+    span = master.layout.span() if is_placed(parameter) else None
+    local = here if span is not None else lambda tensor: tensor
     first, second = [*(local(state[name]) for name in _names(kind, group)), None, None][:2]
     return (
         local(parameter.grad).contiguous(),
@@ -168,7 +168,7 @@ def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ..
         None if kind is SGD else state[_STEP],
         state[COUNTS],
         master.number,
-        0 if layout is None else layout.origin,
+        0 if span is None else span[1],
     )
 
 
@@ -178,8 +178,9 @@ def _counts_of_all(masters: Iterable[Master]) -> Iterator[None]:
     each group of processes."""
     by_group: dict[Any, list[Tensor]] = {}
     for master in masters:
-        if is_placed(master.parameter) and master.layout.group is not None:
-            by_group.setdefault(master.layout.group, []).append(master.state[COUNTS])
+        span = master.layout.span() if is_placed(master.parameter) else None
+        if span is not None and span[0] is not None:
+            by_group.setdefault(span[0], []).append(master.state[COUNTS])
     before = {group: torch.stack(counts) for group, counts in by_group.items()}
     yield
     for group, counts in by_group.items():
