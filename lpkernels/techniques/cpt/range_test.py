@@ -18,7 +18,7 @@ from lpkernels._table import Tabular, TextTable
 from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.scheduler import attributes_kept
+from lpkernels.techniques.cpt.scheduler import attribute_backup
 
 # The parts of the last window. Student's t for the mean of five has four degrees of freedom: its
 # 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
@@ -162,16 +162,16 @@ def precision_range_test(
     things = [*restore, *_generators(batches)]
     trace: list[Level] = []
     for bits in levels:
-        with _restored(things):
+        with _state_backup(things):
             set_bits(bits)
             arguments = islice(_arguments(batches), steps_per_level)
             accuracy = tuple(_accuracy(step_fn(*batch), bits) for batch in arguments)
         trace.append(Level(bits, accuracy, fmean(accuracy[:window]), fmean(accuracy[-window:])))
-    return _judged(trace, window, share, threshold)
+    return _verdict(trace, window, share, threshold)
 
 
 @contextmanager
-def _restored(things: Sequence[Any]) -> Iterator[None]:
+def _state_backup(things: Sequence[Any]) -> Iterator[None]:
     """At its end, after an error too, modules and generators are as they were at its start, other
     things have loaded the state_dict of then, and the global generators of torch, numpy and Python
     are as before. Tensors of modules keep their places in memory.
@@ -191,7 +191,7 @@ def _restored(things: Sequence[Any]) -> Iterator[None]:
                     if type(module).get_extra_state is not nn.Module.get_extra_state:
                         extra = copy.deepcopy(module.get_extra_state())
                         stack.callback(module.set_extra_state, extra)
-                stack.enter_context(attributes_kept(list(thing.modules())))
+                stack.enter_context(attribute_backup(list(thing.modules())))
             elif isinstance(thing, torch.Generator):
                 stack.callback(thing.set_state, thing.get_state())
             elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
@@ -244,7 +244,9 @@ def _generators(batches: Iterable[Any] | None) -> list[torch.Generator]:
     return [generator for generator in named if isinstance(generator, torch.Generator)]
 
 
-def _judged(levels: Sequence[Level], window: int, share: float, threshold: float) -> PrecisionRange:
+def _verdict(
+    levels: Sequence[Level], window: int, share: float, threshold: float
+) -> PrecisionRange:
     """The bounds by shares of the highest candidate's improvement."""
     top = levels[-1]
     rise, noise = top.last - top.first, _noise(top.accuracy, window)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lpkernels.nn.convert import set_precision
-from lpkernels.techniques.cpt.scheduler import PrecisionSetter, attributes_kept
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, attribute_backup
 
 #: Called with the model and a batch of the loader.
 Forward = Callable[[nn.Module, Any], object]
@@ -52,7 +52,7 @@ def recalibrate(
     buffers = [b for module in modules for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
     random_states = torch.random.fork_rng(list(devices))
-    with around, attributes_kept(model.modules()), torch.no_grad(), random_states:
+    with around, attribute_backup(model.modules()), torch.no_grad(), random_states:
         model.eval()
         for norm in norms:
             norm.reset_running_stats()
@@ -78,7 +78,7 @@ def recalibrated(
     model: nn.Module, loader: Iterable[Any], *, forward: Forward | None = None
 ) -> Iterator[None]:
     """`recalibrate` at the bits of now, undone at the end of the block."""
-    with attributes_kept(model.modules()):
+    with attribute_backup(model.modules()):
         recalibrate(model, loader, forward=forward)
         yield
 

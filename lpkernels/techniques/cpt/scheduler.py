@@ -44,7 +44,7 @@ def _rounds(target: Any) -> bool:
     return getattr(target, "precision", None) != (None, None)
 
 
-def find_targets(label: str, targets: Targets) -> dict[str, Any]:
+def _targets_by_name(label: str, targets: Targets) -> dict[str, Any]:
     """All modules, objects and functions whose precision is to be set, by the names that modules
     have in their model and members in their list.
 
@@ -57,7 +57,7 @@ def find_targets(label: str, targets: Targets) -> dict[str, Any]:
         members = {
             f"{index}.{name}".rstrip("."): target
             for index, member in enumerate(targets)
-            for name, target in find_targets(label, member).items()
+            for name, target in _targets_by_name(label, member).items()
         }
         if not members:
             raise ValueError(f"{label}: expected at least one target, got none")
@@ -85,7 +85,7 @@ def find_targets(label: str, targets: Targets) -> dict[str, Any]:
 
 
 @contextmanager
-def attributes_kept(things: Iterable[Any]) -> Iterator[None]:
+def attribute_backup(things: Iterable[Any]) -> Iterator[None]:
     """At its end, after an error too, objects have the attributes that they had at its start, and
     modules their buffers, with their values, and their submodules."""
     backups = []
@@ -121,7 +121,7 @@ class PrecisionSetter(Stateful):
     ) -> None:
         owner = type(self).__name__
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
-        self._targets = find_targets(owner, targets)
+        self._targets = _targets_by_name(owner, targets)
         self._highest = levels[-1]
         if "{bits}" not in str(accumulators):
             raise ValueError(f"accumulators: expected a name with {{bits}}, got {accumulators!r}")
@@ -137,7 +137,7 @@ class PrecisionSetter(Stateful):
             )
         # Every level is tried. A plain function is not asked: what it does cannot be undone.
         objects = {name: x for name, x in self._targets.items() if not _is_function(x)}
-        with attributes_kept(objects.values()):
+        with attribute_backup(objects.values()):
             for name, level in product(objects, [*levels, self._at_bits(self.eval_bits)]):
                 self._apply(name, level)
         #: The precision of the last training step.
@@ -147,8 +147,9 @@ class PrecisionSetter(Stateful):
 
     def _at_bits(self, bits: int | None) -> Precision:
         """The highest precision, its forward pass at `bits` unless that is None."""
-        forward = self._highest.forward
-        return self._highest._replace(forward=forward and (bits or forward))
+        if bits is None or self._highest.forward is None:
+            return self._highest
+        return self._highest._replace(forward=bits)
 
     def _apply(self, name: str, precision: Precision) -> None:
         target = self._targets[name]
@@ -276,7 +277,8 @@ class PrecisionScheduler(PrecisionSetter):
         self.last_step = checks.whole("last_step", last_step, -1)
         # The gradients and the accumulators follow the settings of the forward bits.
         base = Schedule((1, 1), **settings)
-        base = bits if isinstance(bits, Schedule) else base
+        if isinstance(bits, Schedule):
+            base = bits
         #: The schedules by track: forward, backward, accumulator.
         self.schedules: dict[str, Schedule] = {}
         if bits is not None:
@@ -357,8 +359,8 @@ class PrecisionScheduler(PrecisionSetter):
             return bitops(*bits) if kind == "bitops" else adder_bits(self._accumulators[bits[0]])
 
         steps = list(zip(*(self._bits[track].tolist() for track in tracks), strict=True))
-        costs = {bits: cost(*bits) for bits in set(steps)}
-        return np.array([costs[bits] for bits in steps])
+        cost_of = {bits: cost(*bits) for bits in set(steps)}
+        return np.array([cost_of[bits] for bits in steps])
 
 
 def _schedule(label: str, bits: Bits, base: Schedule) -> Schedule:
