@@ -21,26 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from lpkernels import ops
-from lpkernels.arithmetic import (
-    PRODUCTS,
-    QUANTIZERS,
-    Accumulator,
-    Axis,
-    Quantizer,
-    Recipe,
-    axes,
-)
+from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Axis, Quantizer, Recipe, axes
 from lpkernels.arithmetic.by_product import Readings, plain_readings
 from lpkernels.arithmetic.precisions import in_place_of
 from lpkernels.formats import BlockFormat, Format
-from lpkernels.formats.integers import (
-    AFFINE,
-    BLOCK,
-    KIND,
-    InBlock,
-    code_bits,
-    follows_from_values,
-)
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InBlock, code_bits, follows_from_values
 from lpkernels.ops import ROW, Ints, Row
 
 _MODE = 4
