@@ -201,13 +201,7 @@ def _check(
             f"{_SDPA}: is_causal=True is a mask of its own; leave attn_mask away or combine them "
             "in attn_mask"
         )
-    _check_broadcast(q, k, v, mask, enable_gqa)
-
-
-def _check_broadcast(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], mask: Tensor | None, gqa: bool
-) -> None:
-    if gqa:
+    if enable_gqa:
         k, v = (*k[:-3], q[-3], *k[-2:]), (*v[:-3], q[-3], *v[-2:])
     try:
         batch = torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
@@ -332,8 +326,13 @@ def multi_head(
     q, k, v = _projected(of, linear)
     length, batch = q.shape[:2]
     sizes = (batch, heads, length, k.shape[0])
-    k, v = _with_rows(k, of["bias_k"], batch), _with_rows(v, of["bias_v"], batch)
-    q, k, v = (_heads(x, heads) for x in (q, k, v))
+    if of["bias_k"] is not None:
+        rows = (of[name].to(k.dtype).expand(1, batch, -1) for name in ("bias_k", "bias_v"))
+        k, v = (torch.cat(pair) for pair in zip((k, v), rows, strict=True))
+    # [S, N, E] -> [N * heads, S, E / heads]
+    q, k, v = (
+        x.reshape(len(x), batch * heads, x.shape[2] // heads).transpose(0, 1) for x in (q, k, v)
+    )
     k = k if of["static_k"] is None else of["static_k"].to(k.dtype)
     v = v if of["static_v"] is None else of["static_v"].to(v.dtype)
     if of["add_zero_attn"]:
@@ -408,16 +407,6 @@ def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
             store(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)
         )
     return results
-
-
-def _with_rows(x: Tensor, row: Tensor | None, batch: int) -> Tensor:
-    """x (S, N, E) and bias_k or bias_v (1, 1, E) as one more key."""
-    return x if row is None else torch.cat([x, row.to(x.dtype).expand(1, batch, -1)])
-
-
-def _heads(x: Tensor, heads: int) -> Tensor:
-    """(S, N, E) as (N * heads, S, E / heads)."""
-    return x.reshape(x.shape[0], x.shape[1] * heads, x.shape[2] // heads).transpose(0, 1)
 
 
 def _mask(

@@ -285,8 +285,7 @@ def _conv(
         weight: (C_out, C_in / groups, *kernel), bias: (C_out,) or None, as in ``linear``.
         stride, dilation: an int or one per dimension.
         padding: the same, or "valid" (none), or "same" (stride 1 only). Where "same" pads one side
-            more, that side is padded with zeros first, as torch does: these zeros are part of the
-            input that the recipe quantises, and their taps are products with zero.
+            more, as torch does, these zeros are part of the input that the recipe quantises.
         groups: divides C_in and C_out.
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
@@ -362,10 +361,9 @@ def _conv_transpose(
     """``torch.nn.functional.NAME`` with every operand and every sum rounded as the recipe says.
 
     The result is the input's gradient of the convolution with this weight, in ``recipe.fprop``; the
-    input's gradient is that convolution of the output's, in ``recipe.dgrad``; the gradients of
-    weight and bias are in ``recipe.wgrad``. docs/contract.md, "The order of k", has the sums. A
-    tap that falls between strides or outside adds nothing, but its position counts for chunks and
-    draws.
+    input's gradient is that convolution of the output's, in ``recipe.dgrad``. docs/contract.md,
+    "The order of k", has the sums. A tap that falls between strides or outside adds nothing, but
+    its position counts for chunks and draws.
 
     Args:
         x: (N, C_in, *) or (C_in, *), as in ``conv2d``; dtypes as in ``linear``.

@@ -139,10 +139,8 @@ def _layers(
 
     ``lstm`` has 4 gates and the states (h, c), ``gru`` 3 gates, ``rnn_tanh`` and ``rnn_relu`` one:
     h is the tanh or the relu of the sum. In backward `grad_output` rounds the gradient of the gates
-    once for each product; in ``gru``, where the reset gate multiplies the product of the hidden
-    state, the two gradients differ. dgrad sums over the gates, at each step. The gradient of a
-    weight or a bias is one sum over all steps, in wgrad: docs/contract.md, "The order of k". The
-    gradient of h is the float32 sum of the gradients from its uses.
+    once for each product. dgrad sums over the gates, at each step. The gradient of a weight or a
+    bias is one sum over all steps, in wgrad: docs/contract.md, "The order of k".
 
     Args:
         input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
@@ -152,8 +150,7 @@ def _layers(
             has_biases b_ih and b_hh (gates * H,), and in ``lstm`` w_hr (H_out, H) where the layers
             project.
         num_layers, dropout, bidirectional, batch_first: as of the layers, such as
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html.
-        train: whether dropout is in force.
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html; dropout where train.
         batch_sizes: int64 on the CPU, from a PackedSequence.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 

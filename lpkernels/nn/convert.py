@@ -56,18 +56,14 @@ def convert(
     gets the new recipe. The model itself may be such a layer.
 
     With ``functions``, a module with a forward of its own (a class not of torch.nn) computes the
-    products that it calls, as ``@``, einsum, torch.nn.functional.linear, by its recipe, forward and
-    in the backward pass of a torch.autograd.Function: docs/layers.md lists the functions. A call
-    belongs to the innermost such module, which is selected as a layer is. A module that is not
-    selected keeps its products torch's own, also inside one that is. Integer, boolean, complex and
-    sparse operands, and calls with out=, stay torch's own; float64 operands are refused with a
-    RuntimeError. A checkpointed plain function is recomputed outside the mode unless
-    use_reentrant=True, so make it a module. ``lpkernels.nn.summary`` shows which products of a
-    model are emulated.
+    products that it calls by its recipe: docs/layers.md, "Products called as functions", lists the
+    functions and says what stays torch's own. A call belongs to the innermost such module, which is
+    selected as a layer is; a module that is not selected keeps its products torch's own, also
+    inside one that is. Float64 operands of such calls are refused with a RuntimeError.
+    ``lpkernels.nn.summary`` shows which products of a model are emulated.
 
-    The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer: its product has
-    the recipe of the attention. So have the two products between its projections, unless a key
-    before is ``FUNCTIONS`` or fits ``"<name>.attention"``.
+    The recipe of torch.nn.MultiheadAttention is that of out_proj's product and of the two products
+    between its projections too, unless a key before is ``FUNCTIONS`` or ``"<name>.attention"``.
 
     Args:
         model: any module.

@@ -141,20 +141,16 @@ class Emulated(Module):
     ) -> None:
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
-        Affine formats change their bits. At more than 16 bits their quantizers are fp32 and round
-        nothing, until fewer bits come. Fixed formats change their word_bits, and their frac_bits
-        by as much, so that the largest value stays. Other formats need a table, which then decides
-        the format of every quantizer that changes. Rounding modes, axis, symmetric and the running
-        range are kept; `bias` and `output` are not touched. A call costs microseconds and may come
-        before every step: torch.compile compiles nothing again as long as every call has the same
-        table, or none has one and no affine format passes 16 bits. A backward has the precision of
-        its forward.
+        docs/layers.md, "Precision at run time", has the rule of each kind of format. A call costs
+        microseconds and may come before every step: torch.compile compiles nothing again as long as
+        every call has the same table, or none has one and no affine format passes 16 bits. A
+        backward has the precision of its forward.
 
         Args:
             forward_bits: of `input` and `weight`, an int or a pair of both; None stays.
             backward_bits: of `grad_output`, and of `grad_input` and `grad_weight` where the recipe
                 rounds them; None stays.
-            formats: {bits: format or its name}.
+            formats: {bits: format or its name}, which float and block formats need.
 
         Raises:
             TypeError: bits that are no int, formats that is no mapping.

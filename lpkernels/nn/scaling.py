@@ -56,14 +56,11 @@ def _rows(model: nn.Module) -> Iterator[_Row]:
 def update_scales(model: nn.Module, group: Any = None) -> None:
     """Gives the delayed scales of a model their next values; call it after the backward pass.
 
-    `lpkernels.DelayedScaling` has the rule. Where torch.distributed runs, every process makes this
-    call, and one all_reduce takes the largest magnitude of all processes first (unless reduce is
-    False), so that scales and histories stay equal. Gradient accumulation is several passes before
-    one call: the largest magnitude of all of them counts. Under DistributedDataParallel, which
-    copies the first process's buffers before a pass, all passes but the last are in no_sync() then.
-    A pass that activation checkpointing computes again has the scales of its first time, also after
-    this call, as long as its layer has not been called again. A model without delayed scales stays
-    as it is.
+    `lpkernels.DelayedScaling` has the rule, and docs/layers.md, "Delayed scaling", what becomes of
+    processes, accumulated gradients and recomputed passes. Every process makes this call, with one
+    all_reduce unless reduce is False. Under DistributedDataParallel, which copies the first
+    process's buffers before a pass, all passes of an accumulated gradient but the last are in
+    no_sync(). A model without delayed scales stays as it is.
 
     Args:
         model: any module.
@@ -121,10 +118,10 @@ def calibrate(
 ) -> None:
     """Finds delayed scales of inputs and weights to start with, where the first step has S = 1.
 
-    The layers with delayed scales compute as torch's own, which rounds nothing, and note the
-    largest magnitudes; the batches together are one step, after which the scales are updated. Those
-    of gradients stay, since nothing goes backward. The model is in evaluation mode meanwhile, and
-    compiled models run uncompiled. Modes, parameters and random states are as before afterwards.
+    The layers with delayed scales compute as torch's own, and note the largest magnitudes; the
+    batches together are one step, after which the scales are updated. Those of gradients stay. The
+    model is in evaluation mode and uncompiled meanwhile; modes, parameters and random states are as
+    before afterwards.
 
     Args:
         model: a model that computes by a recipe with `scaling`.

@@ -158,11 +158,9 @@ def summary(model: Module, *inputs: Any, backward: bool = False) -> Summary:
     """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
 
     Every product is counted where it reaches torch, below autograd and inside fused functions, by
-    whatever it is called. An operator that multiplies matrices in an unknown number of
-    multiply-adds, as a solver does, is named as not counted. A product belongs to the innermost
-    module that runs, in the backward pass to the module whose forward pass made that part of the
-    graph. The sums of norms, of softmax and of the gradients of biases are no products, nor are
-    elementwise products and their sums, as which outer, kron and torch.linalg.vecdot reach torch.
+    whatever it is called; docs/layers.md says what is no product, and what is named as not counted.
+    A product belongs to the innermost module that runs, in the backward pass to the module whose
+    forward pass made that part of the graph.
 
     Without `backward` the pass runs without gradients. Parameters, their gradients, buffers and the
     states of torch's random generators are put back. Lazy layers get their sizes. A model on the
