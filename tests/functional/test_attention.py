@@ -23,7 +23,6 @@ from tests.support.autograd import (
     same,
     transposed,
 )
-from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -244,19 +243,3 @@ def test_products_between_the_projections_may_have_a_recipe_of_their_own() -> No
     y = sdpa(q, k, v, recipe=SUMS).transpose(0, 1).reshape(4, 2, 8)
     got, _ = multi_head(x, x, x, recipe=DETERMINISTIC, attention_recipe=SUMS)
     assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
-
-
-ERRORS = [
-    (lambda: sdpa(Q, K, V, is_causal=True, attn_mask=E, recipe=SUMS), ValueError, "is a mask of"),
-    (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
-    (lambda: sdpa(Q[:, :2], K, V, recipe=SUMS), ValueError, "do not broadcast"),
-    (lambda: sdpa(Q, K, V, E, recipe=SUMS), ValueError, "attn_mask has shape"),
-    (lambda: sdpa(Q, K, V, torch.ones(5).int(), recipe=SUMS), TypeError, "is torch.int32"),
-    (lambda: sdpa(Q, K, V[:, :1], enable_gqa=True, recipe=SUMS), ValueError, "same number of he"),
-    (lambda: multi_head(E, E[:, :1], E), ValueError, "query has shape"),
-    (lambda: multi_head(E, E, E, num_heads=3), ValueError, "multiple of the 3 heads"),
-    (lambda: multi_head(E, E, E, is_causal=True), ValueError, "give attn_mask as well"),
-    (lambda: multi_head(E, E, E, in_proj_weight=None), ValueError, "weight of a projection is N"),
-    (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
-]
-test_refusals = refused(ERRORS)

@@ -27,7 +27,6 @@ from tests.support.autograd import (
     leaves,
     output_gradients,
 )
-from tests.support.refusals import Row, refuses
 
 CONV = {dims: getattr(lp.functional, f"conv{dims}d") for dims in (1, 2, 3)}
 TORCH_CONV = {dims: getattr(F, f"conv{dims}d") for dims in (1, 2, 3)}
@@ -219,41 +218,3 @@ def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
     assert y.shape == F.conv_transpose2d(x, w, b, groups=2).shape
     y.sum().backward()
     assert not w.grad.any() and not b.grad.any()
-
-
-X, W, T, B = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3), torch.ones(4, 3, 3, 3), torch.ones(6)
-
-
-def refused_by_both(w: torch.Tensor) -> list[Row]:
-    """Calls that both refuse in the same words."""
-    return [
-        ((X, w.int(), B), {}, TypeError, r"weight must be float.*int32"),
-        ((X[0, 0], w, B), {}, ValueError, r"the shapes .\(5, 5\).*\(N, C_in, H, W\)"),
-        ((X, w[0], B), {}, ValueError, rf"weight .* \({w.shape[1]}, 3, 3\)"),
-        ((X, w, B[:3]), {}, ValueError, r"bias .* \(3,\).*\(C_out,\)"),
-        ((X, w, B), {"stride": 0}, ValueError, r"stride=0; expected an int or 2 ints, each at le"),
-    ]
-
-
-REFUSED: list[Row] = [
-    *refused_by_both(W),
-    ((X, W, B), {"groups": 1}, ValueError, r"\(2, 4, 5, 5\), \(6, 2, 3, 3\).*groups=1;"),
-    ((X, W, B), {"groups": 4}, ValueError, r"groups=4; expected"),
-    ((X, W.to("meta"), B), {}, ValueError, r"one device.*weight on meta"),
-    ((X, W, B), {"padding": "full"}, ValueError, r"padding='full'; expected \"same\", \"valid"),
-    ((X, W, B), {"padding": "same", "stride": 2}, ValueError, r"\"same\" needs stride 1"),
-    ((X, W, B), {"dilation": 3}, ValueError, r"kernel \(3, 3\) .* spans \(7, 7\) .* \(5, 5\)"),
-]
-REFUSED_TRANSPOSED: list[Row] = [
-    *refused_by_both(T),
-    ((X, T[:2], B), {}, ValueError, r"\(2, 4, 5, 5\), \(2, 3, 3, 3\)"),
-    ((X, T, B), {"padding": "same"}, TypeError, r"padding='same'; expected an int or 2 ints"),
-    ((X, T, B), {"output_padding": 1}, ValueError, r"output_padding=\(1, 1\) must be smaller"),
-    ((X, T, B), {"padding": 9}, ValueError, r"output of size \(-11, -11\).*less padding"),
-]
-test_wrong_arguments_are_refused = refuses(
-    lp.functional.conv2d, REFUSED, recipe=DETERMINISTIC, groups=2
-)
-test_wrong_arguments_of_a_transpose_are_refused = refuses(
-    lp.functional.conv_transpose2d, REFUSED_TRANSPOSED, recipe=DETERMINISTIC, groups=2
-)

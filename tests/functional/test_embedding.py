@@ -11,7 +11,6 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, RECIPES
 from tests.support.autograd import Steps, assert_composed, gradients, output_gradients, same
-from tests.support.refusals import Row, refuses
 
 INDICES = torch.tensor([[0, 2, 2], [5, 0, 1]])
 
@@ -66,12 +65,3 @@ def test_embedding_widens_a_narrow_table_exactly() -> None:
     w = table().detach().bfloat16()
     y = lp.functional.embedding(INDICES, w, recipe=lp.Recipe(weight="e4m3"))
     assert_bit_equal(y, lp.quantize(F.embedding(INDICES, w.float()), "e4m3"))
-
-
-TABLE = torch.ones(6, 4)
-REFUSED: list[Row] = [
-    ((INDICES, TABLE), {"sparse": True}, NotImplementedError, "sparse=True with a recipe that rou"),
-]
-test_embedding_refuses_wrong_arguments = refuses(
-    lp.functional.embedding, REFUSED, recipe=lp.Recipe(grad_weight="e4m3")
-)

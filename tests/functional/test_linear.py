@@ -21,7 +21,6 @@ from tests.support.autograd import (
     leaves,
     output_gradients,
 )
-from tests.support.refusals import Row, refuses
 
 linear = lp.functional.linear
 
@@ -84,15 +83,3 @@ def test_only_the_operands_that_backward_reads_are_kept() -> None:
         y = linear(x.requires_grad_(of_x), w.requires_grad_(of_w), b, recipe=DETERMINISTIC)
         kept_x, kept_w, _ = y.grad_fn.saved_tensors
         assert (kept_x is not None, kept_w is not None) == (of_w, of_x)
-
-
-X, W, B = torch.ones(4, 5), torch.ones(3, 5), torch.ones(3)
-REFUSED: list[Row] = [
-    ((X, W.int(), B), {}, TypeError, r"weight must be float.*int32"),
-    ((X[:, :4], W, B), {}, ValueError, r"x has shape \(4, 4\).*in_features=5"),
-    ((X[0, 0], W, B), {}, ValueError, r"x has shape \(\).*must be \(\.\.\., 5\)"),
-    ((X, W, B[:2]), {}, ValueError, r"bias has shape \(2,\).*bias must be \(3,\)"),
-    ((X, W.to("meta"), B), {}, ValueError, r"one device.*weight on meta"),
-    ((X, W, B), {"recipe": 8}, TypeError, r"expected a Recipe or its name, got 8"),
-]
-test_wrong_arguments_are_refused = refuses(linear, REFUSED, recipe=DETERMINISTIC)

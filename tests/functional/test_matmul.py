@@ -12,7 +12,6 @@ from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.support.autograd import SEED, gradients, how, leaves, output_gradients, same
-from tests.support.refusals import Row, refuses
 
 ACCUMULATORS = [
     lp.Accumulator("e6m9"),
@@ -197,26 +196,6 @@ def test_matmul_takes_one_draw_for_everything():
     assert torch.equal(generator.get_state(), twin_generator.get_state())
 
 
-A, G = torch.ones(2, 3), torch.ones(2, 2, requires_grad=True)
-B = A.t()
-REFUSED: list[Row] = [
-    ((A, torch.ones(4, 2)), {}, ValueError, r"a has K=3 but b has K=4 \(shapes \(2, 3\) and \(4, "),
-    ((A.expand(2, 2, 3), torch.ones(3, 3, 2)), {}, ValueError, r"leading .* \(2,\) of a and \(3,"),
-    ((A, torch.tensor(1.0)), {}, ValueError, "both need at least one dimension"),
-    ((A, B.to("meta")), {}, ValueError, "must be on one device, got a on cpu, b on meta"),
-    ((A.double(), B.double()), {}, TypeError, r"a is float64.* first: lp.quantize\(a, fmt\).float"),
-    ((A.double(), B.double()), {"acc": None, "output": "e5m2"}, TypeError, "a is float64, but emu"),
-    ((A, [1.0]), {}, TypeError, "b must be a torch.Tensor, got list"),
-    ((None, B), {}, TypeError, "a must be a torch.Tensor, got None"),
-    ((A, B), {"backend": "gpu"}, ValueError, "backend 'gpu'"),
-    ((A, B), {"acc": None, "backend": "gpu"}, ValueError, "backend 'gpu'"),
-    ((A, B), {"generator": 3}, TypeError, "got int"),
-    ((A, B), {"acc": "e6m9:nearest"}, ValueError, "nearest_even"),
-    ((G, G), {"out": A}, ValueError, "does not record gradients, but a and b requires grad"),
-    ((A, B), {"out": A}, ValueError, r"out has shape \(2, 3\) but the result has shape \(2, 2\)"),
-    ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
-]
-test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 ORDERS = [
     "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
     "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",
@@ -295,16 +274,3 @@ def test_a_stochastic_start_is_drawn_once_a_call() -> None:
     assert_bit_equal(draws, again)
     assert set(draws.unique().tolist()) == {1.0, 1.25}
     assert abs((draws == 1.25).float().mean().item() - 0.25) < 0.03
-
-
-OPERANDS, START = (torch.zeros(5, 12), torch.zeros(12, 3)), torch.zeros(3)
-REFUSED_WITH_A_START: list[Row] = [
-    (OPERANDS, {"initial": torch.zeros(4)}, ValueError, r"\(4,\), which does not .* \(5, 3\)"),
-    (OPERANDS, {"initial": torch.zeros(1, 5, 3)}, ValueError, "does not broadcast to"),
-    (OPERANDS, {"initial": START.int()}, TypeError, "initial must be float16"),
-    (OPERANDS, {"acc": None}, ValueError, "torch.addmm"),
-    (OPERANDS, {"acc": "native_chunk4"}, ValueError, "order 'native'"),
-    (OPERANDS, {"acc": "fp16:order=pairwise"}, ValueError, "a tree without"),
-    (OPERANDS, {"acc": None, "recipe": "fp32"}, ValueError, "no out= or initial=; got initial"),
-]
-test_what_is_refused = refuses(lp.matmul, REFUSED_WITH_A_START, acc="e6m9", initial=START)

@@ -22,7 +22,6 @@ from tests.support.autograd import (
     output_gradients,
     same,
 )
-from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -162,22 +161,6 @@ def test_gelu_stands_between_its_quantizers() -> None:
     y = nn.functional.gelu(inner, approximate="tanh")
     dx = torch.autograd.grad(y, inner, lp.quantize(*output_gradients(y.shape), "e4m2"))[0]
     same(got, [lp.quantize(y.detach(), "e5m6"), lp.quantize(dx, "e5m5")])
-
-
-X, W = torch.randn(4, 6, 5), torch.ones(5)
-ERRORS = [
-    (lambda: F.layer_norm(X, (6,), recipe=SUMS), ValueError, r"layer_norm: input has shape"),
-    (lambda: F.layer_norm(X, (5,), X[0, 0, :3], recipe=SUMS), ValueError, r"bias \[\(3,\)\]"),
-    (lambda: F.group_norm(X, 4, recipe=SUMS), ValueError, "num_groups=4 with 6 channels"),
-    (
-        lambda: F.batch_norm(X[:1, :, :1], None, None, training=True, recipe=SUMS),
-        ValueError,
-        "more than 1 value per channel",
-    ),
-    (lambda: F.batch_norm(X, None, None, recipe=SUMS), ValueError, "running_var unless training"),
-    (lambda: F.softmax(X, 3, recipe=SUMS), IndexError, "softmax: dim=3"),
-]
-test_refusals = refused(ERRORS)
 
 
 def test_what_a_norm_returns_may_be_changed_in_place() -> None:

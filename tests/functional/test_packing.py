@@ -7,7 +7,6 @@ import lpkernels as lp
 from lpkernels import ops
 from tests.cases import SPECIAL_VALUES
 from tests.compare import assert_bit_equal
-from tests.support.refusals import Row, refuses
 
 FORMATS = [
     *("e5m2", "fp8_e4m3", "fp6_e2m3", "fp4_e2m1", "e2m2none_sat", "fp16", "fp32"),
@@ -66,24 +65,6 @@ def test_pack_is_dense_and_least_significant_bit_first():
 def test_pack_takes_other_dtypes_and_strides(dtype):
     x = held("e5m2", 6, 5).to(dtype)
     assert_bit_equal(lp.pack(x.t(), "e5m2"), lp.pack(x.float().t().contiguous(), "e5m2"))
-
-
-X, CODES = torch.ones(4), torch.zeros(3, dtype=torch.uint8)
-UNPACKED: list[Row] = [
-    ((X, "e5m2", (4,)), {}, TypeError, r"must be a 1-D uint8 tensor as pack returns it, got torch"),
-    ((CODES, "e5m2", (4,)), {}, ValueError, r"e5m2 of shape \(4,\) is 4 bytes, but codes has 3"),
-    ((CODES, "affine4", (4,)), {}, ValueError, "unpack: affine4 cannot be packed"),
-    ((CODES, "e5m2", (-1,)), {}, ValueError, r"a sequence of sizes >= 0, got \(-1,\)"),
-]
-PACKED: list[Row] = [
-    # float32 would round this value into the format.
-    ((X.double() + 2**-40, "e5m2"), {}, ValueError, r"e5m2 has no code for 1\.00000000000090"),
-    ((X, "affine4"), {}, ValueError, "pack: affine4 cannot be packed: its codes"),
-    ((X, lp.Quantizer("e5m2")), {}, TypeError, "fmt must be a format.*got Quantizer"),
-    (([1.0], "e5m2"), {}, TypeError, "x must be a torch.Tensor, got list"),
-    ((X, "block4_axis1_e2m1"), {}, ValueError, r"axis 1, but x has shape \(4,\)"),
-]
-test_pack_refuses, test_unpack_refuses = refuses(lp.pack, PACKED), refuses(lp.unpack, UNPACKED)
 
 
 def test_a_scale_that_is_nan_may_have_a_sign():

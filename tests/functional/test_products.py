@@ -25,7 +25,6 @@ from tests.support.autograd import (
     signed,
     transposed,
 )
-from tests.support.refusals import Row, refused, refuses
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 every_recipe = pytest.mark.parametrize("recipe", RECIPES.values())
@@ -157,17 +156,6 @@ def test_bilinear_without_rounding_is_torch_within_fp32(recipe: lp.Recipe, leadi
     close(gradients(got, tensors), gradients(want, tensors))
 
 
-A, B, W = torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.ones(2, 3, 4)
-R = DETERMINISTIC
-REFUSED = [
-    (lambda: F.bmm(A, B[0], recipe=R), ValueError, r"bmm: a has shape .*matmul broadcasts"),
-    (lambda: F.baddbmm(A, A, B, recipe=R), ValueError, "baddbmm: input has shape .*broad"),
-    (lambda: F.matmul(A, B, "bf16", recipe=R), ValueError, "recipe brings its own.*got acc"),
-    (lambda: F.bilinear(A, B, W[0], recipe=R), ValueError, r"bilinear: .*weight.* \(3, 4\)"),
-    (lambda: F.bilinear(A, B, W, recipe=R), ValueError, "x1, x2.* same leading"),
-    (lambda: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=R), ValueError, r"bias.*\(3,\)\]"),
-]
-test_products_refuse_wrong_arguments = refused(REFUSED)
 einsum = lp.functional.einsum
 
 
@@ -212,18 +200,3 @@ def test_einsum_sums_in_the_order_of_the_equation(backend: str) -> None:
 def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
     a, b, c = torch.randn(3, 3, 3).double()
     assert_bit_equal(einsum("ij,jk,kl->il", a, b, c), torch.einsum("ij,jk,kl->il", a, b, c))
-
-
-LEFT, RIGHT = torch.ones(3, 4), torch.ones(4, 5)
-REFUSED_BY_EINSUM: list[Row] = [
-    (("ij->ji", LEFT), {}, ValueError, "expected two operands, got 1"),
-    ((3, LEFT, RIGHT), {}, TypeError, "equation must be a str .* got int"),
-    (("ij->ik", LEFT, RIGHT), {}, ValueError, "expected two operands of letters"),
-    (("i1,1k->ik", LEFT, RIGHT), {}, ValueError, "two operands of letters"),
-    (("ijl,jk->ik", LEFT, RIGHT), {}, ValueError, r"'ijl' .* names 3 dimensions, but .* \(3, 4\)"),
-    (("i,jk->ik", LEFT, RIGHT), {}, ValueError, "'i' .* names 1 dimensions"),
-    (("ij,jk->ii", LEFT, RIGHT), {}, ValueError, "each once"),
-    (("ij,ik->jk", LEFT, RIGHT), {}, ValueError, "label 'i' .* size 3 in one operand and 4"),
-    (("ii,ij->j", LEFT, RIGHT), {}, ValueError, "repeated over sizes 3 and 4"),
-]
-test_einsum_refuses_wrong_arguments = refuses(einsum, REFUSED_BY_EINSUM, recipe=DETERMINISTIC)

@@ -22,7 +22,6 @@ from tests.support.autograd import (
     same,
     signed,
 )
-from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -254,17 +253,3 @@ def test_products_of_a_cell_draw_apart() -> None:
     assert not torch.equal(y, torch.relu(zx + zx))
     zh = F.linear(x, w, recipe=STOCHASTIC, generator=signed(derive_seed(SEED, 16)))
     assert_bit_equal(y, torch.relu(zx + zh))
-
-
-X, HX, W = torch.randn(L, N, IN), torch.randn(1, N, H), weights("gru")
-CELL = (torch.randn(N, IN), torch.randn(N, H), W[0], W[1])
-ERRORS = [
-    (lambda: F.gru(X[0], HX, W, recipe=SUMS), ValueError, r"gru: input has shape \(3, 5\)"),
-    (lambda: F.gru(X[0], HX, W, batch_sizes=PACKED, recipe=SUMS), ValueError, "whose sum is the"),
-    (lambda: F.gru(X, HX, W[:3], recipe=SUMS), ValueError, "gru: got 3 weights for 1 layers"),
-    (lambda: F.gru(X, HX[:, :2], W, recipe=SUMS), ValueError, r"states have the shapes \[\(1, 2"),
-    (lambda: F.gru(X[..., :4], HX, W, recipe=SUMS), ValueError, r"expected \(gates \* H, 4\)"),
-    (lambda: F.gru_cell(CELL[1], *CELL[1:], recipe=SUMS), ValueError, "linear: x has shape"),
-    (lambda: F.gru_cell(*CELL[:1], X, *CELL[2:], recipe=SUMS), ValueError, "gru_cell: input has s"),
-]
-test_refusals = refused(ERRORS)

@@ -13,7 +13,6 @@ from lpkernels import ops
 from lpkernels.formats.grids import misfit
 from tests.compare import assert_bit_equal
 from tests.support.processor import flushed
-from tests.support.refusals import Row, refused, refuses
 
 FORMATS = """
     mxfp8 mxfp4_up mxint8 nvfp4 nvfp4_2d fp8_tensor fp8_row row_axis0_e5m2 int8_row int4_g32
@@ -287,57 +286,6 @@ def test_compiles_without_a_graph_break():
     want = both(x, amax)
     assert_bit_equal(got[0].values, want[0].values)
     assert_bit_equal(got[1], want[1])
-
-
-X, K = torch.ones(4, 6), lp.BlockFormat("e4m3", axis="k")
-SHARED = [
-    ((X, K), {}, ValueError, "has blocks along 'k'.* give the dimension that is meant"),
-    ((X, "block4_axis2_e4m3"), {}, ValueError, r"runs along axis 2, but x has shape \(4, 6\)"),
-    ((X[0], "nvfp4_2d"), {}, ValueError, r"has tiles, but x has shape \(6,\); tiles need two"),
-    ((X, "mxfp8"), {"amax": 1.0}, ValueError, "block32_e4m3 has no scale of the tensor; leave"),
-    ((X, "nvfp4"), {"amax": X}, ValueError, r"amax must have one element, got shape \(4, 6\)"),
-    ((X, "nvfp4"), {"amax": torch.tensor(1)}, TypeError, "amax must be of a floating dtype"),
-    ((X, "nvfp4_te", "to_odd"), {}, ValueError, "is nearest_even or stochastic, as te has them"),
-    ((X, "nvfp4_te:toward_zero"), {}, ValueError, "got 'toward_zero'; use steps='exact'"),
-    ((lp.scaled(X, "mxfp8"), "nvfp4"), {}, TypeError, "got Scaled; .dequantize.. gives its values"),
-]  # fmt: skip
-SCALED: list[Row] = [
-    *SHARED,
-    ((X, "e4m3"), {}, ValueError, "scaled: expected a BlockFormat, .* got e4m3; use one such as"),
-]
-QUANTIZED: list[Row] = [
-    *SHARED,
-    ((X, "e4m3"), {"amax": 1.0}, ValueError, "e4m3 has no scale of the tensor"),
-    ((X, "affine8"), {"amax": 1.0, "range": (0, 1)}, ValueError, "has no amax=; leave it away"),
-]
-PACKED: list[Row] = [
-    ((X, K), {}, ValueError, "pack: block32_k_e4m3 has blocks along 'k'"),
-    ((X, "mxfp8_up"), {}, ValueError, r"scales of mxfp8_up; give them: lp\.pack\(lp\.scaled\("),
-    ((lp.Scaled(X[0, :2], torch.ones(1), None, "block2_e2m1"), "mxfp8"), {}, ValueError,
-     "x is block2_e2m1 already, got fmt=mxfp8; leave fmt away"),
-    ((lp.Scaled(X[0, :2], torch.ones(1) * 3, None, "block2_e2m1"),), {}, ValueError,
-     "e8m0 has no code for the scale 3.0"),
-    ((lp.Scaled(X[0, :2], -torch.ones(1), None, "block2_e2m1"),), {}, ValueError, "has no sign"),
-]  # fmt: skip
-MADE: list[Row] = [
-    ((X, X, None, "mxfp8"), {}, ValueError, r"scale has shape \(4, 6\), expected \(4, 1\) for val"),
-    ((X, X[:, :1], X, "mxfp8"), {}, ValueError, r"tensor_scale has shape \(4, 6\), expected \(\)"),
-    ((X.half(), X[:, :1], None, "mxfp8"), {}, TypeError, "values must be float32, got .*from_tens"),
-    ((X, X[:, :1], None, "nvfp4"), {}, ValueError, "_t has a tensor scale, but .* is None; give"),
-]
-test_scaled_refuses = refuses(lp.scaled, SCALED)
-test_quantize_refuses = refuses(lp.quantize, QUANTIZED)
-test_pack_refuses = refuses(lp.pack, PACKED)
-test_scaled_by_hand_refuses = refuses(lp.Scaled, MADE)
-CODES = torch.zeros(3, dtype=torch.uint8)
-test_other_calls_refuse = refused([
-    (lambda: lp.unpack(CODES, K, (4,)), ValueError, "unpack: block32_k_e4m3 has blocks along 'k'"),
-    (lambda: lp.unpack(CODES, "fp8_tensor", (4,)), ValueError, "is 8 bytes, but codes has 3"),
-    (lambda: lp.scaled(X[:, :5], "nvfp4").tensors(), ValueError, "must be even, got shape .4, 5"),
-    (lambda: lp.Scaled(X, -X[:, :1], None, "mxfp8").tensors(), ValueError, "a scale has no sign"),
-    (lambda: lp.Scaled.from_tensors(X, X, None, "mxfp8"), TypeError, "must be torch.float8_e4m3fn"),
-    (lambda: lp.Quantizer("nvfp4_te", "nearest_away"), ValueError, "Quantizer: the rounding of"),
-])  # fmt: skip
 
 
 AMAX = (0.0, 1e-45, 2.0, 3e38, math.inf, -1.0, math.nan)

@@ -104,16 +104,3 @@ def test_seed_from_inside_a_checkpoint_draws_the_same_again():
     x = torch.rand(64, requires_grad=True)
     functions = (block, partial(checkpoint, block, use_reentrant=False))
     alike(functions, lambda run: gradients(run(x), x))
-
-
-@pytest.mark.parametrize(
-    "seed, error, match",
-    [
-        (3, TypeError, r"seed_from: expected a 0-d int64 tensor, got int; torch.tensor\(seed\)"),
-        (torch.tensor([3]), ValueError, r"seed must be 0-d, got shape \(1,\)"),
-        (torch.tensor(3.0), TypeError, "must be int64, got torch.float32"),
-    ],
-)
-def test_seed_from_refuses(seed, error, match):
-    with pytest.raises(error, match=match), lp.seed_from(seed):
-        pass
