@@ -37,7 +37,7 @@ from lpkernels.techniques.loss_scaling.masters.master import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _formats _masters _fused _seed _step _begun _lent _ready".split()
+_OWN = "optimizer _formats _masters _fused _seed _step _begun _lent".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
 # The row of the parameters themselves in a table of memory.
@@ -96,9 +96,8 @@ class MasterWeights(Optimizer):
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
-    tensor). If anything is stochastic, all processes call the constructor and get the first one's
-    seed, which state_dict keeps: any number of processes (DDP or FSDP2) and a resumed run give the
-    same weights from the same gradients.
+    tensor): any number of processes (DDP or FSDP2) and a resumed run give the same weights from the
+    same gradients. If anything is stochastic, all processes call the constructor.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed. The host reads the flag
@@ -145,7 +144,7 @@ class MasterWeights(Optimizer):
         # The arguments are checked even where every group has formats of its own.
         WeightFormats.of(formats)
         self._formats = {key: plain(value) for key, value in formats.items()}
-        self._ready, self._fused, self._masters = False, fused, dict[Tensor, Master]()
+        self._fused, self._masters = fused, dict[Tensor, Master]()
         masters = self._masters_of(optimizer, optimizer.param_groups)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer = optimizer
@@ -158,7 +157,6 @@ class MasterWeights(Optimizer):
         self._begun: tuple[Tensor | None, list[tuple[Master, list[str]]]] = None, []
         self._lent = False
         self._adopt(masters)
-        self._ready = True
         guard(optimizer)
 
     @torch.no_grad()
@@ -207,7 +205,7 @@ class MasterWeights(Optimizer):
 
         Raises: as the constructor; nothing is changed then.
         """
-        if not self._ready:
+        if not hasattr(self, "optimizer"):
             # This runs torch's constructor, with the groups of the optimizer that is wrapped.
             super().add_param_group(param_group)
             return
@@ -342,10 +340,6 @@ class MasterWeights(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         guard(self.optimizer)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value}" for name, value in self._formats.items() if value)
-        return f"MasterWeights({shown})\n{super().__repr__()}"
 
     def _masters_of(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> list[Master]:
         """Masters without a state, of groups that are checked, and get their formats as keys. A
