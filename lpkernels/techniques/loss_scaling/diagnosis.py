@@ -206,9 +206,7 @@ class Report(Tabular):
             TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
                 threshold outside of 0..1.
         """
-        return recommendation(
-            self._counted(), candidates=candidates, margin=margin, threshold=threshold
-        )
+        return recommendation(self._counted(), candidates, margin, threshold)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""

@@ -411,11 +411,7 @@ class InFormats:
 
 
 def recommendation(
-    rows: Sequence[TensorRow],
-    *,
-    candidates: Sequence[Format | str],
-    margin: int,
-    threshold: float,
+    rows: Sequence[TensorRow], candidates: Sequence[Format | str], margin: int, threshold: float
 ) -> Recommendation:
     """`Report.recommend` of these rows."""
     checks.whole("recommend: margin", margin, 0)
