@@ -37,7 +37,7 @@ def bench(
 
     from lpkernels import backends
     from lpkernels.experiments.measuring.speed import measure, shape_from
-    from lpkernels.report.named import order_table, speed_table, tier_table
+    from lpkernels.report.named import speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)
@@ -47,4 +47,3 @@ def bench(
     show_table(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
     if explain:
         show_table(tier_table(tiers))
-        show_table(order_table())

@@ -69,9 +69,10 @@ class Run:
         """Time spent in the epochs, training and test together."""
         return float(sum(epoch["seconds"] for epoch in self.epochs))
 
-    def curve(self, key: str) -> list[float]:
-        """The values of `key` per epoch, NaN where a record holds None."""
-        return [math.nan if epoch[key] is None else float(epoch[key]) for epoch in self.epochs]
+    def curve(self, field: str) -> dict[int, float]:
+        """The figures of the epochs that have the field, by their numbers; NaN for None."""
+        figures = {epoch["epoch"]: epoch[field] for epoch in self.epochs if field in epoch}
+        return {epoch: math.nan if x is None else float(x) for epoch, x in figures.items()}
 
 
 def header(

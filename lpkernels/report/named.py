@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-import lpkernels
 from lpkernels import formats
 from lpkernels.arithmetic import MODELS, UNITS, Unit
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, Number, TableFormat
@@ -210,11 +209,3 @@ def tier_table(tiers: Mapping[str, float]) -> Table:
     return make_table(
         ("tier", "products", words[1]), rows, words=words, title="Kernels that did it"
     )
-
-
-def order_table() -> Table:
-    """The order in which "auto" asks the cuda and triton backends on a CUDA device."""
-    evidence = "instructions counted, not measured"
-    rows = [(name, order[0], evidence) for name, order in lpkernels.backends.gpu_orders().items()]
-    columns = ("operation", "first", "evidence")
-    return make_table(columns, rows, words=columns, title="On a CUDA device")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
 
 def _text(value: float | None, metric: Metric) -> str:
     """A figure as tables show it: 99.15%, 1.8342, or - for none."""
-    if value is None or not math.isfinite(value):
+    if value is None:
         return "-"
     return f"{value:.2%}" if metric.percent else f"{value:.4f}"
 
@@ -58,9 +57,13 @@ def _figures(run: Run) -> list[str]:
         return ["-", f"0/{planned}", "-", "-"]
     done = str(planned) if run.finished else f"{len(run.epochs)}/{planned}"
     skipped = sum(int(epoch["skipped_steps"]) for epoch in run.epochs)
-    loss = run.curve("train_loss")[-1]
-    text = f"{loss:.4f}" if math.isfinite(loss) else "not finite"
-    return [text, done, str(skipped), f"{run.seconds:.1f}"]
+    loss = run.epochs[-1]["train_loss"]
+    return [
+        "not finite" if loss is None else f"{loss:.4f}",
+        done,
+        str(skipped),
+        f"{run.seconds:.1f}",
+    ]
 
 
 def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -89,13 +92,10 @@ def plot_curves(runs: Mapping[str, Sequence[Run]], fields: Sequence[str] = ()) -
         percent = field == first.metric.field and first.metric.percent
         for colour, (label, group) in enumerate(groups.items()):
             for run in group:
-                epochs = [epoch for epoch in run.epochs if field in epoch]
-                values = [
-                    math.nan if epoch[field] is None else (100 if percent else 1) * epoch[field]
-                    for epoch in epochs
-                ]
+                curve = run.curve(field)
+                values = [(100 if percent else 1) * value for value in curve.values()]
                 style = {"color": f"C{colour % 10}", "label": label if run is group[0] else None}
-                axes.plot([epoch["epoch"] for epoch in epochs], values, marker=".", **style)
+                axes.plot(list(curve), values, marker=".", **style)
         name = first.metric.label if field == first.metric.field else field.replace("_", " ")
         scale = "log" if field.endswith("_loss") else "linear"
         finish(axes, xlabel="epoch", ylabel=name + " (%)" * percent, yscale=scale)

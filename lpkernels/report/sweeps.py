@@ -121,23 +121,20 @@ def _difference_texts(row: dict[str, Any], places: int, scale: float) -> list[st
 
 
 def _caption(summary: pandas.DataFrame, metric: Metric) -> Text:
-    better = "higher" if metric.higher else "lower"
     parts = [
         "diverged: of the runs that came to a result",
-        f"{metric.label}: mean ± standard error over seeds, {better} is better",
+        f"{metric.label}: mean ± standard error over seeds, "
+        f"{'higher' if metric.higher else 'lower'} is better",
     ]
     if (summary["figures"] < summary["finished"] + summary["diverged"]).any():
         parts.append("(n): seeds in the mean, where others ended without a figure")
     if "pairs" in summary:
         parts.append(
-            f"difference: arm minus {_reference(summary)}, paired by seed, with its "
-            f"95% intervals by Student's t and bootstrap over seeds"
+            f"difference: arm minus {_reference(summary)}, paired by seed, with its 95% intervals "
+            "by Student's t and bootstrap over seeds"
         )
-        tests = summary["p_holm"].count()
-        if tests:
-            parts.append(
-                f"Holm p: two-sided paired t-test, corrected for the {tests} in this table"
-            )
+        if tests := summary["p_holm"].count():
+            parts.append(f"Holm p: two-sided paired t-test, corrected for the {tests} here")
         parts.append("-: too few seeds, or all alike")
     return Text("; ".join(parts))
 

@@ -52,7 +52,7 @@ def test_a_row_has_mean_difference_intervals_a_corrected_p_and_counts_lost_runs(
     assert cells(table, "fp32") == ["fp32", "0/3", "91.67", "reference", "±", "1.20"]
     expected = "a [b] 0/3 89.67 -2.00 [-4.48, 0.48] 0.15 ± 0.67 3 pairs [-3.00, -1.00]"
     assert cells(table, "a [b]") == expected.split()
-    told = "Holm p: two-sided paired t-test, corrected for the 2 in this table"
+    told = "Holm p: two-sided paired t-test, corrected for the 2 here"
     assert told in " ".join(table.split())
     row = " ".join(cells(table, "e5m2"))
     assert row.startswith("e5m2 sums, no chunks 1/4 91.47 -0.20 ")

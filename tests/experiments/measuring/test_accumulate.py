@@ -1,7 +1,6 @@
 """`lpkernels accumulate` in pieces; values through a format, speeds and the machine."""
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -155,9 +154,6 @@ def test_bench_explains_the_kernels() -> None:
     said = done("bench", *args, "--repeats", 1, "--explain")
     assert "torch fp32" in said
     assert "100.0%" in next(line for line in said.splitlines() if "double" in line)
-    rows = [" ".join(re.findall(r"\w+", line)) for line in said.splitlines()]
-    for operation, order in backends.gpu_orders().items():
-        assert f"{operation} {order[0]} instructions counted not measured" in rows
 
 
 test_shape_from_rejects = rejects(
