@@ -375,28 +375,14 @@ class Assigned(Stateful):
         """
         self._plan(self.loss, input, target)
 
-    def output(self, input: Any) -> Any:
-        """The model's output under the current formats, to evaluate it; the loss is not computed.
-        Without gradients and counts. The model's output in float32 is model(input).
-
-        Raises: ValueError: operations that the assignment has no tensors for.
-        """
-        args, kwargs = arguments(input)
-        counting, self._table.counting = self._table.counting, False
-        try:
-            with torch.no_grad():
-                session = self._session(self._plan(None, input, None), None)
-                with session.running():
-                    args, kwargs = session.inputs(args, kwargs)
-                    return self.model(*args, **kwargs)
-        finally:
-            self._table.counting = counting
-
     @contextmanager
     def evaluating(self, *, in_formats: bool = True) -> Iterator[None]:
-        """Inside it the model itself, called with its arguments in their places, gives `output`.
+        """Inside it the model itself gives its output under the current formats, to be evaluated;
+        without gradients and counts. Its arguments are given all in their places, or all by name.
 
         in_formats: False: the model computes in float32 again, within such a context as well.
+
+        A call there raises: ValueError: operations that the assignment has no tensors for.
         """
         attributes = vars(self.model)
         before = attributes.pop("forward", None)
@@ -409,9 +395,16 @@ class Assigned(Stateful):
             if before is not None:
                 attributes["forward"] = before
 
-    def _forward(self, *args: Any) -> Any:
-        with self.evaluating(in_formats=False):
-            return self.output(args)
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        counting, self._table.counting = self._table.counting, False
+        try:
+            with self.evaluating(in_formats=False), torch.no_grad():
+                session = self._session(self._plan(None, kwargs or args, None), None)
+                with session.running():
+                    inputs, named = session.inputs(args, kwargs)
+                    return self.model(*inputs, **named)
+        finally:
+            self._table.counting = counting
 
     def step(self) -> tuple[str, ...]:
         """After the optimizer: the keys that are in high precision from the next step on.

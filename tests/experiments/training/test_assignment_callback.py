@@ -105,7 +105,9 @@ def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_
     model, batch = trainer.model.eval(), trainer.workload.test[0]
     assert "forward" not in vars(model)
     with torch.no_grad():
-        outputs = model(batch[0]), assigned.output(batch[0])
+        plain = model(batch[0])
+        with assigned.evaluating():
+            outputs = plain, model(batch[0])
         losses = [float(cross_entropy(output, batch[1])) for output in outputs]
     assert losses[0] != losses[1]
     assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
