@@ -37,8 +37,8 @@ def recalibrate(
     Raises: ValueError: no batch, nothing to redo, or a model without a precision to set; after an
         error the statistics are as before.
     """
-    norms, ranges = with_statistics(model)
-    if not norms and not ranges:
+    modules = with_statistics(model)
+    if not modules:
         raise ValueError(
             f"recalibrate: {type(model).__name__} has no running statistics to redo: neither "
             "batch norms nor layers with a running range"
@@ -48,20 +48,19 @@ def recalibrate(
         around = bits.at()
     elif bits is not None:
         set_precision(model, bits, bits)
-    modules = [*norms, *ranges]
     buffers = [b for module in modules for b in module.buffers(recurse=False)]
     devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
     random_states = torch.random.fork_rng(list(devices))
     with around, attribute_backup(model.modules()), torch.no_grad(), random_states:
         model.eval()
-        for norm in norms:
-            norm.reset_running_stats()
-            # A momentum of None is the plain average.
-            norm.momentum = None
-        for module in ranges:
-            module.reset_range()
         for module in modules:
             module.training = True
+            if isinstance(module, _BatchNorm):
+                module.reset_running_stats()
+                # A momentum of None is the plain average.
+                module.momentum = None
+            if hasattr(module, "reset_range"):
+                module.reset_range()
         batch: Any = None
         for batch in loader:
             (forward or _first)(model, batch)
@@ -83,12 +82,16 @@ def recalibrated(
         yield
 
 
-def with_statistics(model: nn.Module) -> tuple[list[_BatchNorm], list[Any]]:
+def with_statistics(model: nn.Module) -> list[Any]:
     """A model's batch norms with running statistics, and its layers with a running range."""
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-    able: list[Any] = [m for m in model.modules() if callable(getattr(m, "reset_range", None))]
-    # A layer may have the method and, by its recipe, no range.
-    return norms, [m for m in able if any(True for _ in m.buffers(recurse=False))]
+
+    def gathers(module: nn.Module) -> bool:
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            return True
+        # A layer may have the method and, by its recipe, no range.
+        return hasattr(module, "reset_range") and any(True for _ in module.buffers(recurse=False))
+
+    return [module for module in model.modules() if gathers(module)]
 
 
 def _first(model: nn.Module, batch: Any) -> object:

@@ -52,7 +52,7 @@ class PrecisionSchedule(Callback):
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
         """At the bits of the last step, and at the highest bits with statistics of these bits."""
         context, tests = self._context, {"last_bits": self.scheduler.as_trained()}
-        if any(with_statistics(context.model)):
+        if with_statistics(context.model):
             batches, loss = context.batches(), context.workload.loss
             tests["recalibrated"] = recalibrated(context.model, batches, forward=loss)
         return tests
