@@ -84,14 +84,9 @@ def recalibrated(
 
 def with_statistics(model: nn.Module) -> list[Any]:
     """A model's batch norms with running statistics, and its layers with a running range."""
-
-    def gathers(module: nn.Module) -> bool:
-        if isinstance(module, _BatchNorm) and module.track_running_stats:
-            return True
-        # A layer may have the method and, by its recipe, no range.
-        return hasattr(module, "reset_range") and any(True for _ in module.buffers(recurse=False))
-
-    return [module for module in model.modules() if gathers(module)]
+    able = [m for m in model.modules() if isinstance(m, _BatchNorm) or hasattr(m, "reset_range")]
+    # A norm by its arguments, and a layer by its recipe, may gather none.
+    return [module for module in able if any(True for _ in module.buffers(recurse=False))]
 
 
 def _first(model: nn.Module, batch: Any) -> object:
