@@ -30,31 +30,31 @@ from lpkernels.backends import (
     Rounding,
     Scales,
     Update,
+    UpdateTensors,
     new_parts,
 )
 from lpkernels.backends._conv_geometry import geometry_of
-from lpkernels.backends._layout import (
-    CODES,
-    NO_OFFSET,
-    batch_offsets,
-    by_batch,
-    five,
-    kernel_sizes,
-    laid_out,
-    update_dtypes,
-    update_parameters,
-)
+from lpkernels.backends._layout import axis_sizes, check_fits, laid_out
+from lpkernels.backends._tables import offsets
 from lpkernels.formats import known_tables
-from lpkernels.formats.integers import BLOCK, KIND, Ints, without_zero
+from lpkernels.formats.grids import Grid, grid_of
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, without_zero
 
 Shape = torch.Size | tuple[int, ...]
 # The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
+# The layout, beside the ElementTypes, of an update's values that are codes: kCodes of
+# csrc/cpu/elementwise/update.h.
+_CODES = 4
 # How the values of an update lie.
-_UPDATED = {**DTYPES, torch.uint8: CODES}
+_UPDATED = {**DTYPES, torch.uint8: _CODES}
 # Kernels write through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 _BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
+_SPATIAL = 3
+_WITH_SCALES = (AFFINE, BLOCK)
+# The offset of a matrix that is the only one.
+_NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
 # The tables of this process, which grow.
 _TABLES = known_tables()
 
@@ -63,6 +63,67 @@ _TABLES = known_tables()
 def _conv_sizes(x: Shape, w: Shape, y: Shape, conv: Convolution) -> Sequence[int]:
     """The 22 integers of a lpk::ConvShape."""
     return geometry_of(x, w, y, conv).ints()
+
+
+def _kernel_sizes(x: Tensor, fmt: Ints) -> Sequence[int]:
+    """The sizes of a contiguous tensor as csrc/cpu reads them: the grid of a block format, else
+    `axis_sizes`."""
+    if fmt[KIND] not in _WITH_SCALES:
+        return (1, x.numel(), 1)
+    return _block_sizes(x.shape, fmt) if fmt[KIND] == BLOCK else axis_sizes(x.shape, fmt)
+
+
+@lru_cache(maxsize=4096)
+def _block_sizes(shape: torch.Size, fmt: Ints) -> Grid:
+    check_fits(fmt, shape)
+    return grid_of(shape, fmt) if math.prod(shape) else Grid(0, 0, 0, 1, 1)
+
+
+def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
+    """Where each matrix of the broadcast batch starts in x, in elements."""
+    strides = x.expand(*batch, *x.shape[-2:]).stride()[: len(batch)]
+    return offsets(tuple(batch), strides, _NO_OFFSET.device) if batch else _NO_OFFSET
+
+
+def _by_batch(
+    left: Tensor, right: Tensor, shape: torch.Size
+) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
+    """The left operand of a matmul of this result's shape, the number of matrices, and where each
+    starts in both operands.
+
+    With one right matrix and dense left ones, the batch is more rows, which have the same ids:
+    right is packed once for all.
+    """
+    batch = shape[:-2]
+    if not batch:
+        return left, 1, (_NO_OFFSET, _NO_OFFSET)
+    if right.dim() == 2 and left.is_contiguous():
+        return left.view(math.prod(shape[:-1]), left.shape[-1]), 1, (_NO_OFFSET, _NO_OFFSET)
+    return left, batch.numel(), (_batch_offsets(left, batch), _batch_offsets(right, batch))
+
+
+def _five(strides: Sequence[int]) -> Sequence[int]:
+    """The strides of an image or kernel: two leading dimensions, then three spatial ones. A
+    spatial dimension that the tensor lacks has the stride 0 and stands first."""
+    return (*strides[:2], *[0] * (_SPATIAL + 2 - len(strides)), *strides[2:])
+
+
+def _update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
+    """The dtypes of gradients, masters, both states and weights; float32 stands for an absent
+    kind."""
+    masters = tensors.masters or tensors.weights
+    kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
+    return [kind[0].dtype if kind else torch.float32 for kind in kinds]
+
+
+def _update_parameters(update: Update) -> list[int]:
+    """Ten integers for every parameter, as csrc/module/update.h reads them: addresses (0 for an
+    absent tensor), the number of elements, position and origin."""
+    positions, weights = update.positions, update.tensors.weights
+    addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in update.tensors]
+    elements = [x.numel() for x in weights]
+    rows = zip(*addresses, elements, positions, update.origins, strict=True)
+    return [value for row in rows for value in row]
 
 
 def _pointer(x: Tensor | None) -> int:
@@ -153,13 +214,14 @@ class CpuBackend:
         values_alone = out is not None and counts is None and limits is None
         if values_alone and quantizer[KIND] == BLOCK and without_zero(quantizer):
             return self._quantize_by_parts(rounding)
-        sizes, threads = kernel_sizes(x, quantizer), get_num_threads()
+        sizes, threads = _kernel_sizes(x, quantizer), get_num_threads()
         draws = (0 if seed is None else int(seed), role, site, threads, self.stream_bytes)
         module, dtype = self._c(), DTYPES[x.dtype]
         if parts is not None:
-            outputs = [part.data_ptr() for part in parts]
-            pointers = (x.data_ptr(), dtype, outputs)
-            return module.scaled(*pointers, sizes, quantizer, *draws, _pointer(limits))
+            codes, scale, tensor_scale = parts
+            outputs = [codes.data_ptr(), scale.data_ptr(), tensor_scale.data_ptr()]
+            ends = 0 if limits is None else limits.data_ptr()
+            return module.scaled(x.data_ptr(), dtype, outputs, sizes, quantizer, *draws, ends)
         target, kind = (0, 0) if out is None else (out.data_ptr(), DTYPES[out.dtype])
         call = (x.data_ptr(), target, dtype, kind, sizes, quantizer, *draws)
         if values_alone:
@@ -205,16 +267,16 @@ class CpuBackend:
         out = left.new_empty(*shape)
         if 0 in shape:
             return out
-        left_offset = right_offset = NO_OFFSET.data_ptr()
+        left_offset = right_offset = _NO_OFFSET.data_ptr()
         left_strides: Sequence[int] = left.stride()
         right_strides: Sequence[int] = right.stride()
         if conv is not None:
             sizes = _conv_sizes(*product.images(), conv)
-            left_strides, right_strides = five(left_strides), five(right_strides)
+            left_strides, right_strides = _five(left_strides), _five(right_strides)
         elif len(shape) == 2:
             sizes = (1, shape[0], shape[1], left.shape[1])
         else:
-            left, entries, starts = by_batch(left, right, out.shape)
+            left, entries, starts = _by_batch(left, right, out.shape)
             left_offset, right_offset = starts[0].data_ptr(), starts[1].data_ptr()
             sizes = (entries, left.shape[-2], shape[-1], left.shape[-1])
             left_strides, right_strides = left.stride()[-2:], right_strides[-2:]
@@ -248,16 +310,16 @@ class CpuBackend:
         out = product.left.new_empty(product.shape)
         if out.numel() == 0:
             return out
-        left, entries, offsets = by_batch(product.left, product.right, out.shape)
-        of_rows, of_cols, places = scales.left, scales.right.contiguous(), (NO_OFFSET, NO_OFFSET)
+        left, entries, offsets = _by_batch(product.left, product.right, out.shape)
+        of_rows, of_cols, places = scales.left, scales.right.contiguous(), (_NO_OFFSET, _NO_OFFSET)
         if entries == 1:
             # One product may be a batch as more rows.
             of_rows = of_rows.expand(*out.shape[:-1], of_rows.shape[-1]).contiguous()
         else:
             of_rows = of_rows.contiguous()
             places = (
-                batch_offsets(of_rows, out.shape[:-2]),
-                batch_offsets(of_cols, out.shape[:-2]),
+                _batch_offsets(of_rows, out.shape[:-2]),
+                _batch_offsets(of_cols, out.shape[:-2]),
             )
         initial = _contiguous(product.initial)
         order = how.acc[InAccumulator.SCALE_ORDER] if scales.float32 else 0
@@ -330,7 +392,7 @@ class CpuBackend:
         self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
     ) -> Tensor:
         x, module = x.contiguous(), self._c()
-        sizes = kernel_sizes(x, fmt)
+        sizes = _kernel_sizes(x, fmt)
         codes = torch.empty(module.packed_bytes(sizes, fmt), **_BYTES)
         if x.numel() == 0:
             return codes
@@ -351,7 +413,7 @@ class CpuBackend:
         out = torch.empty(shape, **_FLOAT32)
         if out.numel() == 0:
             return out
-        sizes, threads = kernel_sizes(out, fmt), get_num_threads()
+        sizes, threads = _kernel_sizes(out, fmt), get_num_threads()
         if isinstance(codes, Tensor):
             codes = codes.contiguous()
             self._c().unpack(codes.data_ptr(), out.data_ptr(), sizes, fmt, threads)
@@ -364,8 +426,8 @@ class CpuBackend:
     def update(self, update: Update) -> None:
         shared = (update.seed, update.skips, update.scale)
         self._c().update(
-            update_parameters(update),
-            [_UPDATED[dtype] for dtype in update_dtypes(update.tensors)],
+            _update_parameters(update),
+            [_UPDATED[dtype] for dtype in _update_dtypes(update.tensors)],
             not update.tensors.masters,
             update.begins,
             update.rounding,

@@ -74,18 +74,14 @@ def grid_shape(shape: Sequence[int], fmt: Ints) -> tuple[int, ...]:
     if not sizes:
         return ()
     if lines == TENSOR:
-        return tuple([_blocks(length, max(length, 1)) for length in sizes])
+        return tuple([min(length, 1) for length in sizes])
     if lines > 0:
-        sizes[-2] = _blocks(sizes[-2], lines)
-        sizes[-1] = _blocks(sizes[-1], size)
+        sizes[-2] = -(-sizes[-2] // lines)
+        sizes[-1] = -(-sizes[-1] // size)
     else:
         along = fmt[InBlock.AXIS]
-        sizes[along] = _blocks(sizes[along], max(sizes[along], 1) if lines == ROW else size)
+        sizes[along] = min(sizes[along], 1) if lines == ROW else -(-sizes[along] // size)
     return tuple(sizes)
-
-
-def _blocks(length: int, size: int) -> int:
-    return (length + size - 1) // size
 
 
 class Misfit(NamedTuple):

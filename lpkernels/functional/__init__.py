@@ -13,10 +13,10 @@ from lpkernels.functional.conv import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from lpkernels.functional.layer import packed_activations
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm, softmax
-from lpkernels.functional.operands import packed_activations
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bilinear, bmm, einsum
 from lpkernels.functional.quantize import count, quantize

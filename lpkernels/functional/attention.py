@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.hooks import masked, store
 from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
+from lpkernels.functional.recording import masked, store
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 

@@ -12,8 +12,8 @@ from lpkernels import ops
 from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Recipe
 from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.functional.hooks import RoundingHook, current_rounding_hook
 from lpkernels.functional.operands import Operand, Pair, Source
+from lpkernels.functional.recording import RoundingHook, current_rounding_hook
 from lpkernels.functional.scaled import products
 from lpkernels.functional.torch_calls import native_sum, torchs
 from lpkernels.ops import (

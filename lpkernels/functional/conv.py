@@ -293,7 +293,8 @@ def _conv(
     Returns: (N, C_out, *), without N if x had none; float32.
     Raises: as ``linear``; ValueError: a stride, padding, dilation or groups that does not fit.
     """
-    recipe = as_recipe(recipe)
+    if type(recipe) is not Recipe:
+        recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(CONVOLUTIONS[dims], x, weight, bias, stride, padding, dilation, groups)
     name = f"conv{dims}d"
@@ -379,7 +380,8 @@ def _conv_transpose(
     Raises: as ``linear``; ValueError: a stride, padding, output_padding, dilation or groups that
         does not fit.
     """
-    recipe = as_recipe(recipe)
+    if type(recipe) is not Recipe:
+        recipe = as_recipe(recipe)
     if recipe.is_torch:
         numbers = (stride, padding, output_padding, groups, dilation)
         return own(_TRANSPOSED[dims], x, weight, bias, *numbers)

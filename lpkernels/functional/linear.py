@@ -15,7 +15,7 @@ from lpkernels.functional.call import Sum
 from lpkernels.functional.layer import emulated_layer, widened_all
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
-from lpkernels.ops import is_direct, matmul_of
+from lpkernels.ops import Product, is_direct
 from lpkernels.recipes import as_recipe
 
 
@@ -44,7 +44,7 @@ class LinearGeometry:
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
         if not how.acc.is_native:
-            y = how.of(matmul_of(x, w.t(), b))
+            y = how.of(Product("matmul", x, w.t(), (x.size(0), w.size(0)), None, b))
         elif how.run.direct and not torch.is_autocast_enabled("cpu"):
             y = F.linear(x, w, b)
         else:
@@ -54,11 +54,11 @@ class LinearGeometry:
         return y if shape is None else torch.ops.aten._unsafe_view(y, shape)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        dx = how.of(matmul_of(g, w))
+        dx = how.of(Product("matmul", g, w, (g.size(0), w.size(1))))
         return dx if len(shape) == 2 else dx.view(shape)
 
     def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return how.of(matmul_of(g.t(), x))
+        return how.of(Product("matmul", g.t(), x, shape))
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return g if g.dim() == 2 else g.flatten(0, -2)
@@ -129,7 +129,8 @@ def linear(
     >>> lp.functional.linear(x, w, recipe=lp.Recipe(input="e4m3fn", fprop="e5m10"))
     tensor([[3.3750, 3.3750]])
     """
-    recipe = as_recipe(recipe)
+    if type(recipe) is not Recipe:
+        recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(F.linear, x, weight, bias)
     direct = _check_linear(x, weight, bias)

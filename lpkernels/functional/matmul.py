@@ -12,7 +12,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.arithmetic.groups import Side, check_operands
-from lpkernels.arithmetic.integers import InQuantizer, sums_by_scale
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
 from lpkernels.functional.layer import widened, widened_all
@@ -113,7 +113,7 @@ def matmul(
     if not direct:
         _checks.operands("matmul", a=left, b=right)
     shape = result_shape(left, right)
-    if sums_by_scale(sums.how.acc) and not scaled:
+    if sums.takes_scales and not scaled:
         raise ValueError(
             f"matmul: acc={acc} takes operands with scales, and neither operand has scales; pass "
             "lp.scaled(a, fmt), or an accumulator without chunk='scale' and group"
@@ -192,12 +192,15 @@ class _Sums(NamedTuple):
     is_stochastic: bool
     # Whether the outermost sum has a running total, which could start anywhere.
     starts: bool
+    # Whether the scales of the operands enter the sum.
+    takes_scales: bool
 
 
 def _lower(acc: Accumulator | str) -> _Sums:
     acc = as_accumulator(acc)
     starts = acc.order != "native" and (acc.order != "pairwise" or acc.chunk is not None)
-    return _Sums(ops.How(acc.to_ints()), acc.is_native, acc.is_stochastic, starts)
+    how = ops.How(acc.to_ints())
+    return _Sums(how, acc.is_native, acc.is_stochastic, starts, acc.takes_scales)
 
 
 _sums_of_name = lru_cache(maxsize=1024)(_lower)

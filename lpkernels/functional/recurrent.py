@@ -24,11 +24,17 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.call import Call
 from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, ranks
-from lpkernels.functional.hooks import new_rounding_hook
-from lpkernels.functional.layer import Layer, Residual, emulated_layer, residual, widened
+from lpkernels.functional.layer import (
+    Layer,
+    Residual,
+    emulated_layer,
+    residual,
+    residual_format,
+    widened,
+)
 from lpkernels.functional.linear import LinearGeometry, linear
-from lpkernels.functional.operands import Operand, Source, residual_format
-from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.operands import Operand, Source
+from lpkernels.functional.recording import first_order, is_recorded, new_rounding_hook
 from lpkernels.functional.scaled.shapes import check_steps
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import Ints, Row

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import lpkernels as lp
-from lpkernels.functional import operands
+from lpkernels.functional import layer
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.support.autograd import compiled, kept_bytes, same
@@ -221,9 +221,9 @@ def test_nothing_is_packed_while_a_graph_is_captured(monkeypatch):
     x = SimpleNamespace(
         device=torch.device("cuda"), is_cpu=False, is_cuda=True, is_meta=False, numel=lambda: 1
     )
-    monkeypatch.setattr(operands.ops, "packs_at_once", lambda device: True)
+    monkeypatch.setattr(layer.ops, "packs_at_once", lambda device: True)
     for captures in (False, True):
         monkeypatch.setattr(
             torch.cuda, "is_current_stream_capturing", lambda answer=captures: answer
         )
-        assert operands.packs(x) is not captures
+        assert layer.packs(x) is not captures

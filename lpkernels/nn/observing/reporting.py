@@ -22,8 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.functional.hooks import RoundingHook, rounding_hooks
-from lpkernels.functional.recording import is_in_backward
+from lpkernels.functional.recording import RoundingHook, is_in_backward, rounding_hooks
 from lpkernels.functional.torch_calls import no_product
 from lpkernels.nn.observing.visiting import Call, Run, Visitor, all_tensors
 from lpkernels.rng import Role

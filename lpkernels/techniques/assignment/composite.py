@@ -12,7 +12,7 @@ from torch.nn import _reduction
 from torch.nn import functional as F
 
 from lpkernels.functional.attention import dot_product
-from lpkernels.functional.hooks import StoreHook, store, store_hook
+from lpkernels.functional.recording import StoreHook, store, store_hook
 from lpkernels.nn.observing.parts import multi_head_attention
 from lpkernels.nn.torch_functions import arguments_of
 
