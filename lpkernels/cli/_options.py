@@ -198,7 +198,7 @@ def is_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-Out = Annotated[Path, typer.Option(help="Folder for records and checkpoints.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
 
 

@@ -1,9 +1,7 @@
 """`lpkernels train`: one network, one recipe; under torchrun several processes."""
 
-import contextlib
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,34 +62,9 @@ def train(
             if processes.count == 1:
                 # torchrun ends the survivors of a dead process so, who would wait for it.
                 stack.enter_context(sigterm_as_ctrl_c())
-            stack.enter_context(_owned(out, processes, make=not resume))
+            processes.on_first(lambda: stack.enter_context(owned(out)))
             trainer = _trainer(out, resume, values, options, processes)
         _fit(trainer, out)
-
-
-@contextmanager
-def _owned(out: Path, processes: Processes, *, make: bool) -> Iterator[None]:
-    """Called by all processes; the first one owns the run's folder for all. If the run cannot
-    begin, a folder that was made for it is removed again."""
-    folders = [path for path in (out, *out.parents) if not path.exists()] if make else []
-
-    def own() -> None:
-        if out.is_file():
-            raise ValueError(f"out: expected a folder, but {out} is a file")
-        if make:
-            out.mkdir(parents=True, exist_ok=True)
-        if out.is_dir():
-            stack.enter_context(owned(out))
-
-    with ExitStack() as stack:
-        processes.on_first(own)
-        try:
-            yield
-        finally:
-            stack.close()
-            with contextlib.suppress(OSError):
-                for path in folders if processes.first else ():
-                    path.rmdir()
 
 
 def _trainer(

@@ -3,7 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # The system gives the lock back when its process ends, however it ends. The file says who has it.
@@ -17,14 +17,15 @@ def this_process() -> str:
 
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Inside the block the folder belongs to this thread, which may own it several times.
+    """Inside the block the folder belongs to this thread, which may own it several times. It is
+    made where there is none, with those above it, and removed again if the block leaves it empty.
 
-    Args:
-        folder: is there.
     Raises: BlockingIOError: another process, or another thread, owns the folder.
     """
     from filelock import FileLock, Timeout
 
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / _LOCK
     lock = FileLock(path, timeout=0, is_singleton=True)
     try:
@@ -43,3 +44,6 @@ def owned(folder: Path) -> Iterator[None]:
         if outermost:
             path.unlink(missing_ok=True)
         lock.release()
+        with suppress(OSError):
+            for empty in missing:
+                empty.rmdir()

@@ -188,7 +188,6 @@ def run_study(
                 memory = task_memory(spec, task)
                 indices += choose_next(errors, rank, memory, n, asked=indices, cap=cap).tolist()
             chosen[task] = [space.name(index) for index in indices]
-    path.mkdir(parents=True, exist_ok=True)
     with owned(path):
         spec = spec.replace(chosen=chosen)
         run_sweep(spec, path, **how)

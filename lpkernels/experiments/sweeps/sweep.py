@@ -81,7 +81,6 @@ def run_sweep(
             find(workload)
     store = Folder(Path(folder).absolute())
     try:
-        store.root.mkdir(parents=True, exist_ok=True)
         with owned(store.root):
             store.join(spec)
             left = _left(store, cells, retry_failed)

@@ -45,7 +45,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder_nor_one_in_a_files_place(tmp_p
     file = tmp_path / "file"
     file.touch()
     said = sentence(call("train", "--out", file, *TINY), 2)
-    assert "expected a folder, but" in said and "file is a file" in said
+    assert "is a file" in said
     said = sentence(call("train", "--out", file / "run", *TINY), 1)
     assert "Not a directory; choose a folder that is not below a file" in said
 
