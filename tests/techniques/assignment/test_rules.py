@@ -31,24 +31,6 @@ CHAIN = chain(loss_numel=4)
 GROUPS = group(CHAIN)
 
 
-@pytest.mark.parametrize("ratio, order, low, reached, bits, bit_ratio", [
-    (0.0, "decreasing", (), 0.0, 173376, 0.0),
-    (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
-    (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
-    (0.95, "decreasing", (1, 2, 0), 0.984496, 91536, 0.944075),
-    (1.0, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
-    (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
-    (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
-    (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
-])  # fmt: skip
-def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
-    assignment = demote(GROUPS, ratio, order=order)
-    assert assignment.low_groups == low
-    assert assignment.ratio == pytest.approx(reached, abs=5e-7)
-    assert (assignment.bits, assignment.high_bits) == (bits, 173376)
-    assert assignment.bit_ratio == pytest.approx(bit_ratio, abs=5e-7)
-
-
 def tensors(*sizes: int) -> tuple[Group, ...]:
     """Groups of one activation each."""
     return tuple(
@@ -221,45 +203,6 @@ def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
         one, other = tensors[values], tensors[gradients]
         assert (one.group, one.numel) == (other.group, other.numel)
         assert other.kind == {"activation": "grad_activation", "weight": "grad_weight"}[one.kind]
-
-
-RESIDUAL = "in, conv_a* in w, bn_a conv_a w, relu bn_a, conv_b* relu w, bn_b conv_b w"
-SHARED = [
-    Op("in", False, (), {}, 4), Op("a", True, ("in",), {"weight": 6}, 4),
-    Op("b", True, ("a",), {"a.weight": 6, ".scale": 2}, 4),
-    Op("c", False, ("b",), {".scale": 2}, 4),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("ops, expected", [
-    # A weight is with what it multiplies.
-    (chain(),
-     "in conv1.weight | conv1 bn1 bn1.weight bn1.bias relu1 conv2.weight | "
-     "conv2 bn2 bn2.weight bn2.bias relu2 pool fc.weight fc.bias | fc log_softmax nll"),
-    # A block whose shortcut is a convolution after the others, then one that reads the block: the
-    # projection takes the join and what follows.
-    (f"{RESIDUAL}, conv_s* in w, bn_s conv_s w, add bn_b bn_s, out add, next* out w",
-     "in conv_a.w conv_s.w | conv_a bn_a bn_a.w relu conv_b.w | conv_b bn_b bn_b.w | "
-     "conv_s bn_s bn_s.w add out next.w | next"),
-    # Without a projection the join is with the second convolution.
-    (f"{RESIDUAL}, add bn_b in, out add, next* out w",
-     "in conv_a.w | conv_a bn_a bn_a.w relu conv_b.w | conv_b bn_b bn_b.w add out next.w | next"),
-    # In a fire module the squeezing group has both expanding weights.
-    ("in, squeeze* in w, relu squeeze, left* relu w, right* relu w, cat left right, last cat",
-     "in squeeze.w | squeeze relu left.w right.w | left | right cat last"),
-    # A second input opens a group, and a lookup does not.
-    ("words w, places w, image, sum words places image",
-     "words words.w places places.w | image sum"),
-    # A shared parameter is one tensor where the first reads it.
-    (SHARED, "in a.weight | a scale | b c"),
-])  # fmt: skip
-def test_tensors_of_each_group(ops: Any, expected: str):
-    groups = group(ops_from(ops) if isinstance(ops, str) else ops)
-    names = [
-        " ".join(t.key[:-2] for t in home.tensors if t.kind in ("activation", "weight"))
-        for home in groups
-    ]
-    assert " | ".join(names) == expected
 
 
 A, B = Op("a", False, (), {".w": 3}), Op("b", False, ("a",), {".w": 4})
