@@ -1,10 +1,11 @@
-"""Every layer in the rest of torch: autocast, checkpoints, layouts, optimizers, transforms."""
+"""Every layer in the rest of torch: autocast, checkpoints, layouts, transforms, batched gradients,
+TorchScript."""
 
-import io
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.checkpoint import checkpoint
@@ -18,12 +19,12 @@ SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
 every_layer = pytest.mark.parametrize("name", LAYERS)
-with_parameters = pytest.mark.parametrize(
-    "name", [n for n in LAYERS if n not in ("Softmax", "GELU")]
-)
-# oneDNN has no LSTM with projections, and vmap calls an operator once for each sample.
+# The gates of recurrent layers, softmax and GELU have gradients of torch's between ours.
+TORCHS_BACKWARD = "MultiheadAttention LSTM GRU RNN LSTMCell GRUCell RNNCell Softmax GELU".split()
+# oneDNN has no LSTM with projections, vmap calls an operator once for each sample, and TorchScript
+# is deprecated.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:LSTM with projections", "ignore:There is a performance drop"
+    "ignore:LSTM with projections", "ignore:There is a performance drop", "ignore:.torch.jit"
 )
 
 
@@ -152,20 +153,6 @@ def test_gradients_are_those_of_the_tensors_that_ask(name: str) -> None:
             assert_bit_equal(torch.zeros(()) if found is None else found, next(full))
 
 
-@with_parameters
-def test_state_goes_both_ways_through_a_file(name: str) -> None:
-    layer, torchs = converted(name, DETERMINISTIC), plain(name)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(1)
-    for source, target in ((layer, torchs), (torchs, converted(name, DETERMINISTIC))):
-        file = io.BytesIO()
-        torch.save(source.state_dict(), file)
-        file.seek(0)
-        target.load_state_dict(torch.load(file, weights_only=True))
-        same(target.parameters(), source.parameters())
-
-
 @every_layer
 def test_vmap_maps_a_layer_without_gradients(name: str) -> None:
     layer, args = converted(name, DETERMINISTIC).eval(), inputs(name)
@@ -199,3 +186,36 @@ def test_derivatives_that_are_not_defined_are_refused(name: str) -> None:
     if x.is_floating_point():
         with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
             jvp(lambda x: first(layer(x, *rest)), (x,), (x,))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if name != "Embedding"])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC, NATIVE], ids="dsn")
+def test_batched_gradients_are_those_of_one_pass_after_another(
+    name: str, recipe: lp.Recipe
+) -> None:
+    layer, xs = converted(name, recipe), leaves(inputs(name))
+    asked = [*xs, *layer.parameters()]
+    y = first(layer(*xs))
+    batch = torch.randn(3, *y.shape)
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    got = torch.autograd.grad(y, asked, batch, is_grads_batched=True, **options)
+    apart = [torch.autograd.grad(y, asked, g, **options) for g in batch]
+    for gradients, one_by_one in zip(got, zip(*apart, strict=True), strict=True):
+        if gradients is None:
+            assert one_by_one == (None,) * 3
+        elif recipe == NATIVE or name in TORCHS_BACKWARD:
+            # torch's own operators may compute a batch in another order.
+            torch.testing.assert_close(gradients, torch.stack(one_by_one), rtol=1e-5, atol=1e-5)
+        else:
+            assert_bit_equal(gradients, torch.stack(one_by_one))
+
+
+@every_layer
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids="ds")
+def test_torchscript_is_refused(name: str, recipe: lp.Recipe) -> None:
+    layer = converted(name, recipe).eval()
+    for model in (layer, nn.Sequential(layer)):
+        with pytest.raises(NotImplementedError, match=r"torch\.export"):
+            torch.jit.script(model)
+    with pytest.raises(NotImplementedError, match=r"torch\.export"):
+        torch.jit.trace(layer, inputs(name), check_trace=False)

@@ -263,8 +263,11 @@ def test_layer_looks_like_torchs(case: Case) -> None:
     run(plain, case)
     assert type(layer).__name__ == type(plain).__name__
     assert type(layer) is getattr(lp.nn, type(plain).__name__)
-    layer.load_state_dict(plain.state_dict())
-    same(layer.parameters(), plain.parameters())
+    for source, target in ((plain, layer), (layer, plain)):
+        for parameter in source.parameters():
+            parameter.data += 1
+        target.load_state_dict(source.state_dict())
+        same(target.parameters(), source.parameters())
 
 
 def container_cases() -> Iterator[Case]:
