@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -263,22 +263,23 @@ class Diagnosis(Report):
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
         self._visitor, self._operators = visitor, Operators()
-        self._open: ExitStack | None = None
+        self._open: AbstractContextManager[Any] | None = None
 
     def __enter__(self) -> Diagnosis:
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
         operators = None if self._operators.counts else self._operators
-        options: dict[str, Any] = {"operations": LAYERS, "around": False, "operators": operators}
-        with ExitStack() as stack:
-            stack.enter_context(observe(self._model, self._visitor, **options))
-            self._open = stack.pop_all()
+        block = observe(
+            self._model, self._visitor, operations=LAYERS, around=False, operators=operators
+        )
+        block.__enter__()
+        self._open = block
         return self
 
     def __exit__(self, *error: Any) -> None:
         assert self._open is not None
-        stack, self._open = self._open, None
-        stack.__exit__(*error)
+        block, self._open = self._open, None
+        block.__exit__(*error)
         by_recipe = self._visitor.formats is None
         self.uncovered = self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 

@@ -146,7 +146,7 @@ STATES = [
      "this optimizer has groups of [3] parameters, the state_dict of [2]"),
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
      "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
-    (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),
+    (lambda s: s["state"][1].clear(), "the state_dict has no counts of '1'"),
 ]  # fmt: skip
 
 

@@ -54,14 +54,14 @@ class LayerErrors(Callback):
         context.model.eval()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed)
-            found = errors_of_layers(
+            by_layer = errors_of_layers(
                 context.model, lambda model: context.loss(model, context.sample)
             )
-        if found:
-            errors, losses = zip(*found.values(), strict=True)
-            found[""] = sum(errors) / len(errors), sum(losses, Counter[str]())
+        if by_layer:
+            errors, losses = zip(*by_layer.values(), strict=True)
+            by_layer[""] = sum(errors) / len(errors), sum(losses, Counter[str]())
         figures: dict[str, float] = {}
-        for name, (error, counts) in found.items():
+        for name, (error, counts) in by_layer.items():
             behind = f"_{name}" if name else ""
             figures[f"dw_error{behind}"] = error
             for role in (role for role in _ROLES if counts[role]):
@@ -98,15 +98,15 @@ def errors_of_layers(
             hooks.enter_context(layer.register_forward_hook(hook))
         value = loss(model)
     products = torch.autograd.grad(value, [layer.weight for layer in names]) if names else ()
-    found: dict[str, tuple[float, Counter[str]]] = {}
+    by_layer: dict[str, tuple[float, Counter[str]]] = {}
     for (layer, name), dw in zip(names.items(), products, strict=True):
         x, _, gradient = operands[layer]
         exact = gradient.double().t() @ x.double()
         counts: Counter[str] = Counter()
         for role, operand in zip(_ROLES, operands[layer], strict=True):
             counts.update(_losses(layer, role, operand))
-        found[name] = float((dw.double() - exact).norm() / exact.norm()), counts
-    return found
+        by_layer[name] = float((dw.double() - exact).norm() / exact.norm()), counts
+    return by_layer
 
 
 def _losses(layer: Linear, role: str, x: Tensor) -> dict[str, int]:

@@ -113,22 +113,22 @@ def step_fused(
     updates: Sequence[tuple[Options, Master]],
     seed: Tensor,
     number: Tensor,
-    found: Tensor | None,
+    skips: Tensor | None,
     scale: Any,
 ) -> list[tuple[Master, list[str]]]:
     """The updates of masters that `split` chose, in one call for each group, device and kind of
     dtypes; where parameters are sharded all processes must call this.
 
-    seed: the optimizer's.  number: the number of this step.  found: 0-d bool, whether nothing must
+    seed: the optimizer's.  number: the number of this step.  skips: 0-d bool, whether nothing must
     change.  scale: the number that gradients are still multiplied by.
     Returns: the masters whose states began, with the names of the states.
     """
     batches: dict[tuple[Any, ...], tuple[Options, WeightFormats, list[tuple[Any, ...]]]] = {}
-    begun: list[tuple[Master, list[str]]] = []
+    new_states: list[tuple[Master, list[str]]] = []
     with _counts_of_all([master for _, master in updates]):
         for group, master in updates:
             new = _begin(kind, group, master)
-            begun += [(master, new)] if new else []
+            new_states += [(master, new)] if new else []
             gradient, weight, *_ = row = _row(kind, group, master)
             key = (id(group), bool(new), gradient.dtype, weight.dtype, weight.device)
             batches.setdefault(key, (group, master.formats, []))[2].append(row)
@@ -144,10 +144,10 @@ def step_fused(
                 list(origins),
                 begins=begins,
                 seed=derived_seed(seed, number + 1).to(device) if formats.draws else None,
-                skips=None if found is None else found.to(device),
+                skips=None if skips is None else skips.to(device),
                 scale=scale,
             )
-    return begun
+    return new_states
 
 
 def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ...]:

@@ -151,8 +151,8 @@ class Master:
         """
         before = self.values()
         asked = asked | (after != before)
-        master, stayed, new = self._rounded(before, after, seed)
-        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
+        master, unchanged, new = self._rounded(before, after, seed)
+        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & unchanged)])
         new[COUNTS] = self.state[COUNTS] + count
         for name, value in states.items():
             new[name] = self._packed_state(name, value, seed)
@@ -181,17 +181,17 @@ class Master:
         formats, new = self.formats, dict[str, Any]()
         if COMPENSATION not in formats.named:
             master = formats.rounded(MASTER, after, seed)
-            stayed = master == before
+            unchanged = master == before
         else:
             lost = self.layout.decoded(self.state[COMPENSATION], formats[COMPENSATION].fmt)
             wanted = after - before + lost
             master = formats.rounded(MASTER, before + wanted, seed)
             left = formats.rounded(COMPENSATION, wanted - (master - before), seed)
-            stayed = (master == before) & (left == lost)
+            unchanged = (master == before) & (left == lost)
             new[COMPENSATION] = self._codes(COMPENSATION, left)
         if not formats.working_is_master:
             new[MASTER] = self._codes(MASTER, master)
-        return master, stayed, new
+        return master, unchanged, new
 
     def states(self) -> dict[str, Any]:
         """The optimizer's states as the optimizer knows them, whole, and never the memory that is
@@ -235,46 +235,37 @@ class Master:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
         return {name: self.layout.saved(x, self.format_of(name)) for name, x in self.state.items()}
 
-    def read(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What `save` returned, copied, after a file and a loader.
+    def loaded(self, saved: Mapping[str, Any], on_device: bool) -> dict[str, Any]:
+        """What `save` returned, after a file and a loader, as this process keeps it, copied.
 
-        Raises: ValueError: it lacks the counts, or a tensor has another shape.
+        on_device: whether counts of steps are where the parameter is, else on the host, where torch
+            keeps them unless asked otherwise.
+        Raises: ValueError: the counts are missing, or a tensor has another shape.
         """
         if COUNTS not in saved:
-            raise ValueError(f"load_state_dict: the state_dict lacks what it kept of {self.name!r}")
-        # Some loaders place what has a parameter's shape as the parameter is placed.
-        values = {
-            name: whole(value) if isinstance(value, Tensor) else copy.deepcopy(value)
-            for name, value in saved.items()
-        }
-        for name, value in values.items():
+            raise ValueError(f"load_state_dict: the state_dict has no counts of {self.name!r}")
+        state = dict[str, Any]()
+        for name, value in saved.items():
+            if not isinstance(value, Tensor):
+                state[name] = copy.deepcopy(value)
+                continue
+            # Some loaders place what has a parameter's shape as the parameter is placed.
+            value = whole(value)
             fmt = self.formats.format_of(name, value)
-            shape = self.parameter.shape if name in (MASTER, COMPENSATION) else None
+            shape = self.parameter.shape if name in (MASTER, COMPENSATION) else value.shape
             if fmt is not None and is_codes(value, fmt):
                 shape = torch.Size([packed_bytes(fmt.to_ints(), self.parameter.shape)])
-            if shape is not None and value.shape != shape:
+            if value.shape != shape:
                 raise ValueError(
                     f"load_state_dict: {name} of parameter {self.name!r} must have shape "
                     f"{tuple(shape)} in {fmt}, got {tuple(value.shape)}; load it into the model it "
                     "was made with"
                 )
-        return values
-
-    def load(self, values: Mapping[str, Any], on_device: bool) -> None:
-        """Keeps this process's part of the values of `read`, where it is kept.
-
-        on_device: whether counts of steps are where the parameter is, else on the host, where torch
-            keeps them unless asked otherwise.
-        """
-        self.state.clear()
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                fmt = self.formats.format_of(name, value)
-                is_count = fmt is None and name != COUNTS and not value.dim()
-                device = value.device if is_count and not on_device else self.parameter.device
-                value = value.to(device, copy=True)
-                value = value if is_count else self.layout.loaded(value, fmt)
-            self.state[name] = value
+            is_count = fmt is None and name != COUNTS and not value.dim()
+            device = value.device if is_count and not on_device else self.parameter.device
+            value = value.to(device, copy=True)
+            state[name] = value if is_count else self.layout.loaded(value, fmt)
+        return state
 
     def lend(self) -> Tensor:
         """Puts the master into the parameter; returns the parameter's old tensor."""
@@ -379,17 +370,17 @@ def step_masters(
         NotImplementedError: the step keeps states of no parameter.
         Weights, masters and states are as before then.
     """
-    entered = [
+    inputs = [
         (master, *master.stand_in(seed, scale), seed)
         for master, seed in zip(masters, seeds, strict=True)
     ]
-    by_parameter = {master.parameter: stand_in for master, stand_in, *_ in entered}
+    by_parameter = {master.parameter: stand_in for master, stand_in, *_ in inputs}
     # An empty parameter without a gradient takes the place of any other.
     groups = [
         {**group, "params": [by_parameter.get(p, _zeros([0], p.device)) for p in group["params"]]}
         for group in optimizer.param_groups
     ]
-    before = {stand_in: master.states() for master, stand_in, *_ in entered}
+    before = {stand_in: master.states() for master, stand_in, *_ in inputs}
     states = _stepped(optimizer, groups, before)
     if any(not isinstance(key, Tensor) for key in states):
         raise NotImplementedError(
@@ -398,7 +389,7 @@ def step_masters(
         )
     packed = [
         master.packed(stand_in.detach(), asked, states.get(stand_in, {}), seed)
-        for master, stand_in, asked, seed in entered
+        for master, stand_in, asked, seed in inputs
     ]
     for master, parts in zip(masters, packed, strict=True):
         master.keep(*parts)

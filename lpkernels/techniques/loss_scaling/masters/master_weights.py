@@ -37,7 +37,7 @@ from lpkernels.techniques.loss_scaling.masters.master import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _formats _masters _fused _seed _step _begun _lent".split()
+_OWN = "optimizer _formats _masters _fused _seed _step _new_states _lent".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
 # The row of the parameters themselves in a table of memory.
@@ -154,7 +154,7 @@ class MasterWeights(Optimizer):
         self._step = torch.zeros_like(self._seed)
         # A flag that says whether the last fused step did not run, and the parameters whose states
         # began in that step, with the names of these states.
-        self._begun: tuple[Tensor | None, list[tuple[Master, list[str]]]] = None, []
+        self._new_states: tuple[Tensor | None, list[tuple[Master, list[str]]]] = None, []
         self._lent = False
         self._adopt(masters)
         guard(optimizer)
@@ -187,17 +187,17 @@ class MasterWeights(Optimizer):
             passed, others = split(type(self.optimizer), group, masters, self._fused)
             fused += [(group, master) for master in passed]
             general += others
-        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        if found is not None:
-            found = torch.as_tensor(found, device=self._step.device).reshape(()) != 0
+        skips, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if skips is not None:
+            skips = torch.as_tensor(skips, device=self._step.device).reshape(()) != 0
         number = self._step + 1
         # Without any gradient, an optimizer that counts its steps in its groups goes on to count.
-        if (general or not fused) and (found is None or not bool(found)):
+        if (general or not fused) and (skips is None or not bool(skips)):
             seeds = [master.seed(self._seed, number) for master in general]
             step_masters(self.optimizer, general, seeds, scale)
-        begun = step_fused(type(self.optimizer), fused, self._seed, number, found, scale)
-        self._begun = found, begun
-        self._step.copy_(number if found is None else number - found.to(number))
+        new_states = step_fused(type(self.optimizer), fused, self._seed, number, skips, scale)
+        self._new_states = skips, new_states
+        self._step.copy_(number if skips is None else number - skips.to(number))
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -247,18 +247,23 @@ class MasterWeights(Optimizer):
             changed = hook(self, dict(state_dict))
             state_dict = state_dict if changed is None else changed
         self._check_groups(state_dict)
-        states, masters = state_dict["state"], self._masters.values()
-        saved = {master: master.read(states.get(master.number, {})) for master in masters}
-        for group, other in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
-            on_device = bool(group.get("capturable") or group.get("fused"))
+        groups = list(zip(self.param_groups, state_dict["param_groups"], strict=True))
+        states: dict[Master, dict[str, Any]] = {}
+        for group, other in groups:
+            on_device = bool(other.get("capturable") or other.get("fused"))
             for master in map(self._masters.__getitem__, group["params"]):
-                master.load(saved[master], on_device)
+                saved = state_dict["state"].get(master.number, {})
+                states[master] = master.loaded(saved, on_device)
+        for group, other in groups:
+            group.update({k: copy.deepcopy(v) for k, v in other.items() if k != "params"})
+        for master, state in states.items():
+            master.state.clear()
+            master.state.update(state)
         self._seed, self._step = (
             torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
             for key in ("seed", "step")
         )
-        self._begun = None, []
+        self._new_states = None, []
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -377,9 +382,9 @@ class MasterWeights(Optimizer):
 
     def _settle(self) -> None:
         """Forgets the states that began in a step which did not run."""
-        (skipped, begun), self._begun = self._begun, (None, [])
-        if begun and skipped is not None and bool(skipped):
-            for master, names in begun:
+        (skips, new_states), self._new_states = self._new_states, (None, [])
+        if new_states and skips is not None and bool(skips):
+            for master, names in new_states:
                 for name in names:
                     del master.state[name]
 
