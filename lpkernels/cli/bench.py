@@ -11,12 +11,8 @@ from lpkernels.formats import parse_format
 
 def bench(
     shape: Annotated[
-        str,
-        typer.Option(
-            callback=valid("experiments.measuring.speed:shape_from"),
-            help="M, K and N of the product.",
-        ),
-    ] = "960x960x960",
+        tuple[int, int, int], typer.Option(min=1, help="M, K and N of the product: 64 960 32.")
+    ] = (960, 960, 960),
     operands: Annotated[
         str, typer.Option(callback=valid(parse_format), help="Format of both operands.")
     ] = "e5m2",
@@ -36,13 +32,13 @@ def bench(
     import torch
 
     from lpkernels import backends
-    from lpkernels.experiments.measuring.speed import measure, shape_from
+    from lpkernels.experiments.measuring.speed import measure
     from lpkernels.report.named import speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)
     backends.take_tiers()
-    speed = measure(shape_from(shape), operands, as_accumulator(accumulator), repeats=repeats)
+    speed = measure(shape, operands, as_accumulator(accumulator), repeats=repeats)
     tiers = backends.take_tiers()
     show_table(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
     if explain:

@@ -168,11 +168,13 @@ def unit_details(unit: Unit) -> Table:
     return details(rows, title=unit.name)
 
 
-def speed_table(speed: Speed, shape: str, operands: str, accumulator: str, threads: int) -> Table:
+def speed_table(
+    speed: Speed, shape: tuple[int, int, int], operands: str, accumulator: str, threads: int
+) -> Table:
     """One row: both rates and their ratio."""
     row = (f"{speed.emulated:.2f}", f"{speed.torch_float32:.2f}", f"{speed.ratio:.3f}")
     columns = ("accumulator", "GMAC/s", "torch fp32", "ratio")
-    title = f"{shape}, {operands} operands, {threads} threads"
+    title = f"{' x '.join(map(str, shape))}, {operands} operands, {threads} threads"
     return make_table(columns, [(accumulator, *row)], words=columns[:1], title=title)
 
 

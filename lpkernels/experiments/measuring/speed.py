@@ -26,19 +26,6 @@ class Speed:
         return self.emulated / self.torch_float32
 
 
-def shape_from(text: str) -> tuple[int, int, int]:
-    """(M, K, N) of a text such as "960x960x960".
-
-    Raises:
-        ValueError: anything but three positive integers with x between them.
-    """
-    parts = text.lower().split("x")
-    if len(parts) != 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"expected MxKxN, three positive integers as in 960x960x960, got {text!r}")
-    m, k, n = (int(part) for part in parts)
-    return m, k, n
-
-
 def measure(
     shape: tuple[int, int, int], operands: str, acc: Accumulator, *, repeats: int = 5, seed: int = 0
 ) -> Speed:

@@ -12,7 +12,7 @@ from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.measuring import machine
 from lpkernels.experiments.measuring.accumulate import AccumulateConfig, Point
 from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
-from lpkernels.experiments.measuring.speed import Speed, shape_from
+from lpkernels.experiments.measuring.speed import Speed
 from lpkernels.techniques.accumulation import accumulator_of, nmse
 from tests.support.commands import assert_refused, done
 from tests.support.refusals import rejects
@@ -123,12 +123,11 @@ def test_probe_rounds_straight_from_float64_and_draws_repeat_with_their_seed() -
     assert one == again and {p.result for p in one} == {0.09375, 0.1015625}
 
 
-def test_an_error_a_ratio_a_shape_and_the_machine_and_a_wrong_option() -> None:
+def test_an_error_a_ratio_and_the_machine_and_a_wrong_option() -> None:
     assert Probe(464.0, 448.0, "").error == -16.0
-    assert shape_from("960X4x7") == (960, 4, 7)
     assert Speed(emulated=3.0, torch_float32=12.0).ratio == 0.25
     assert machine.device_name("cpu") and machine.cuda_status()
-    assert_refused(("bench", "--shape", "4x4"), "--shape")
+    assert_refused(("bench", "--shape", 4, 0, 4), "--shape")
 
 
 @pytest.mark.parametrize(
@@ -150,16 +149,7 @@ needs_cpu = pytest.mark.skipif(
 
 @needs_cpu
 def test_bench_explains_the_kernels() -> None:
-    args = ("--shape", "24x32x40", "--operands", "fp32", "--accumulator", "fixed24_f12")
+    args = ("--shape", 24, 32, 40, "--operands", "fp32", "--accumulator", "fixed24_f12")
     said = done("bench", *args, "--repeats", 1, "--explain")
     assert "torch fp32" in said
     assert "100.0%" in next(line for line in said.splitlines() if "double" in line)
-
-
-test_shape_from_rejects = rejects(
-    shape_from,
-    [
-        (text, "expected MxKxN, three positive integers")
-        for text in ("960", "4x4", "4x0x4", "ax4x4", "4x4x4x4")
-    ],
-)
