@@ -21,10 +21,17 @@ from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.nn.torch_functions import name_of, operation_of
 from lpkernels.techniques import checks
-from lpkernels.techniques.assignment.composite import in_parts
 from lpkernels.techniques.assignment.graph import Assignment, group, key_of
-from lpkernels.techniques.assignment.keeping import Keeper, Memory, Meter
-from lpkernels.techniques.assignment.rounding import Count, Flagged, Rounded, RoundingTable
+from lpkernels.techniques.assignment.operations import in_parts
+from lpkernels.techniques.assignment.rounding import (
+    Count,
+    Flagged,
+    Keeper,
+    Memory,
+    Meter,
+    Rounded,
+    RoundingTable,
+)
 from lpkernels.techniques.assignment.rules import FORWARD, Promoter, Promotion
 from lpkernels.techniques.assignment.tracing import (
     Loss,

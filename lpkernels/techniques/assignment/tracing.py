@@ -23,13 +23,14 @@ from lpkernels.nn.observing.observer import arguments, left_as_found
 from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques.assignment.composite import PARTS, Part
 from lpkernels.techniques.assignment.graph import Op, key_of
 from lpkernels.techniques.assignment.operations import (
     BY_THEIR_RESULT,
     KNOWN,
+    PARTS,
     PASSES_GRADIENTS,
     SAME_VALUES,
+    Part,
     canonical,
 )
 

@@ -6,9 +6,8 @@ Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic
 
 from lpkernels.techniques.cpt.pfq import PFQ
 from lpkernels.techniques.cpt.range_test import precision_range_test
-from lpkernels.techniques.cpt.recalibration import recalibrate
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bitops, bits_at
-from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
+from lpkernels.techniques.cpt.scheduler import PrecisionScheduler, recalibrate
 from lpkernels.techniques.cpt.text import parse_schedule
 
 __all__ = [

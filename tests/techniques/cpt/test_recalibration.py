@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.cpt import PrecisionScheduler, recalibrate
-from lpkernels.techniques.cpt.recalibration import recalibrated
+from lpkernels.techniques.cpt.scheduler import recalibrated
 from tests.techniques.cpt.fakes import bits_of, small_model
 from tests.techniques.loss_scaling.optimizers import assert_same
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.techniques.cpt import parse_schedule
-from lpkernels.techniques.cpt.recalibration import recalibrated, with_statistics
+from lpkernels.techniques.cpt.scheduler import recalibrated, with_statistics
 
 
 @register("precision_schedule", order=10)
