@@ -170,18 +170,6 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to() -> Non
     assert (gradient != 0).all()
 
 
-def test_a_format_along_an_axis_that_a_tensor_lacks_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 3))
-    batch = (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
-    for kind, axis, refusal in (
-        ("weight", 1, r"axis1 runs along axis 1, but 0\.bias\.P has shape \(3,\)"),
-        ("activation", -3, r"axis -3, but input\.Y has shape \(5, 4\)"),
-    ):
-        assignment = demoted(model, batch, 0.0, formats=Formats(**{kind: f"affine8_axis{axis}"}))
-        with pytest.raises(ValueError, match=refusal):
-            assign(model, F.cross_entropy, assignment, promote=None)(*batch)
-
-
 Loss = Callable[[Any, Tensor], Tensor]
 #: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
 #: smaller by the number of examples.

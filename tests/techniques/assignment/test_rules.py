@@ -23,7 +23,6 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from lpkernels.techniques.assignment.graph import Group
-from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
 # The loss is counted as in the paper's code; the numbers of its rule are known for that count.
@@ -57,23 +56,6 @@ def test_random_order_is_the_seeds_own():
     assert demote(groups, 1.0, order="random", seed=123).low_groups == orders[0]
     # Python promises the numbers of random(), so these are the same everywhere.
     assert orders[0] == (5, 0, 1, 3, 7, 2, 6, 4)
-
-
-HALF, NONE = (GROUPS, 0.5), (GROUPS,)
-test_wrong_demands_are_refused = refuses(
-    demote,
-    [
-        ((GROUPS, 1.1), {}, ValueError, "ratio: expected a finite .* most 1, got 1.1"),
-        (NONE, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
-        (HALF, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
-        (NONE, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
-        ((tensors(5, 9),), {"bits": 183, "pins": Pins(high="t1.Y")}, ValueError, "there are 184"),
-        (HALF, {"order": "size"}, ValueError, "order: expected one of decreasing, .* got 'size'"),
-        (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
-        (HALF, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
-        ((chain(), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
-    ],
-)  # fmt: skip
 
 
 def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
@@ -134,20 +116,6 @@ def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
     assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= found and not second
 
 
-def pinned(**pins: Any) -> Callable[[], Any]:
-    return lambda: demote(GROUPS, 0.5, pins=Pins(**pins))
-
-
-UNKNOWN = group([Op("in", False, (), {}, 4, known=False)])
-BOTH = "'in.Y' would be held high and low; hold a tensor once, and no tensor of an unknown"
-WRONG = [
-    (pinned(high="conv9.*"), r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
-    (pinned(high="in.*", low="in.Y"), BOTH),
-    (lambda: demote(UNKNOWN, 0.5, pins=Pins(low="in.Y")), BOTH),
-]
-test_pins_that_cannot_be_are_refused = refused(WRONG, ValueError)
-
-
 LOW = demote(GROUPS, 0.6)
 
 
@@ -203,27 +171,6 @@ def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
         one, other = tensors[values], tensors[gradients]
         assert (one.group, one.numel) == (other.group, other.numel)
         assert other.kind == {"activation": "grad_activation", "weight": "grad_weight"}[one.kind]
-
-
-A, B = Op("a", False, (), {".w": 3}), Op("b", False, ("a",), {".w": 4})
-test_ops_that_do_not_fit_together_are_refused = refuses(
-    group,
-    [
-        (([],), {}, ValueError, "expected at least one Op, got none"),
-        ((["conv"],), {}, TypeError, "expected Ops, got str: 'conv'"),
-        (([A, A],), {}, ValueError, "two Ops are called 'a'"),
-        (([B],), {}, ValueError, "'b' reads 'a', which is no earlier Op"),
-        (([A, B],), {}, ValueError, "parameter 'w' has 3 elements before and 4 in 'b'"),
-    ],
-)
-test_fields_of_another_type_are_refused = refuses(
-    Op,
-    [
-        (("", False, ()), {}, ValueError, "name must be text that is not empty, got ''"),
-        (("a", False, "b"), {}, TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
-        (("a", False, (), {}, -1), {}, ValueError, r"elements of the result: .* got -1"),
-    ],
-)
 
 
 PAPER = Formats()
@@ -306,17 +253,3 @@ def test_any_format_may_be_taken_for_a_kind():
     assert formats.activation.low == formats.activation.high
     assert formats.grad_weight == PAPER.grad_weight
     assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
-
-
-test_formats_that_cannot_be_are_refused = refuses(
-    Formats,
-    [
-        ((), {"weight": ("fp16",)}, ValueError, r"weight must be \(high, low\), got 1 of them"),
-        ((), {"weight": ("fp8_e5m2", "fp16")}, ValueError,
-         "low precision e5m10 has 16 bits, more"),
-        ((), {"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
-        ((), {"weight": "float8"}, ValueError, "Formats: weight: "),
-        ((), {"activation": ("fp16", lp.BlockFormat("fp4_e2m1", 32))}, ValueError,
-         "depend on the tensor's shape; take a format whose codes have one width"),
-    ],
-)  # fmt: skip

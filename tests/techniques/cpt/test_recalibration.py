@@ -96,10 +96,3 @@ def test_after_an_error_all_is_as_before(loader, error, match):
         recalibrate(model, loader)
     assert_same(statistics(model), before)
     assert model.training and model[1].momentum == 0.1
-
-
-def test_a_model_without_statistics_is_refused() -> None:
-    with pytest.raises(ValueError, match="Linear has no running statistics to redo"):
-        recalibrate(nn.Linear(2, 2), batches())
-    with pytest.raises(ValueError, match="set_precision: the model has no layer"):
-        recalibrate(nn.BatchNorm1d(6), batches(), 8)

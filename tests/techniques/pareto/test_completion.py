@@ -13,7 +13,6 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import (
     BASIS,
     HIDDEN,
@@ -86,22 +85,6 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
         complete(x, MASK, **OPTIONS)
 
 
-NO_ROW, NO_COLUMN = MASK.copy(), MASK.copy()
-NO_ROW[2], NO_COLUMN[:, 3] = False, False
-test_wrong_input_is_refused = refuses(
-    complete,
-    [
-        ((RANK_ONE, NO_ROW), {}, ValueError, "row 2 has no observed entry"),
-        ((RANK_ONE, MASK), {"rank": 5}, ValueError, "rank: expected 1 to 4, got 5"),
-        ((RANK_ONE, MASK), {"lam": -1}, ValueError, "lam: expected a finite number of at least 0"),
-        ((RANK_ONE * 100, MASK), {}, ValueError, r"errors must be in clip=\(0.0, 1.0\)"),
-        ((RANK_ONE, MASK), {"clip": (1, 0)}, ValueError, "low < high"),
-        ((RANK_ONE, MASK * 1), {}, TypeError, "mask must hold bools"),
-        ((np.where(MASK, np.inf, 0), MASK), {}, ValueError, "got inf at row 0, column 0"),
-        ((RANK_ONE, MASK), {"start": RANK_ONE.T}, ValueError, r"start: expected shape \(4, 6\)"),
-    ],
-    **OPTIONS,
-)  # fmt: skip
 Y = embed(TRAINED, 2)
 
 
@@ -112,15 +95,6 @@ def test_embeddings_are_orthonormal_span_the_tasks_and_have_one_sign():
     largest = np.take_along_axis(Y, np.abs(Y).argmax(axis=1)[:, None], axis=1)
     assert (largest > 0).all()
     assert embed(TRAINED[[1, 2, 0]], 2) == pytest.approx(Y)
-
-
-HOLED = np.where(TRAINED > 0.5, np.nan, TRAINED)
-WRONG = [
-    (lambda: embed(TRAINED, 3), "x, 3 x 6, has rank 2, got rank=3"),
-    (lambda: embed(HOLED, 1), r"got nan .* complete\(...\) fills"),
-    (lambda: embed(np.zeros((3, 6)), 1), "has rank 0"),
-]
-test_what_cannot_be_embedded_is_refused = refused(WRONG, ValueError)
 
 
 @pytest.mark.parametrize("pair", list(combinations(range(6), 2)))
@@ -232,20 +206,3 @@ def test_a_list_of_residuals_is_drawn_value_by_value():
     assert none.low == pytest.approx(none.error)
     assert none.high == pytest.approx(none.error)
     assert (band_of(residuals=RESIDUALS.ravel()).low <= none.low + 1e-12).all()
-
-
-PREDICTION_WRONG = [
-    (lambda: predict(Y, [0], [1]), "1 measurements of rank 1 cannot fix an embedding of rank 2"),
-    (lambda: predict(Y, [0, 1], [0.1]), r"errors: expected shape \(2,\), got \(1,\)"),
-    (lambda: predict(Y, [0, 1], [np.nan, np.nan]), "every measured error is NaN"),
-    (lambda: band_of(level=1), "level: expected a finite number above 0 and below 1, got 1"),
-    (lambda: band_of(residuals=RESIDUALS[:, :9]), r"residuals: expected shape \(39, 30\)"),
-    (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
-    (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
-    (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
-    (lambda: held_out_residuals(X[:9, :2], 2), "rank: expected 1 to 1, got 2"),
-]
-ignoring_nan = pytest.mark.filterwarnings("ignore:predict.*NaN")
-test_wrong_predictions_are_refused = ignoring_nan(
-    refused(PREDICTION_WRONG, (TypeError, ValueError))
-)

@@ -15,7 +15,6 @@ from lpkernels.techniques.pareto import (
     prediction,
 )
 from lpkernels.techniques.pareto.prediction import compare, noise_floor
-from tests.support.refusals import refused, refuses
 from tests.techniques.pareto.matrices import low_rank
 
 # The points A to G of the spec, as memory and error.
@@ -87,17 +86,6 @@ def test_nan_errors_count_as_missing_with_a_warning():
         assert hypervolume(memory, error, REFERENCE) == pytest.approx(2.8 - 0.3)
 
 
-M, E = POINTS.T
-WRONG_POINTS = [
-    (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
-    (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
-    (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
-    (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
-    (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
-    (lambda: hypervolume(M, E, (6, 1, 1)), r"reference .* expected shape \(2,\), got \(3,\)"),
-]
-ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
-test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
 MEMORY = np.linspace(1, 2, 20)
 NOISY = low_rank(14, 20, 2, noise=0.03)
 OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
@@ -197,17 +185,3 @@ def test_seeds_give_the_noise():
     # An entry needs two seeds.
     errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
     assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
-
-
-EMPTY = NOISY.copy()
-EMPTY[1:, 5] = np.nan
-WRONG = [
-    (NOISY, {"methods": ["best"]}, "methods: expected one of greedy, qr, random, column_mean, got"),
-    (NOISY, {"counts": [21]}, "counts and rank: expected at most 20, .* task 0 .* got 21"),
-    (NOISY, {"rank": 14}, "rank: expected 1 to 13, got 14"),
-    (NOISY, {"cap": 1.05}, "expected at most 1, the configurations that task 0 has below the cap"),
-    (EMPTY, {}, "complete: column 5 has no observed entry"),
-]
-test_wrong_studies_are_refused = refuses(
-    studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
-)

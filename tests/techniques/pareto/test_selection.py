@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from lpkernels.techniques.pareto import cold_start, hypervolume, select
 from lpkernels.techniques.pareto.cold_start import expected_gain, fit_grid
-from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import BASIS, low_rank
 
 COST = np.arange(1.0, 7.0)
@@ -87,20 +86,6 @@ def test_measured_and_forbidden_ones_are_not_chosen(method: str):
     assert set(select(np.eye(3).repeat(2, axis=1), n=1, method="qr", measured=[0, 2])) <= {4, 5}
 
 
-WRONG = [
-    (BASIS, {}, "give n, a number of measurements, or cost and budget"),
-    (BASIS, {"n": 7}, "n: expected 1 to 6, got 7"),
-    (BASIS, {"budget": 3}, "a budget needs cost"),
-    (BASIS, {"cost": COST, "budget": 0.5}, r"budget of 0\.5 is below .* 1"),
-    (BASIS, {"n": 2, "method": "best"}, "method: expected one of greedy, qr"),
-    (BASIS, {"n": 2, "measured": [9]}, r"measured: expected .* in 0\.\.5, got 9"),
-    (BASIS, {"n": 1, "measured": range(6)}, "is measured already"),
-    (np.vstack([BASIS, BASIS[:1]]), {"n": 2}, "span fewer dimensions"),
-    (BASIS * np.nan, {"n": 1}, "y: expected finite numbers"),
-]
-test_wrong_questions_are_refused = refuses(
-    select, [((y,), options, ValueError, match) for y, options, match in WRONG]
-)
 ROWS, COLUMNS = 5, 4
 LOW = np.array([0.9, 0.6, 0.4, 0.22, 0.2])
 HIGH = np.array([0.06, 0.03, 0.0, 0.0])

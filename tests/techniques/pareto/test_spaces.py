@@ -21,7 +21,6 @@ from lpkernels.techniques.pareto import (
     training_memory,
 )
 from tests.support.autograd import Computes
-from tests.support.refusals import refused
 from tests.techniques.pareto.matrices import low_rank, some_of
 
 AXES = {"low": ["e4m3", "e5m2"], "high": ["fp16", "bf16", "fp32"]}
@@ -76,24 +75,6 @@ def test_means_are_over_the_seeds_that_are_there():
     single = ErrorMatrix(SMALL, ["a", "b"], ERRORS[..., 0])
     assert single.errors.shape == (2, 2, 1)
     assert np.array_equal(single.mean, ERRORS[..., 0], equal_nan=True)
-
-
-HIGH = ["bf16"]
-WRONG = [
-    (lambda: FormatSpace(["e4m3", "e4m3"], HIGH), ValueError, "low must be distinct"),
-    (lambda: FormatSpace(["e4m3"], HIGH, ["e6m9"] * 2), ValueError, "accumulators must be"),
-    (lambda: FormatSpace("e4m3", HIGH), TypeError, "low must be a list, got 'e4m3'"),
-    (lambda: FormatSpace(["e4m3"], [3]), TypeError, "a format, its name or a torch.dtype, got 3"),
-    (lambda: ErrorMatrix(["a", "b"], ["x"], [[0.1, 0.2]], [1]), ValueError,
-     r"memory: expected shape \(2,\)"),
-    (lambda: ErrorMatrix(SMALL, ["a"], ERRORS), ValueError,
-     r"expected shape \(1, 2, 2\), got \(2, 2, 2"),
-    (lambda: ErrorMatrix(SMALL, ["a", "a"], ERRORS), ValueError, "distinct"),
-    (lambda: ErrorMatrix(SMALL, "ab", ERRORS), TypeError, "tasks must be a list of names"),
-    (lambda: ErrorMatrix(SMALL, ["a", "b"], ERRORS * np.inf), ValueError, "got inf"),
-    (lambda: ErrorMatrix("e4m3 x bf16", ["a"], ERRORS), TypeError, "names must be a list"),
-]  # fmt: skip
-test_wrong_axes_texts_and_matrices_are_refused = refused(WRONG)
 
 
 GRID = FormatSpace(["e3m1", "e4m2", "e4m3", "e5m2"], ["e6m7", "e6m9", "e6m11"])
@@ -234,17 +215,6 @@ def test_memory_is_that_of_the_formula_with_few_distinct_values_in_a_space():
     assert len(np.unique(list(zip(space.low_bits, space.high_bits, strict=True)), axis=0)) == 35
     assert memory[0] == training_memory(COUNTS, 5, 14)
     assert memory[98] == training_memory(COUNTS, 9, 20) == memory.max()
-
-
-RECIPE_WRONG = [
-    (lambda: training_memory({"params": 1}, 8, 16), ValueError,
-     "keys params, activations, inputs, outputs; got params"),
-    (lambda: training_memory(COUNTS | {"params": -1}, 8, 16), ValueError,
-     r"counts\['params'\]: expected at least 0"),
-    (lambda: training_memory([1, 2, 3, 4], 8, 16), TypeError, "counts must be a mapping"),
-    (lambda: count_tensors(torch.relu, X), TypeError, "count_tensors"),
-]  # fmt: skip
-test_wrong_arguments_are_refused = refused(RECIPE_WRONG)
 
 
 RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
