@@ -167,8 +167,7 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     goes where the first puts it. An Op that reads parameters alone (an embedding) opens no group,
     unless it is the first.
 
-    Args:
-        ops: of `trace`.
+    Args: ops: of `trace`.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.
@@ -228,13 +227,11 @@ class Formats:
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), formats as in their released code; those of
         8 bits are of Sun et al. 2019 (HFP8).
 
-    Args:
-        weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format
-            or text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even
-            where none is said.
-    Raises:
-        TypeError, ValueError: no format, one whose bits depend on the shape (BlockFormat), or a
-            low one of more bits than the high one.
+    Args: weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format
+        or text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even where
+        none is said.
+    Raises: TypeError, ValueError: no format, one whose bits depend on the shape (BlockFormat), or a
+        low one of more bits than the high one.
     """
 
     weight: Pair

@@ -76,10 +76,9 @@ def demote(
         pins: tensors held.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
 
-    Raises:
-        TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
-            order, a seed missing or not used, a glob that matches nothing, a budget of bits that
-            cannot be met.
+    Raises: TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
+        order, a seed missing or not used, a glob that matches nothing, a budget of bits that cannot
+        be met.
 
     >>> from lpkernels.techniques.assignment import demote, group, trace
     >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy

@@ -121,9 +121,8 @@ def precision_range_test(
         share: of the highest candidate's improvement, above 0 and below 1.
         threshold: a difference of shares that does not count.
     Returns: the bounds, or None with the reason, and the trace of all candidates.
-    Raises:
-        TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
-            between 0 and 1, at the step that returns it.
+    Raises: TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
+        between 0 and 1, at the step that returns it.
     Reference: Fu et al. 2021, arXiv 2101.09868, describes a test whose lowest bound is the first
         candidate at which the accuracy rises, and bounds found by it, not the numbers. Differs:
         the rules here are ours; the trace has what theirs needs.

@@ -345,9 +345,8 @@ def leave_one_out(
         noise: the standard error of the truth over seeds, root mean square, which is about the rmse
             of a perfect prediction; None with one seed.
 
-    Raises:
-        TypeError, ValueError: unknown methods; counts or a rank above the data; a cap below the
-            cheapest configuration; a column that only one task has.
+    Raises: TypeError, ValueError: unknown methods; counts or a rank above the data; a cap below the
+        cheapest configuration; a column that only one task has.
 
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
     measurements, measured errors are kept, and entries of the new task are never used to complete.

@@ -335,8 +335,7 @@ class TrainingRecipe:
         in which the optimizer takes them, once they are unscaled. Differs from the paper behind the
         logits, where the paper leaves the loss float32.
 
-        Args:
-            ops: as from ``trace(model, loss, batch)``.
+        Args: ops: as from ``trace(model, loss, batch)``.
         Raises: TypeError, ValueError: Ops that do not fit together, none of them a GEMM; a format
             whose bits depend on the shape, a low one of more bits than the high one.
         """
@@ -412,12 +411,11 @@ def count_tensors(
     Args:
         model: any module whose functions torch shows; it is called with inputs and kwargs, a batch.
 
-    Returns:
-        {"params", "activations", "inputs", "outputs"}: numbers of values. Shared parameters count
-        once. Inputs and outputs are the floating-point tensors among the arguments and results, at
-        any depth. Activations are the other floating-point storages that functions of torch return:
-        a view or a result in place is no new one, and tensors inside a function (the scores of a
-        fused attention) are not seen.
+    Returns: {"params", "activations", "inputs", "outputs"}: numbers of values. Shared parameters
+        count once. Inputs and outputs are the floating-point tensors among the arguments and
+        results, at any depth. Activations are the other floating-point storages that functions of
+        torch return: a view or a result in place is no new one, and tensors inside a function (the
+        scores of a fused attention) are not seen.
 
     Raises: TypeError: model is no module.  NotImplementedError: TorchScript or a compiled module
         (`lpkernels.nn.observing.observe`).
