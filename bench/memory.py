@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 import lpkernels as lp
 from bench.recording import keep
 from lpkernels import schemas
-from lpkernels.experiments.workloads.bundled import workload
+from lpkernels.experiments.workloads.bundled import network
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation-memory.jsonl"
 MODES = ("torch", "as they are", "packed")
@@ -74,7 +74,7 @@ class Step:
     """One training step of a bundled model in one of the three modes."""
 
     def __init__(self, mode: str, batch: int, fmt: str, accumulator: str, model: str) -> None:
-        self.work, self.mode = workload(model, batch=batch), mode
+        self.work, self.mode = network(model, batch=batch), mode
         if mode != "torch":
             lp.convert(self.work.model, recipe(fmt, accumulator))
 

@@ -43,7 +43,7 @@ def accumulate(
     check_one_process("accumulate")
     with named_options(values):
         config = work.AccumulateConfig(**values)
-        plan = work.make_plan(config, work.find_workload(config))
+        plan = work.make_plan(config, work.find_network(config))
     work.start_records(out / _RECORDS, config, plan)
     say(f"{config.model}, {config.operand} operands\n{plan}\n{COLUMNS}")
     if simulate:

@@ -217,7 +217,7 @@ def test_accumulate_plans_by_the_error_law_or_by_sakrs_rule(tmp_path: Path) -> N
     config = accumulate.AccumulateConfig(model="cnn1", width=2, batch=16, sample=16)
     for changes in ({}, {"metric": "vrr", "margin": 0}):
         asked = config.replace(**changes)
-        made = accumulate.make_plan(asked, accumulate.find_workload(asked))
+        made = accumulate.make_plan(asked, accumulate.find_network(asked))
         options = [word for name, value in changes.items() for word in (f"--{name}", value)]
         done(*ACCUMULATE, *options, "--out", tmp_path, *(["--simulate"] if changes else []))
         records = read_records(tmp_path / "accumulate.jsonl")

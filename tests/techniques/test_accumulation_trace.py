@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import lpkernels as lp
-from lpkernels.experiments.workloads.bundled import workload
+from lpkernels.experiments.workloads.bundled import network
 from lpkernels.techniques.accumulation import min_mantissa_bits, plan
 from lpkernels.techniques.accumulation.planning import PlanRow
 from tests.nn.observed import of_weight
@@ -202,7 +202,7 @@ RESNET18 = {
 def test_resnet18_is_planned_by_stages_without_any_storage():
     stored = Stored()
     with stored:
-        work = workload("resnet18-imagenet", batch=256, device="meta")
+        work = network("resnet18-imagenet", batch=256, device="meta")
         assert sum(p.numel() for p in work.model.parameters()) == 11_689_512
         table, default = (
             plan(work.model, work.sample, loss=work.loss, operand="e5m2", chunk=64, **options)

@@ -12,7 +12,7 @@ from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.settings import checked
-from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Network, network
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.experiments.workloads.registry import find, function_of
 from lpkernels.formats import FloatFormat, parse_format
@@ -92,19 +92,19 @@ class AccumulateConfig(NetworkConfig):
     seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
 
 
-def find_workload(config: AccumulateConfig) -> Workload:
+def find_network(config: AccumulateConfig) -> Network:
     """The network, its sample and its loss, on the meta device where nothing is to be computed.
 
     Raises: ValueError: the name means nothing, or its function returns something else.
     """
     device, examples = ("cpu", config.sample) if config.sample else ("meta", config.batch)
     if config.model in BUNDLED:
-        return workload(config.model, batch=examples, seed=config.seed, device=device)
+        return network(config.model, batch=examples, seed=config.seed, device=device)
     if ":" in config.model:
         return _imported(config)
-    network = {name: getattr(config, name) for name in NetworkConfig.model_fields}
+    settings = {name: getattr(config, name) for name in NetworkConfig.model_fields}
     try:
-        work = find(WorkloadConfig(**network))
+        work = find(WorkloadConfig(**settings))
         model = work.network(config.seed)
     except ValueError as error:
         listed = nearest(config.model, BUNDLED, LISTED)
@@ -121,10 +121,10 @@ def find_workload(config: AccumulateConfig) -> Workload:
         sizes = [(config.batch, *tensor.shape[1:]) for tensor in batch]
         batch = tuple(t.new_empty(s, device=device) for t, s in zip(batch, sizes, strict=True))
     loss = work.mean_loss(batch)
-    return Workload(model.to(device), batch[0], lambda y: loss(y, batch))
+    return Network(model.to(device), batch[0], lambda y: loss(y, batch))
 
 
-def _imported(config: AccumulateConfig) -> Workload:
+def _imported(config: AccumulateConfig) -> Network:
     name = config.model
     usual = AccumulateConfig()
     if (config.batch, config.sample) != (usual.batch, usual.sample):
@@ -132,15 +132,15 @@ def _imported(config: AccumulateConfig) -> Workload:
             f"batch and sample: the function {name!r} brings a sample as large as the batch; leave "
             "both out, and make what is too large to compute on torch's meta device"
         )
-    network_plan = function_of("model", name)()
-    if not (isinstance(network_plan, tuple) and len(network_plan) == 3):
+    parts = function_of("model", name)()
+    if not (isinstance(parts, tuple) and len(parts) == 3):
         raise ValueError(
-            f"model: {name!r} must return (model, sample, loss), got {type(network_plan).__name__}"
+            f"model: {name!r} must return (model, sample, loss), got {type(parts).__name__}"
         )
-    return Workload(*network_plan)
+    return Network(*parts)
 
 
-def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
+def make_plan(config: AccumulateConfig, work: Network) -> AccumulatorPlan:
     """The plan of the configuration; errors as in `plan`."""
     chunk: Any = config.chunk
     if chunk != "best":

@@ -13,13 +13,13 @@ from lpkernels.experiments.workloads.models.residual import resnet18
 from lpkernels.experiments.workloads.models.transformer import GPT, LanguageLSTM
 from lpkernels.formats.elsewhere import nearest
 
-__all__ = ["Workload", "workload"]
+__all__ = ["Network", "network"]
 
 
-class Workload(NamedTuple):
-    """A bundled network with data.
+class Network(NamedTuple):
+    """A network that a plan is made for.
 
-    model: the network. sample: its input. loss: makes a scalar of the network's output.
+    model: the network. sample: its input. loss: makes a scalar of its output.
     """
 
     model: nn.Module
@@ -82,12 +82,12 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], Task]] = {
     "tiny-gpt": (GPT, _TEXT),
     "tiny-lstm": (lambda: LanguageLSTM(_TEXT, 1, 128), _TEXT),
 }
-#: The names `workload` knows, and what an error says of them.
+#: The names `network` knows, and what an error says of them.
 BUNDLED = tuple(_MODELS)
 LISTED = "docs/choosing-an-accumulator.md lists all"
 
 
-def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Workload:
+def network(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Network:
     """The bundled network of that name, on a batch of random images or tokens, random labels.
 
     Args:
@@ -106,7 +106,7 @@ def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -
         if task.kind == "text":
             tokens = torch.randint(task.outputs, (batch, task.shape[0] + 1))
             inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
-            return Workload(build(), inputs, lambda y: cross_entropy(y.flatten(0, 1), labels))
+            return Network(build(), inputs, lambda y: cross_entropy(y.flatten(0, 1), labels))
         model, images = build(), torch.randn(batch, *task.shape)
         answers = torch.randint(task.outputs, (batch,))
-        return Workload(model, images, lambda y: cross_entropy(y, answers))
+        return Network(model, images, lambda y: cross_entropy(y, answers))

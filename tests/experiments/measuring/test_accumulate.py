@@ -31,13 +31,13 @@ def not_a_workload() -> int:
 
 def test_a_function_can_bring_the_model() -> None:
     config = AccumulateConfig(model=f"{__name__}:tiny_model")
-    rows = work.make_plan(config, work.find_workload(config)).rows
+    rows = work.make_plan(config, work.find_network(config)).rows
     assert [row.gemm for row in rows] == ["fprop", "wgrad"]
     assert rows[1].length == 2, "the function's own sample counts, not --batch"
 
 
 test_a_network_is_refused = rejects(
-    lambda settings: work.find_workload(AccumulateConfig(**settings)),
+    lambda settings: work.find_network(AccumulateConfig(**settings)),
     [
         ({"model": f"{__name__}:nothing"}, "cannot be called"),
         ({"model": "no.such.module:f"}, "cannot be called"),
@@ -56,13 +56,13 @@ test_a_network_is_refused = rejects(
 )
 def test_a_network_for_any_data_is_planned(data: str, model: str, lengths: set[int]) -> None:
     config = AccumulateConfig(data=data, model=model, width=4, batch=8)
-    rows = work.make_plan(config, work.find_workload(config)).rows
+    rows = work.make_plan(config, work.find_network(config)).rows
     assert lengths <= {row.length for row in rows}
 
 
 def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
     shapes, small, whole = (
-        work.make_plan(config, work.find_workload(config)).rows
+        work.make_plan(config, work.find_network(config)).rows
         for config in (TINY.replace(sample=0), TINY.replace(sample=4), TINY)
     )
     lengths = [[row.length for row in rows] for rows in (shapes, small, whole)]
@@ -71,12 +71,12 @@ def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
     assert measured == [{False}, {True}, {True}]
     bundled = AccumulateConfig(model="tiny-gpt", sample=1, batch=4)
     for config in (bundled, bundled.replace(sample=0)):
-        rows = work.make_plan(config, work.find_workload(config)).rows
+        rows = work.make_plan(config, work.find_network(config)).rows
         assert rows[-1].gemm == "wgrad" and rows[-1].length == 4 * 128
 
 
 def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:
-    made = work.make_plan(TINY, work.find_workload(TINY))
+    made = work.make_plan(TINY, work.find_network(TINY))
     assert all(row.accumulator.chunk is None for row in made.rows)
     points = work.points(made, TINY)
     widths = {row.format.man_bits for row in made.rows}
@@ -85,7 +85,7 @@ def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> Non
     assert max(p.length for p in points) == TINY.longest
     assert len(set(points)) == len(points)
     config = TINY.replace(rounding="aligned_truncation", chunk="16")
-    made = work.make_plan(config, work.find_workload(TINY))
+    made = work.make_plan(config, work.find_network(TINY))
     accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
     assert {acc.block for acc in accs} == {1}
     assert all(acc.aligned_bits == acc.fmt.man_bits for acc in accs)

@@ -9,7 +9,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.experiments.workloads import models
-from lpkernels.experiments.workloads.bundled import BUNDLED, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, network
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from tests.experiments.tiny import assert_trains
 from tests.experiments.workloads.digest import digest
@@ -121,13 +121,13 @@ PARAMETERS = {
 
 def test_parameters_are_known_and_unknown_names_refused() -> None:
     def count(name: str) -> int:
-        model = workload(name, batch=1, device="meta").model
+        model = network(name, batch=1, device="meta").model
         return sum(p.numel() for p in model.parameters())
 
     assert {name: count(name) for name in BUNDLED} == PARAMETERS
     listed = r"expected one of .*docs/choosing-an-accumulator.md.*got 'vgg'"
     with pytest.raises(ValueError, match=listed):
-        workload("vgg")
+        network("vgg")
 
 
 # By width in percent, parameters with 10 and with 100 classes, counted in the released code.
