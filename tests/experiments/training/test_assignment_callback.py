@@ -1,6 +1,7 @@
 """A precision assignment in the trainer: bits, tests, promotions, resume, refusals."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from lpkernels.experiments.training.callbacks.assignment import (
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import (
+    Assignment,
     Formats,
     assign,
     demote,
@@ -113,23 +115,37 @@ def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_
     assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
 
 
-def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> None:
+def test_settings_are_checked_and_make_the_callback() -> None:
     with pytest.raises(ValueError, match="assignment: ratio: expected a finite number"):
         RunConfig.of(assignment="ratio=2")
     assert RunConfig.of(assignment="").callbacks == ()
     assert isinstance(RunConfig.of(assignment="uniform").callbacks[0], AssignmentConfig)
-    demoted = "demote: bits=5 cannot be met"
-    for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
-        with pytest.raises(ValueError, match=f"assignment: {message}"):
-            trainer_in(tmp_path / "a", assignment=text)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [("bits=5", "demote: bits=5 cannot be met"), ("file=missing.json", r".*missing\.json")],
+    ids=["bits", "file"],
+)
+def test_an_assignment_that_the_network_cannot_have_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"assignment: {message}"):
+        trainer_in(tmp_path, assignment=text)
+
+
+def test_several_processes_are_refused() -> None:
     callback: Any = AssignmentConfig(assignment="ratio=0.5").build()
     several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
         callback.prepare(several)
+
+
+def test_a_network_that_reads_values_is_refused(tmp_path: Path) -> None:
     config = BASE.replace(assignment="ratio=0.5")
     workload = replace(tiny_workload(config.workload), model=strange)
     with pytest.raises(ValueError, match=r"assignment: trace: .*reads a value"):
-        Trainer(config, tmp_path / "d", workload=workload)
+        Trainer(config, tmp_path, workload=workload)
 
 
 class Strange(nn.Sequential):
@@ -175,21 +191,32 @@ test_wrong_texts_are_refused = refuses(
 )
 
 
-def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
-    ops = trace(chain_model(), cross_entropy, chain_batch())
-    groups = group(ops)
-    demote(groups, 0.5).save(tmp_path / "a.json")
-    low = ("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away")
-    gradients = ("fp_6_9_0_backward:nearest_away", "e4m1none:toward_zero")
-    harsh = Formats(weight=low, activation=low, grad_activation=gradients)
-    expected = {
-        "ratio=0.6": demote(groups, 0.6),
-        "ratio=0.6,order=random,seed=2": demote(groups, 0.6, order="random", seed=2),
-        "bits=130000,order=increasing": demote(groups, bits=130000, order="increasing"),
-        "uniform": uniform(ops),
-        "operator_based": operator_based(ops),
-        f"file={tmp_path / 'a.json'}": demote(groups, 0.5),
-        "ratio=1,low=e3m2none_sat,low_grad=e4m1none:toward_zero": demote(groups, 1, formats=harsh),
-    }
-    for text, assignment in expected.items():
-        assert parse_assignment(text).rule(ops) == assignment, text
+LOW = ("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away")
+LOW_GRADIENTS = ("fp_6_9_0_backward:nearest_away", "e4m1none:toward_zero")
+NARROWER = Formats(weight=LOW, activation=LOW, grad_activation=LOW_GRADIENTS)
+RULES: dict[str, Callable[[Any], Assignment]] = {
+    "ratio=0.6": lambda ops: demote(group(ops), 0.6),
+    "ratio=0.6,order=random,seed=2": lambda ops: demote(group(ops), 0.6, order="random", seed=2),
+    "bits=130000,order=increasing": lambda ops: demote(group(ops), bits=130000, order="increasing"),
+    "uniform": uniform,
+    "operator_based": operator_based,
+    "ratio=1,low=e3m2none_sat,low_grad=e4m1none:toward_zero": (
+        lambda ops: demote(group(ops), 1, formats=NARROWER)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def operations() -> Any:
+    return trace(chain_model(), cross_entropy, chain_batch())
+
+
+@pytest.mark.parametrize("text", RULES)
+def test_a_text_gives_the_assignment_of_its_function(text: str, operations: Any) -> None:
+    assert parse_assignment(text).rule(operations) == RULES[text](operations)
+
+
+def test_a_file_gives_its_assignment(operations: Any, tmp_path: Path) -> None:
+    assignment = demote(group(operations), 0.5)
+    assignment.save(tmp_path / "a.json")
+    assert parse_assignment(f"file={tmp_path / 'a.json'}").rule(operations) == assignment

@@ -206,10 +206,12 @@ def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 
 
-def test_every_name_of_the_ten_is_a_kind_and_shuffled_takes_the_seed_of_the_run() -> None:
-    for name in NAMED:
-        expected = Schedule((3, 8), 8, **NAMED[name]).plan(64).tolist()
-        assert plan(f"{name}:3-8/8", 64)[0] == expected
+@pytest.mark.parametrize("name", NAMED)
+def test_every_name_of_the_ten_is_a_kind(name: str) -> None:
+    assert plan(f"{name}:3-8/8", 64)[0] == Schedule((3, 8), 8, **NAMED[name]).plan(64).tolist()
+
+
+def test_shuffled_takes_the_seed_of_the_run_unless_it_has_its_own() -> None:
     bits = plan("shuffled:3-8/8,cycles=2", 64)
     assert bits == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
     assert bits != plan("shuffled:3-8/8,cycles=2,seed=4", 64)
@@ -222,15 +224,23 @@ def test_the_options_of_a_text_reach_the_targets() -> None:
     assert str(target.recipe.fprop) == "e6m4_chunk64" and target.precision == (8, 8)
 
 
-def test_stages_make_their_scheduler() -> None:
-    schedule = parse_schedule("pfq:3-4-6/6-6-8,eps=0.15,decay=0.4")
-    for total, period in ((64000, 400), (320, 2), (239, 1), (241, 2), (20, 1)):
-        scheduler = schedule(target := Named(), total)
-        assert isinstance(scheduler, PFQ) and scheduler.stages == ((3, 6), (4, 6), (6, 8))
-        assert (scheduler.period, scheduler.eps, scheduler.decay) == (period, 0.15, 0.4)
-        assert target.calls == [(3, 6)]
-    assert parse_schedule("pfq:3-8")(None, 9).stages[1] == (8, 8)
-    long = parse_schedule("pfq:3-8/8,period=50")
-    assert long(Named(), 50).period == 50
+@pytest.mark.parametrize(
+    "total, period", [(64000, 400), (320, 2), (239, 1), (241, 2), (20, 1)], ids=str
+)
+def test_stages_have_160_periods(total: int, period: int) -> None:
+    scheduler = parse_schedule("pfq:3-4-6/6-6-8,eps=0.15,decay=0.4")(target := Named(), total)
+    assert isinstance(scheduler, PFQ) and scheduler.stages == ((3, 6), (4, 6), (6, 8))
+    assert (scheduler.period, scheduler.eps, scheduler.decay) == (period, 0.15, 0.4)
+    assert target.calls == [(3, 6)]
+
+
+def test_one_number_of_grad_bits_is_for_all_stages() -> None:
+    assert parse_schedule("pfq:3-8/6")(None, 9).stages == ((3, 6), (8, 6))
+    assert parse_schedule("pfq:3-8")(None, 9).stages == ((3, 8), (8, 8))
+
+
+def test_a_period_beyond_the_run_is_refused() -> None:
+    schedule = parse_schedule("pfq:3-8/8,period=50")
+    assert schedule(None, 50).period == 50
     with pytest.raises(ValueError, match="period: expected at most the 49 steps of the run, got 5"):
-        long(Named(), 49)
+        schedule(None, 49)
