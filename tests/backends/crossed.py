@@ -4,6 +4,7 @@ and operand.
 A failing example is printed as a `ProductCall` or a `ConvCall`, which a test can call by itself.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,26 +17,77 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused, How, Product, matmul_of
-from lpkernels.formats import FloatFormat
+from lpkernels.backends.planning import triton_tiers
+from lpkernels.formats import FixedFormat, FloatFormat, Number, TableFormat
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.zero_sums import FORMATS
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.numbers import constructed
 from tests.support import strategies as descriptions
 from tests.support.products import KINDS, PASSES, ROLE, SEED, operand
 
-#: Kinds of operands: those of `operand`, short values whose sums certified tiers take, any bits.
-_VALUES = (*KINDS, "rare", "short", "bits")
+#: Kinds of operands: those of `operand`, short values whose sums certified tiers take, any bits,
+#: and the kinds that depend on the accumulator.
+_VALUES = (*KINDS, "rare", "short", "bits", "least", "largest", "exact")
 
 
-def _values(rng: np.random.Generator, kind: str, shape: tuple[int, ...]) -> Tensor:
-    if kind == "bits":
-        words = rng.integers(0, 2**32, shape, dtype=np.uint32)
-        return torch.from_numpy(words.view(np.float32))
-    if kind == "short":
-        short = rng.integers(-7, 8, shape) * 2.0 ** rng.integers(-6, 3, shape)
-        return torch.from_numpy(short.astype(np.float32))
-    return torch.from_numpy(operand(kind, shape, rng))
+class Values:
+    """Operands of kinds for one accumulator, by a generator.
+
+    "least": the products of two such tensors are zeros of both signs and near the least step of one
+    of the accumulator's formats, so that they underflow, lie halfway or cancel. "largest": they are
+    near the largest value of this format. "exact": the bits of such products and of their sums of
+    `length` are about as many as a type or the format has, where tiers begin and end.
+    """
+
+    def __init__(self, acc: Accumulator, length: int, seed: int) -> None:
+        self.rng = rng = np.random.default_rng(seed)
+        self._fmt = rng.choice([fmt for fmt in (acc.fmt, acc.product, acc.outer) if fmt])
+        steps = _precision(self._fmt)
+        bits = rng.choice([8, 11, 24, 53, *[steps] * 4]) + rng.integers(-2, 3)
+        self._bits = max(int(bits) - length.bit_length(), 2)
+
+    def __call__(self, kind: str, shape: tuple[int, ...], *, added: bool = False) -> Tensor:
+        """added: values that are added to products, and have their size."""
+        rng = self.rng
+        if kind == "bits":
+            words = rng.integers(0, 2**32, shape, dtype=np.uint32)
+            return torch.from_numpy(words.view(np.float32))
+        if kind == "short":
+            values = rng.integers(-7, 8, shape) * 2.0 ** rng.integers(-6, 3, shape)
+        elif kind in ("least", "largest"):
+            # Both factors have half of the product's exponent, so that float32 holds them.
+            exponent = np.frexp(_end(self._fmt, kind))[1] // (1 if added else 2)
+            exponent += rng.integers(-4, 1)
+            values = np.ldexp(rng.choice(_AROUND, shape), exponent)
+        elif kind == "exact":
+            bits = min(self._bits // 2 + rng.integers(0, 2), 24)
+            values = rng.integers(1 - 2**bits, 2**bits, shape) * 2.0 ** rng.integers(-bits, 3)
+        else:
+            return torch.from_numpy(operand(kind, shape, rng))
+        return torch.from_numpy(values.astype(np.float32))
+
+
+#: Factors of "least" and "largest".
+_AROUND = np.array([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.0, -1.0, 1.5, -1.5, 1.75])
+
+
+def _end(fmt: Number, kind: str) -> float:
+    """The least step or the largest value of a format."""
+    if kind == "largest":
+        return float(fmt.max)
+    if isinstance(fmt, FloatFormat):
+        return fmt.min_subnormal if fmt.subnormals else fmt.min_normal
+    values = np.abs(fmt.values()) if isinstance(fmt, TableFormat) else 2.0**-fmt.frac_bits
+    return float(np.min(values, where=np.asarray(values) > 0, initial=np.inf))
+
+
+def _precision(fmt: Number) -> int:
+    """The bits of a sum that the format holds, about."""
+    if isinstance(fmt, FloatFormat):
+        return fmt.man_bits + 1
+    return fmt.word_bits if isinstance(fmt, FixedFormat) else 8
 
 
 class ProductCall(NamedTuple):
@@ -55,15 +107,14 @@ class ProductCall(NamedTuple):
     seed: int
 
     def product(self) -> Product:
-        rng, (m, k, n) = np.random.default_rng(self.seed), self.sizes
+        m, k, n = self.sizes
+        values = Values(self.acc, k, self.seed)
         a, b = (
-            descriptions.LAYOUTS[self.layout](_values(rng, kind, shape))
-            if k
-            else torch.empty(shape)
+            descriptions.LAYOUTS[self.layout](values(kind, shape)) if k else torch.empty(shape)
             for kind, shape in ((self.left, (m, k)), (self.right, (k, n)))
         )
-        bias = _values(rng, self.left, (n,)) if self.rest == "bias" else None
-        initial = _values(rng, self.right, (m, n)) if self.rest == "initial" else None
+        bias = values(self.left, (n,), added=True) if self.rest == "bias" else None
+        initial = values(self.right, (m, n), added=True) if self.rest == "initial" else None
         return matmul_of(a, b, bias, initial)
 
     def how(self, device: str = "cpu") -> How:
@@ -84,33 +135,46 @@ def _around_one(fmt: FloatFormat) -> FloatFormat:
         return fmt
 
 
+def _in_sequence(fmt: Any, rounding: Any, chunk: int | None, outer: Any, product: Any) -> Any:
+    outer = outer if chunk else None
+    return Accumulator(fmt, rounding, product=product, chunk=chunk, outer=outer)
+
+
 # Most of the constructors' formats have no value near 1, and certified tiers take sums in sequence
-# of short values alone. Half of the calls have such accumulators, and half such operands.
+# alone. Half of the calls have accumulators of such tiers, and most have operands for them.
 _AROUND_ONE = descriptions.float_formats().map(_around_one)
-_IN_SEQUENCE = st.builds(
-    Accumulator, _AROUND_ONE, st.just("nearest_even") | st.sampled_from(ROUNDINGS),
-    product=st.none() | _AROUND_ONE, chunk=st.none() | st.integers(1, 9),
-)  # fmt: skip
-_ACCUMULATORS = constructed.accumulators.filter(_is_emulated) | _IN_SEQUENCE
+_CERTIFIED = st.builds(
+    _in_sequence, st.sampled_from(FORMATS) | _AROUND_ONE,
+    st.just("nearest_even") | st.sampled_from(ROUNDINGS),
+    st.none() | st.integers(1, 9), st.none() | _AROUND_ONE, st.none() | st.none() | _AROUND_ONE,
+).filter(lambda acc: bool(triton_tiers.tiers(acc.to_ints())))  # fmt: skip
+_ACCUMULATORS = constructed.accumulators.filter(_is_emulated) | _CERTIFIED
 _QUANTIZERS = st.builds(
     Quantizer, descriptions.float_formats() | descriptions.fixed_formats(),
     st.sampled_from(["nearest_even", "toward_negative", "to_odd"]),
 )  # fmt: skip
 
 
+#: Operands whose products certified tiers make, and end at zeros and at the ends of formats.
+_PAIRS = st.sampled_from([(kind, kind) for kind in ("short", "least", "least", "largest", "exact")])
+
+
 @st.composite
 def product_calls(draw: st.DrawFn, most: int = 40) -> ProductCall:
     """Products of at most `most` in each dimension, empty ones among them."""
     acc = draw(_ACCUMULATORS)
-    sizes = draw(st.tuples(*[st.sampled_from([1, 2, 3, 5, 17, most]) | st.integers(0, most)] * 3))
+    size = st.sampled_from([1, 2, 3, 4, 5, 17, most, 0]) | st.integers(1, most)
+    sizes = draw(st.tuples(size, size, size))
     starts = acc.order != "pairwise" or acc.chunk is not None
+    # These take other values seldom.
+    certified = draw(st.integers(0, 3)) and triton_tiers.tiers(acc.to_ints())
     return ProductCall(
         acc,
         tuple(min(size, most) for size in sizes),
-        *draw(st.just(("short", "short")) | st.tuples(*[st.sampled_from(_VALUES)] * 2)),
+        *draw(_PAIRS if certified else _PAIRS | st.tuples(*[st.sampled_from(_VALUES)] * 2)),
         draw(st.sampled_from(list(descriptions.LAYOUTS))),
         draw(st.sampled_from(["", "", "bias", *["initial"] * starts])),
-        draw(st.just((None,) * 3) | st.tuples(*[st.none() | _QUANTIZERS] * 3)),
+        draw(st.just((None,) * 3) | st.tuples(*[st.none() | st.none() | _QUANTIZERS] * 3)),
         draw(st.integers(0, 2**32)),
     )  # fmt: skip
 
@@ -147,9 +211,11 @@ class ConvCall(NamedTuple):
     seed: int
 
     def product(self) -> Product:
-        rng, case = np.random.default_rng(self.seed), self.case
+        case = self.case
+        length = case.weight_shape[1] * math.prod(case.weight_shape[2:])
+        values = Values(self.acc, length, self.seed)
         shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-        x, w, grad, bias = (_values(rng, self.kind, shape) for shape in shapes)
+        x, w, grad, bias = (values(self.kind, shape) for shape in shapes)
         conv = ops.Convolution(*case.geometry)
         if self.name == "fprop":
             return ops.fprop_of(x, w, bias, conv)
@@ -168,7 +234,8 @@ def conv_calls(accumulators: Sequence[Accumulator] = (), most: int = 6) -> st.Se
         accs = st.sampled_from(accumulators) | accs
     return st.builds(
         ConvCall, conv_cases(most), accs, st.sampled_from(PASSES),
-        st.just("short") | st.sampled_from(_VALUES), st.integers(0, 2**32),
+        _PAIRS.map(lambda pair: pair[0]) | st.sampled_from(_VALUES),
+        st.integers(0, 2**32),
     )  # fmt: skip
 
 

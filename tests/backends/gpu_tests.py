@@ -122,11 +122,13 @@ def refused(adapter: Any, acc: Accumulator) -> bool:
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("calls", [product_calls, conv_calls], ids=["products", "convolutions"])
-def test_any_call(calls: Any, times: int, adapter: Any, device: str) -> None:
-    """Whatever can be called, small in the interpreter; a device takes more of them."""
+@pytest.mark.parametrize(
+    "calls, few", [(product_calls, 100), (conv_calls, 15)], ids=["products", "convolutions"]
+)
+def test_any_call(calls: Any, few: int, times: int, adapter: Any, device: str) -> None:
+    """Whatever can be called, small and few in the interpreter; a device takes more of them."""
     most = 5 if INTERPRETED else 200 if device == "cuda" else 20
-    count = 15 if INTERPRETED else 500 if device == "cuda" else 100
+    count = few if INTERPRETED else 500 if device == "cuda" else 100
 
     @settings(max_examples=times * count)
     @given(call=calls(most=most))

@@ -9,7 +9,7 @@ import pytest
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.registry import find
-from tests.support.image_files import write_fashion
+from tests.experiments.image_files import write_fashion
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 WANG: dict[str, Any] = {"recipe": "fp8_wang2018"}

@@ -13,7 +13,7 @@ from lpkernels.experiments.workloads.images import load_fashion
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Workload
-from tests.support.image_files import write_fashion
+from tests.experiments.image_files import write_fashion
 
 
 def denoising(folder: Path, **settings: object) -> Workload:

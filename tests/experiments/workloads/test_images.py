@@ -15,9 +15,9 @@ from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.images import ImageData, load, load_fashion
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import ACCURACY
+from tests.experiments.image_files import idx, write_cifar, write_fashion
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.workloads.digest import digest
-from tests.support.image_files import idx, write_cifar, write_fashion
 from tests.support.refusals import rejects
 
 
