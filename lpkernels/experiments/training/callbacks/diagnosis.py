@@ -8,7 +8,7 @@ from pydantic import Field
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
 from lpkernels.experiments.training.callbacks.loss_scale import ScaledLoss
-from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, diagnose, formats_by_kind
+from lpkernels.techniques.loss_scaling.diagnosis import diagnose, formats_by_kind
 
 #: The name of the file without its ending.
 DIAGNOSIS = "diagnosis"
@@ -39,8 +39,6 @@ class DiagnosisConfig(CallbackConfig):
 class Diagnosing(Callback):
     """Counts the tensors of training steps; its file is the report of all steps and processes, then
     a line for each epoch: [layer, tensor, elements, overflow, underflow] of the steps counted."""
-
-    report: Diagnosis  # of this process
 
     def __init__(self, fmt: str, every: int) -> None:
         self._fmt, self._every = fmt, every

@@ -42,6 +42,7 @@ _OPTIONAL = ("grad", "compensation")
 MASTER, COMPENSATION, COUNTS = "master", "compensation", "counts"
 #: The names that an optimizer's states cannot have.
 OWN = (*KEYS, COUNTS)
+# A state's key is above these: `draw_key`.
 _DRAW_KEYS = {"grad": 1, MASTER: 2, "weight": 3, COMPENSATION: 4}
 # Exponent and mantissa bits of the dtypes that a parameter can have.
 _WIDTHS = {
@@ -94,9 +95,9 @@ class WeightFormats:
         values, states = {key: group.get(key) for key in keys}, group.get("state")
         named: dict[str, Quantizer] = {}
         if isinstance(states, Mapping):
-            named = {str(name): _quantizer(f"state {name}", name, x) for name, x in states.items()}
+            named = {str(name): _quantizer(name, value) for name, value in states.items()}
             values["state"] = "fp32"
-        own = {key: _quantizer(key, key, value) for key, value in values.items()}
+        own = {key: _quantizer(key, value) for key, value in values.items()}
         return WeightFormats({**named, **own}, frozenset(named))
 
     def __getitem__(self, name: str) -> Quantizer:
@@ -180,7 +181,9 @@ class WeightFormats:
                 )
 
 
-def _quantizer(label: str, key: str, value: Any) -> Quantizer:
+def _quantizer(key: str, value: Any) -> Quantizer:
+    """The quantizer of a key of the group, or of a state's name."""
+    label = key if key in KEYS else f"state {key}"
     try:
         quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
