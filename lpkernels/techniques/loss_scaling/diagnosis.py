@@ -186,8 +186,6 @@ class Report(Tabular):
         self,
         *,
         candidates: Sequence[Format | str] = CANDIDATES,
-        margin: int = 1,
-        threshold: float = 0.01,
     ) -> Recommendation:
         """A static scale of the loss, and the narrowest formats, from the histograms alone.
 
@@ -198,15 +196,11 @@ class Report(Tabular):
 
         Args:
             candidates: float formats. For every kind the narrowest of them is looked for.
-            margin: binades that stay free above the top of the largest gradient's binade. That top
-                is up to a binade above the gradient: 1 leaves one to two.
-            threshold: how large a part of the sum of a tensor's magnitudes may be lost.
         Raises:
             RuntimeError: nothing was counted yet.
-            TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
-                threshold outside of 0..1.
+            TypeError, ValueError: a format without exponent, no candidate.
         """
-        return recommendation(self._counted(), candidates, margin, threshold)
+        return recommendation(self._counted(), candidates)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.formats import FloatFormat, Format, parse_format
-from lpkernels.techniques import checks
 
 GRADIENTS = ("grad_output", "wgrad_grad_output", "grad_input", "grad_weight")
 #: All kinds of tensors, in the order of a report.
@@ -36,6 +35,11 @@ CANDIDATES = (
     "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
     "fp32",
 )  # fmt: skip
+# The part of the sum of a tensor's magnitudes that may be lost.
+_TOLERANCE = 0.01
+# The binades that stay free above the top of the largest gradient's binade. The top is up to a
+# binade above the gradient, so that one to two stay free.
+_MARGIN = 1
 # A sum of magnitudes takes a number as the middle of its bin, and float32's subnormals as 0.
 _MIDDLES = np.where(EXPONENTS > EXPONENTS[0], np.ldexp(1.5, EXPONENTS), 0.0)
 # Under such exponents a scale and its inverse are normal numbers of float32, as LossScaler asks.
@@ -292,9 +296,9 @@ class ScaleAdvice(NamedTuple):
     """A static scale of the loss; ``str`` of it says what the gradients lose with and without it.
 
     scale: the largest safe scale, at which no tensor leaves its format: 2 ** floor(log2(max /
-        largest gradient)) less the margin; LossScaler(static=scale). It knows nothing of gradients
-        that are unseen.
-    least: the smallest scale at which no tensor loses more than the threshold of sum |g|, over its
+        largest gradient)) less one to two binades; LossScaler(static=scale). It knows nothing of
+        gradients that are unseen.
+    least: the smallest scale at which no tensor loses more than 1% of sum |g|, over its
         elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
     unseen: a sentence on gradients that hold no number because one before them underflows, or hold
         infinities or NaN; "": there are none.
@@ -383,12 +387,12 @@ class InFormats:
     def _beyond(self, scale: int) -> tuple[Any, Any]:
         return EXPONENTS < self._low - scale, EXPONENTS >= self._high - scale
 
-    def fitting(self, margin: int) -> int:
+    def fitting(self) -> int:
         """The largest exponent of a scale, from -126 to 126, under which no tensor leaves its
-        format: a floor(log2(max / largest)) - margin; 0 without numbers.
+        format: a floor(log2(max / largest)) less the margin; 0 without numbers.
 
         A histogram knows no more of the largest number than its binade, so the binade's top stands
-        for it, and with margin=1 the scale is one or two binades below the scale for the number.
+        for it, and the scale is one or two binades below the scale for the number.
         Micikevicius et al. take any constant whose product with the largest gradient is below
         65504.
         """
@@ -397,49 +401,39 @@ class InFormats:
             most, exponent = math.frexp(fmt.max)
             if bins.any():
                 largest = int(EXPONENTS[bins > 0][-1])
-                fitting.append(exponent - largest - 1 - (most < _TOP) - margin)
+                fitting.append(exponent - largest - 1 - (most < _TOP) - _MARGIN)
         return min(_MOST, max(-_MOST, min(fitting, default=0)))
 
-    def enough(self, most: int, threshold: float) -> int | None:
-        """The smallest exponent up to `most` at which no tensor loses more than the threshold; None
+    def enough(self, most: int) -> int | None:
+        """The smallest exponent up to `most` at which no tensor loses more than the tolerance; None
         where there is none. It is looked for from 0 on or, where `most` is negative, at `most`.
 
         Of the scales that are enough, the smallest leaves the most room for gradients that grow.
         """
         scales = range(min(0, most), most + 1)
-        return next((s for s in scales if self.worst(s) <= threshold), None)
+        return next((s for s in scales if self.worst(s) <= _TOLERANCE), None)
 
 
-def recommendation(
-    rows: Sequence[TensorRow], candidates: Sequence[Format | str], margin: int, threshold: float
-) -> Recommendation:
+def recommendation(rows: Sequence[TensorRow], candidates: Sequence[Format | str]) -> Recommendation:
     """`Report.recommend` of these rows."""
-    checks.whole("recommend: margin", margin, 0)
-    checks.number("recommend: threshold", threshold, least=0, below=1)
     formats = [float_format("recommend: candidates", value) for value in candidates]
     if not formats:
         raise ValueError("recommend: candidates: expected at least one format, got none")
-    scale, advice = _scale_advice(rows, margin, threshold), []
+    scale, advice = _scale_advice(rows), []
     if scale is not None and scale.unseen:
         rows = tuple(row for row in rows if not row.is_gradient)
     # An operand of one product alone gets no format of its own.
     for kind in (kind for kind in KINDS if not kind.startswith(("dgrad_", "wgrad_"))):
         tensors = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
         if tensors:
-            best = narrowest(kind, tensors, formats, margin=margin, threshold=threshold)
-            advice.append(best)
+            advice.append(narrowest(kind, tensors, formats))
     return Recommendation(scale, tuple(advice))
 
 
 def narrowest(
-    kind: str,
-    histograms: Sequence[Histogram],
-    candidates: Sequence[FloatFormat],
-    *,
-    margin: int = 1,
-    threshold: float = 0.01,
+    kind: str, histograms: Sequence[Histogram], candidates: Sequence[FloatFormat]
 ) -> FormatAdvice:
-    """The format of fewest bits that loses at most the threshold of every tensor.
+    """The format of fewest bits that loses at most 1% of every tensor's magnitude.
 
     Gradients have the smallest scale that is `enough`, up to `fitting`; others have none. Among
     formats of one width it takes the one with most mantissa bits, then the first. A format that
@@ -449,7 +443,7 @@ def narrowest(
     """
     for fmt in sorted(candidates, key=lambda f: (f.bits, -f.man_bits)):
         tensors = InFormats([(histogram, fmt) for histogram in histograms])
-        scale = tensors.enough(tensors.fitting(margin) if kind in GRADIENTS else 0, threshold)
+        scale = tensors.enough(tensors.fitting() if kind in GRADIENTS else 0)
         if scale is None:
             continue
         if fmt.overflow == "saturate" or not tensors.lost(scale)[1]:
@@ -457,7 +451,7 @@ def narrowest(
     return FormatAdvice(kind)
 
 
-def _scale_advice(rows: Iterable[TensorRow], margin: int, threshold: float) -> ScaleAdvice | None:
+def _scale_advice(rows: Iterable[TensorRow]) -> ScaleAdvice | None:
     """The scale for the gradients among the rows, in their own formats."""
     gradients = [row for row in rows if row.is_gradient and row.float_format]
     seen = [row for row in gradients if row.unscaled.numbers]
@@ -466,24 +460,24 @@ def _scale_advice(rows: Iterable[TensorRow], margin: int, threshold: float) -> S
     own: list[Any] = [(row.unscaled, row.format) for row in seen]
     tensors = InFormats(own)
     names = ", ".join(dict.fromkeys(map(str, tensors.formats)))
-    unseen, scale = _unseen(gradients, threshold), tensors.fitting(margin)
+    unseen, scale = _unseen(gradients), tensors.fitting()
     if unseen:
         text = f"no loss scale and no formats for gradients in {names}: {unseen}"
         return ScaleAdvice(2.0**scale, None, unseen, text)
-    exponent = tensors.enough(scale, threshold)
+    exponent = tensors.enough(scale)
     least = None if exponent is None else 2.0**exponent
     smallest = "none" if least is None else f"{least:.17g} the smallest"
     under, over = tensors.lost()
     lines = [
         f"loss scale for gradients in {names}: {2.0**scale:.17g} is the largest safe one, "
-        f"{smallest} that loses at most {100 * threshold:.3g}% of sum |g|",
+        f"{smallest} that loses at most {_TOLERANCE:.0%} of sum |g|",
         f"  underflow: {tensors.lost(scale)[0]:.2%} of the gradients, and of the worst tensor "
         f"{tensors.worst(scale):.2%} of its magnitude",
         f"  without a scale: {under:.2%}, and {tensors.worst():.2%}"
         + (f"; {over:.2%} overflow" if over else ""),
     ]
     parts = zip(seen, tensors.parts(scale), strict=True)
-    lost = dict.fromkeys(row.layer for row, part in parts if part > threshold)
+    lost = dict.fromkeys(row.layer for row, part in parts if part > _TOLERANCE)
     if lost:
         lines.append(
             f"  no one scale fits: at this one {', '.join(lost)} underflow, larger ones overflow"
@@ -491,18 +485,17 @@ def _scale_advice(rows: Iterable[TensorRow], margin: int, threshold: float) -> S
     return ScaleAdvice(2.0**scale, least, "", "\n".join(lines))
 
 
-def _unseen(gradients: Sequence[TensorRow], threshold: float) -> str:
+def _unseen(gradients: Sequence[TensorRow]) -> str:
     """A sentence on the gradients that a diagnosis cannot see, "" where all were seen.
 
-    A tensor is empty where it holds no number while another loses more than the threshold to
-    underflow: without these zeros it might hold numbers. It is infinite where more than the
-    threshold of its elements that are not zero are infinities or NaN: a tensor before it
-    overflowed.
+    A tensor is empty where it holds no number while another loses more than 1% to underflow:
+    without these zeros it might hold numbers. It is infinite where more than 1% of its elements
+    that are not zero are infinities or NaN: a tensor before it overflowed.
     """
     histograms = [row.histogram for row in gradients]
     rounded = [(x.histogram, x.rounded) for x in gradients if isinstance(x.rounded, FloatFormat)]
-    infinite = sum(h.nonfinite > threshold * max(1, h.elements - h.zeros) for h in histograms)
-    underflows = rounded and InFormats(rounded).worst(overflow=False) > threshold
+    infinite = sum(h.nonfinite > _TOLERANCE * max(1, h.elements - h.zeros) for h in histograms)
+    underflows = rounded and InFormats(rounded).worst(overflow=False) > _TOLERANCE
     empty = sum(0 < h.elements == h.zeros for h in histograms) if underflows else 0
     counts = [(empty, "no number"), (infinite, "infinities or NaN")]
     texts = [f"{n} of {len(gradients)} tensors hold {kind}" for n, kind in counts if n]
