@@ -67,17 +67,17 @@ def ops_from(text: str, numel: int = 10) -> list[Op]:
     After its name, which * follows if it is a product, come the operations that it reads, and w if
     it has a parameter, of one element.
     """
-    found = []
+    ops = []
     for name, *inputs in map(str.split, text.split(",")):
         params = {"w": 1} if "w" in inputs else {}
-        read = tuple(each for each in inputs if each != "w")
-        found.append(Op(name.removesuffix("*"), name.endswith("*"), read, params, numel))
-    return found
+        read = tuple(source for source in inputs if source != "w")
+        ops.append(Op(name.removesuffix("*"), name.endswith("*"), read, params, numel))
+    return ops
 
 
 def homes(groups: Any) -> dict[str, int]:
     """The group of every tensor by key."""
-    return {tensor.key: tensor.group for each in groups for tensor in each.tensors}
+    return {tensor.key: tensor.group for home in groups for tensor in home.tensors}
 
 
 def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:

@@ -53,16 +53,16 @@ def stepped(assigned: assignment.Assigned, batch: tuple[Any, Any]) -> tuple[str,
     return assigned.step()
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Every expected gradient was found, to the bit."""
+def same(gradients: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Every expected gradient is there, to the bit."""
     for name, gradient in expected.items():
-        assert_bit_equal(found[name], gradient, name)
+        assert_bit_equal(gradients[name], gradient, name)
 
 
 def seen_by(assigned: assignment.Assigned) -> list[tuple[str, Tensor, Tensor]]:
     """Grows by each tensor that is rounded, and each gradient that passes: its key, its values, and
     its rounded values."""
-    seen: list[tuple[str, Tensor, Tensor]] = []
+    roundings: list[tuple[str, Tensor, Tensor]] = []
     table: Any = assigned._table
 
     def watched(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -70,13 +70,13 @@ def seen_by(assigned: assignment.Assigned) -> list[tuple[str, Tensor, Tensor]]:
             with torch._C.DisableTorchFunction():
                 before = x.detach().clone()
                 y = function(x, key, **options)
-                seen.append((key, before, y.detach().clone()))
+                roundings.append((key, before, y.detach().clone()))
             return y
 
         return watching
 
     table.rounded, table.passed = watched(table.rounded), watched(table.passed)
-    return seen
+    return roundings
 
 
 class _Rounded(torch.autograd.Function):
@@ -112,17 +112,17 @@ def _log_softmax(x: Tensor, formats: Any) -> Tensor:
 def chain_by_hand(
     model: nn.Sequential,
     batch: tuple[Tensor, Tensor],
-    made: assignment.Assignment,
+    rules: assignment.Assignment,
     scale: float,
     rounds_loss_gradient: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and the gradients of one step of `chain_model`."""
 
     def formats(op: str) -> tuple[Any, Any]:
-        return made.format_of(f"{op}.Y"), made.format_of(f"{op}.GY")
+        return rules.format_of(f"{op}.Y"), rules.format_of(f"{op}.GY")
 
     def at(name: str) -> Tensor:
-        own = made.format_of(f"{name}.P"), made.format_of(f"{name}.GP")
+        own = rules.format_of(f"{name}.P"), rules.format_of(f"{name}.GP")
         return _rounded(model.get_parameter(name), own)
 
     x, target = batch

@@ -46,9 +46,9 @@ def test_an_overflow_promotes_one_tensor_two_steps_later():
     assert assigned.assignment == before.promoted(["1.Y"])
     assert assigned.assignment.bits == before.bits + 8 * 1024
     assert assigned.assignment.is_low("1.GY")
-    seen = runs.seen_by(assigned)
+    roundings = runs.seen_by(assigned)
     runs.gradients(assigned, batch)
-    ((values, rounded),) = [told for key, *told in seen if key == "1.Y"]
+    ((values, rounded),) = [(x, y) for key, x, y in roundings if key == "1.Y"]
     assert_bit_equal(rounded, lp.quantize(values, before.formats.activation.high))
 
 
@@ -91,8 +91,8 @@ def test_gradients_never_promote_and_skip_the_step():
     assert scaler.get_scale() == 2.0**38
     assert not assigned.overflowed
     assert assigned.counts["8.GY"].overflow > 0
-    for p, old in zip(assigned.model.parameters(), before, strict=True):
-        assert_bit_equal(p, old)
+    for p, value in zip(assigned.model.parameters(), before, strict=True):
+        assert_bit_equal(p, value)
 
 
 @pytest.mark.parametrize("pack", [True, False])
@@ -101,9 +101,9 @@ def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pac
     x[0, 0, 0, 0] = torch.nan
     assigned = runs.assigned_of(model, (x, target), 1.0, pack=pack)
     for _ in range(2):
-        found = runs.gradients(assigned, (x, target))[1]
+        gradients = runs.gradients(assigned, (x, target))[1]
         assert assigned.overflowed
-        assert all(gradient.isnan().any() for gradient in found.values())
+        assert all(gradient.isnan().any() for gradient in gradients.values())
         assert assigned.step() == ()
     assert assigned.counts["8.Y"].nonfinite > 0
     runs.gradients(assigned, (x.nan_to_num(), target))
@@ -122,10 +122,10 @@ def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
     x[0] = torch.nan
     batch = (x, torch.arange(4) % 3)
     assigned = runs.assigned_of(model, batch, 1.0)
-    value, found = runs.gradients(assigned, batch)
+    value, gradients = runs.gradients(assigned, batch)
     assert value.isfinite()
     assert assigned.overflowed
-    assert found["linear.bias"].isnan().any()
+    assert gradients["linear.bias"].isnan().any()
 
 
 def test_the_batches_of_a_step_are_counted_together():
@@ -142,15 +142,15 @@ def test_the_model_is_changed_by_the_optimizer_alone():
     model, batch = seeded_chain()
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    def found() -> list[Any]:
+    def attributes() -> list[Any]:
         return [(type(module), dict(module._forward_hooks)) for module in model.modules()]
 
-    modules = found()
+    modules = attributes()
     assign(model, F.cross_entropy, ASSIGNMENT)(*batch)
     # Batch norm updates its statistics in training; everything else is as it was.
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]) != ("running" in name or "num" in name)
-    assert found() == modules
+    assert attributes() == modules
 
 
 def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
@@ -209,9 +209,9 @@ def test_an_assignment_of_something_else_is_found_before_anything_changes():
         assign(model, lambda y, t: (y * y).sum(), ASSIGNMENT)(*batch)
     for name, value in model.state_dict().items():
         assert_bit_equal(value, before[name])
-    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    second = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(ValueError, match="it is of another model"):
-        assign(other, F.cross_entropy, ASSIGNMENT)(*batch)
+        assign(second, F.cross_entropy, ASSIGNMENT)(*batch)
 
 
 def test_a_model_that_computes_others_from_step_to_step_is_refused():

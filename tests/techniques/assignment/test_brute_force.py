@@ -131,14 +131,14 @@ def test_a_tensor_is_promoted_at_its_first_step_with_enough_overflows(ops, data,
     pinned = [key for key in known if data.draw(st.booleans())]
     start = demote(groups, data.draw(st.floats(0, 1)), pins=Pins(low=pinned))
     keys = list(start.tensors)
-    told = [
+    overflows = [
         {key: data.draw(OVERFLOWS) for key in keys if data.draw(st.booleans())}
         for _ in range(steps)
     ]
     promoter = Promoter(start, threshold)
-    returned = [promoter.update(overflow) for overflow in told]
+    returned = [promoter.update(overflow) for overflow in overflows]
     first = {
-        key: min((step for step, overflow in enumerate(told)
+        key: min((step for step, overflow in enumerate(overflows)
                   if threshold is not None and overflow.get(key, -1.0) >= threshold), default=None)
         for key in keys
         # Gradients overflow to infinity, for the loss scaler.
@@ -147,7 +147,7 @@ def test_a_tensor_is_promoted_at_its_first_step_with_enough_overflows(ops, data,
     want = [tuple(key for key in keys if first.get(key) == step) for step in range(steps)]
     assert returned == want
     assert promoter.promotions == [
-        (step, key, told[step][key]) for step in range(steps) for key in want[step]
+        (step, key, overflows[step][key]) for step in range(steps) for key in want[step]
     ]
     promoted = {key for keys in want for key in keys}
     assert promoter.assignment.low == start.low - promoted

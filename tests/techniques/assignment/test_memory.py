@@ -67,9 +67,9 @@ def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> 
     if converted:
         lp.convert(model, lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9"))
     packed, whole = (assigned_of(model, batch, 0.6, pack=pack) for pack in (True, False))
-    one, other = gradients(packed, batch), gradients(whole, batch)
-    assert_bit_equal(one[0], other[0])
-    same(one[1], other[1])
+    first, second = gradients(packed, batch), gradients(whole, batch)
+    assert_bit_equal(first[0], second[0])
+    same(first[1], second[1])
     # An element takes sixteen bits at most in place of 32; statistics and masks stay whole.
     assert packed.memory().bytes < 0.6 * whole.memory().bytes
 
@@ -112,11 +112,11 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
     torch.manual_seed(6)
     model, batch = chain_model(), chain_batch()
     assignment = demoted(model, batch, formats=formats)
-    one, other = (
+    first, second = (
         gradients(assign(model, cross_entropy, assignment, pack=pack, promote=None), batch)
         for pack in (True, False)
     )
-    same(one[1], other[1])
+    same(first[1], second[1])
 
 
 def test_the_chain_by_hand():

@@ -30,16 +30,16 @@ def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool
     torch.manual_seed(1)
     batch = chain_batch(32)
     assigned = runs.assigned_of(model, batch, ratio, pack=pack)
-    found, found_gradients = runs.gradients(assigned, batch, scale)
+    result, result_gradients = runs.gradients(assigned, batch, scale)
     # 8 bits hold powers of two up to 2^16, so below that rounding the loss's gradient by hand
     # changes no bit.
     expected, expected_gradients = runs.chain_by_hand(
         copy.deepcopy(model), batch, assigned.assignment, scale, scale <= 2.0**16
     )
-    assert_bit_equal(found, expected)
-    assert all(gradient.isfinite().all() for gradient in found_gradients.values())
-    assert found_gradients.keys() == expected_gradients.keys()
-    runs.same(found_gradients, expected_gradients)
+    assert_bit_equal(result, expected)
+    assert all(gradient.isfinite().all() for gradient in result_gradients.values())
+    assert result_gradients.keys() == expected_gradients.keys()
+    runs.same(result_gradients, expected_gradients)
 
 
 def shared(m: Any, x: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ def fan_out_by_hand(model: Any, x: Tensor, assignment: Any, branches: bool) -> d
     g = together(g * total, g * total, "add.GY")
     ga, gb = q(g, "second.GY"), q(g, "third.GY")
     gy = together(ga @ w2, gb @ w3, "first.GY")
-    found = {"first": gy.T @ x, "second": ga.T @ y, "third": gb.T @ y}
-    return {f"{n}.weight": q(v, f"{n}.weight.GP") for n, v in found.items()}
+    products = {"first": gy.T @ x, "second": ga.T @ y, "third": gb.T @ y}
+    return {f"{n}.weight": q(v, f"{n}.weight.GP") for n, v in products.items()}
 
 
 @PACKED
@@ -82,12 +82,12 @@ def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     batch = (x, None)
     options: Any = {"fan_out": fan_out, "pack": pack}
     assigned = runs.assigned_of(model, batch, 1.0, lambda y, _: (y * y).sum(), **options)
-    found = runs.gradients(assigned, batch)[1]
+    result = runs.gradients(assigned, batch)[1]
     branches = fan_out == "branches"
     expected = fan_out_by_hand(model, x, assigned.assignment, branches)
-    runs.same(found, expected)
-    other = fan_out_by_hand(model, x, assigned.assignment, not branches)
-    assert not torch.equal(found["first.weight"], other["first.weight"])
+    runs.same(result, expected)
+    by_the_other_rule = fan_out_by_hand(model, x, assigned.assignment, not branches)
+    assert not torch.equal(result["first.weight"], by_the_other_rule["first.weight"])
 
 
 def test_what_works_in_place_is_rounded_in_place() -> None:
@@ -101,12 +101,12 @@ def test_what_works_in_place_is_rounded_in_place() -> None:
     torch.manual_seed(2)
     layers = {"linear": nn.Linear(6, 5), "head": nn.Linear(5, 3)}
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
-    one, other = (
+    first, second = (
         runs.gradients(runs.assigned_of(Computes(f, **layers), batch, 1.0), batch)
         for f in (inside, lambda m, x: m.head(torch.relu(m.linear(x) + 1)))
     )
-    assert_bit_equal(one[0], other[0])
-    runs.same(one[1], other[1])
+    assert_bit_equal(first[0], second[0])
+    runs.same(first[1], second[1])
 
 
 def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient() -> None:
@@ -115,27 +115,27 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient() -> None:
     model = Computes(lambda m, x: m.layer(torch.relu(m.layer(x))) @ m.layer.weight.T, layer=layer)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     assigned = runs.assigned_of(model, batch, 1.0)
-    told = runs.seen_by(assigned)
+    roundings = runs.seen_by(assigned)
     gradient = runs.gradients(assigned, batch)[1]["layer.weight"]
-    seen = [key for key, _, _ in told]
-    assert seen.count("layer.weight.P") == seen.count("layer.weight.GP") == 1
+    keys = [key for key, _, _ in roundings]
+    assert keys.count("layer.weight.P") == keys.count("layer.weight.GP") == 1
     assert_bit_equal(gradient, lp.quantize(gradient, "fp_6_9_0:nearest_away"))
 
 
 def plain(model: nn.Module, loss: Any, batch: Any) -> tuple[Any, Any]:
     """A step of the model with float32 in place of both precisions, and torch's own step."""
     assignment = demoted(model, batch, 1.0, loss, formats=Formats.same("fp32"))
-    found = runs.gradients(assign(copy.deepcopy(model), loss, assignment), batch)
+    result = runs.gradients(assign(copy.deepcopy(model), loss, assignment), batch)
     value = loss(model(batch[0]), batch[1])
     (value * 1024).backward()
-    return found, (value.detach(), {name: p.grad for name, p in model.named_parameters()})
+    return result, (value.detach(), {name: p.grad for name, p in model.named_parameters()})
 
 
 def test_high_precision_of_float32_is_plain_training():
     model, batch = seeded_chain()
-    found, expected = plain(model, F.cross_entropy, batch)
-    assert_bit_equal(found[0], expected[0])
-    runs.same(found[1], expected[1])
+    result, expected = plain(model, F.cross_entropy, batch)
+    assert_bit_equal(result[0], expected[0])
+    runs.same(result[1], expected[1])
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
@@ -153,9 +153,9 @@ def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) ->
     if target == "shares":
         labels = torch.randn(5, 3).softmax(1)
         options = {k: v for k, v in options.items() if k != "ignore_index"}
-    found, expected = plain(model, lambda y, t: F.cross_entropy(y, t, **options), (x, labels))
-    torch.testing.assert_close(found[0], expected[0])
-    torch.testing.assert_close(found[1]["weight"], expected[1]["weight"])
+    result, expected = plain(model, lambda y, t: F.cross_entropy(y, t, **options), (x, labels))
+    torch.testing.assert_close(result[0], expected[0])
+    torch.testing.assert_close(result[1]["weight"], expected[1]["weight"])
 
 
 def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to() -> None:
@@ -244,16 +244,16 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: For
     loss, model, batch = LOSSES[name][0], network(), batch_of()
     assignment = uniform(trace(model, loss, batch), formats=formats)
 
-    def found(scale: float) -> dict[str, Tensor]:
+    def scaled_gradients(scale: float) -> dict[str, Tensor]:
         assigned = assign(model, loss, assignment, promote=None, fan_out=fan_out)
         return {name: grad.clone() for name, grad in gradients(assigned, batch, scale)[1].items()}
 
     for scale in (2.0**10, 2.0**15):
-        passed = found(scale)
+        passed = scaled_gradients(scale)
         # The same with every gradient rounded.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Trace, "unrounded_gradients", frozenset())
-            same(passed, found(scale))
+            same(passed, scaled_gradients(scale))
 
 
 @FAN_OUT
@@ -261,8 +261,8 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: For
 def test_a_scale_beyond_the_format_trains(name: str, fan_out: Any) -> None:
     loss, model, batch = PASSING[name][0], network(), batch_of()
     assigned = assigned_of(model, batch, 1.0, loss, promote=None, fan_out=fan_out)
-    found = gradients(assigned, batch, LARGE)[1]
-    assert all(grad.isfinite().all() and grad.any() for grad in found.values())
+    scaled = gradients(assigned, batch, LARGE)[1]
+    assert all(grad.isfinite().all() and grad.any() for grad in scaled.values())
     assert audit(assigned, batch).departures == ()
 
 
@@ -276,8 +276,8 @@ def test_a_loss_inside_the_model_s_output() -> None:
     inside = assigned_of(model, batch, 1.0, lambda out, _: out["loss"])
     expected = gradients(assigned_of(network(), batch[0], 1.0), batch[0], LARGE)[1]
     assert all(gradient.isfinite().all() for gradient in expected.values())
-    found = gradients(inside, batch, LARGE)[1]
-    same(found, {f"layers.{name}": gradient for name, gradient in expected.items()})
+    scaled = gradients(inside, batch, LARGE)[1]
+    same(scaled, {f"layers.{name}": gradient for name, gradient in expected.items()})
 
 
 def test_its_tensor_has_its_price_and_promotes_nothing():
@@ -336,11 +336,11 @@ def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> 
     if converted:
         lp.convert(model, lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9"))
     assigned = assigned_of(model, batch, 0.6, fan_out=fan_out)
-    found = audit(assigned, batch)
-    assert found.departures == ()
-    never = {key for key in assigned.assignment.tensors if key not in found.rounded}
+    report = audit(assigned, batch)
+    assert report.departures == ()
+    never = {key for key in assigned.assignment.tensors if key not in report.rounded}
     assert never <= {"input.GY", "loss.nll_loss.GY"}
     if name == "residual":
         # A tensor that is read twice is rounded once or for each reader.
         reads = 1 if fan_out == "sum" else 2
-        assert (found.rounded["add.GY"], found.rounded["norm.GY"]) == (reads, 1)
+        assert (report.rounded["add.GY"], report.rounded["norm.GY"]) == (reads, 1)

@@ -41,8 +41,8 @@ def test_ratios_and_sizes_are_compared_exactly():
     # The float 0.1 is above a tenth, so one of ten elements does not reach it; it does reach the
     # fraction. The float 0.3 is below three tenths.
     ten = tensors(*[1] * 10)
-    found = [len(demote(ten, ratio).low_groups) for ratio in (0.1, Fraction(1, 10), 0.3)]
-    assert found == [2, 1, 3]
+    counts = [len(demote(ten, ratio).low_groups) for ratio in (0.1, Fraction(1, 10), 0.3)]
+    assert counts == [2, 1, 3]
     # Floats do not tell these sizes apart.
     huge = tensors(2**60, 2**60 + 1)
     assert demote(huge, 0.5, order="increasing").low_groups == (0, 1)
@@ -99,21 +99,21 @@ def test_uniform_is_all_low() -> None:
 
 def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
     assignment = amp_like(CHAIN)
-    more = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
-    assert assignment.low == operator_based(CHAIN).low | more
+    activations = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
+    assert assignment.low == operator_based(CHAIN).low | activations
     assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in assignment.low)
 
 
 @pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
 def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
     def low(ops: list[Op], **options: Any) -> tuple[set[str], set[str]]:
-        found = make(ops, **options).low
-        return found, {key for key in found if key.startswith("conv2")}
+        keys = make(ops, **options).low
+        return keys, {key for key in keys if key.startswith("conv2")}
 
     assert low(CHAIN)[1]
     assert not low([replace(op, known=op.name != "conv2") for op in CHAIN])[1]
-    found, second = low(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
-    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= found and not second
+    keys, second = low(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
+    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= keys and not second
 
 
 LOW = demote(GROUPS, 0.6)
@@ -138,13 +138,13 @@ def test_the_papers_trace():
     assert LOW.low_numel == 6736
 
 
-@pytest.mark.parametrize("promoter, told, promoted", [
+@pytest.mark.parametrize("promoter, overflow, promoted", [
     # A kind with one format stays.
     (Promoter(demote(GROUPS, 1.0, formats=Formats(weight="fp16"))), {"conv2.weight.P": 1.0}, ()),
     (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
 ], ids=["one format", "operators"])  # fmt: skip
-def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
-    assert promoter.update(told) == promoted
+def test_what_is_promoted(promoter: Promoter, overflow: dict, promoted: tuple):
+    assert promoter.update(overflow) == promoted
 
 
 @pytest.mark.parametrize("measured, match", [
@@ -168,9 +168,10 @@ def test_the_chain_has_10830_elements_and_gradients_are_with_their_tensors():
     tensors = {t.key: t for home in groups for t in home.tensors}
     assert len(tensors) == 2 * (11 + 8)
     for values, gradients in (("bn1.Y", "bn1.GY"), ("bn1.bias.P", "bn1.bias.GP")):
-        one, other = tensors[values], tensors[gradients]
-        assert (one.group, one.numel) == (other.group, other.numel)
-        assert other.kind == {"activation": "grad_activation", "weight": "grad_weight"}[one.kind]
+        value, gradient = tensors[values], tensors[gradients]
+        assert (value.group, value.numel) == (gradient.group, gradient.numel)
+        kinds = {"activation": "grad_activation", "weight": "grad_weight"}
+        assert gradient.kind == kinds[value.kind]
 
 
 PAPER = Formats()

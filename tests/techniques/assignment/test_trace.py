@@ -39,9 +39,9 @@ def test_the_chain_is_the_data_of_the_paper():
     assert [op.inputs for op in ops[1:]] == [(name,) for name in names[:-1]]
     # The batch is counted.
     four, eight = (group(trace(chain_model(), F.cross_entropy, chain_batch(n))) for n in (4, 8))
-    assert [each.numel for each in four] == [584, 6736, 3348, 162]
-    assert [each.numel for each in eight] == [1096, 12880, 6484, 322]
-    assert [len(each.tensors) for each in four] == [len(each.tensors) for each in eight]
+    assert [home.numel for home in four] == [584, 6736, 3348, 162]
+    assert [home.numel for home in eight] == [1096, 12880, 6484, 322]
+    assert [len(home.tensors) for home in four] == [len(home.tensors) for home in eight]
 
 
 @pytest.mark.parametrize("view", [
@@ -82,7 +82,7 @@ def unneeded(m: Any, x: Tensor) -> Tensor:
 Y = torch.randn(6, 6)
 
 
-@pytest.mark.parametrize("function, inputs, told", [
+@pytest.mark.parametrize("function, inputs, expected", [
     # Whoever reads a part of a split reads the whole.
     (split, (X,), "sigmoid 24 input, relu 12 sigmoid, cat 24 sigmoid relu"),
     # An operation in place makes a new result, and views show it.
@@ -105,14 +105,14 @@ Y = torch.randn(6, 6)
     (lambda m, x, y: F.conv_transpose1d(x[:, None], y[None, :, :3]), (X, Y),
      "conv_transpose1d* 192 input.0 input.1"),
 ])  # fmt: skip
-def test_what_an_operation_reads(function: Any, inputs: Any, told: str):
-    assert lines(ops_of(function, *inputs, linear=nn.Linear(6, 6))) == told
+def test_what_an_operation_reads(function: Any, inputs: Any, expected: str):
+    assert lines(ops_of(function, *inputs, linear=nn.Linear(6, 6))) == expected
 
 
 def lines(ops: list[Op]) -> str:
     """Each operation but the inputs: its name, which * follows if it is a GEMM, elements, reads."""
-    told = [f"{op.name}{'*' * op.is_gemm} {op.numel} {' '.join(op.inputs)}" for op in ops]
-    return ", ".join(line for line in told if not line.startswith("input"))
+    texts = [f"{op.name}{'*' * op.is_gemm} {op.numel} {' '.join(op.inputs)}" for op in ops]
+    return ", ".join(line for line in texts if not line.startswith("input"))
 
 
 def test_a_parameter_of_the_model_itself_has_its_own_name():
@@ -147,8 +147,8 @@ FLAT = torch.randn(12)
 ])  # fmt: skip
 def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
     ops = ops_of(function, X, **parts)
-    found = {op.name: list(op.params.items()) for op in ops[1:]}
-    assert found == {name: list(sizes.items()) for name, sizes in params.items()}
+    sizes_by_name = {op.name: list(op.params.items()) for op in ops[1:]}
+    assert sizes_by_name == {name: list(sizes.items()) for name, sizes in params.items()}
     # However many operations read a parameter, it is one tensor.
     names = {name.removeprefix(".") for sizes in params.values() for name in sizes}
     assert {key[:-2] for key in homes(group(ops)) if key.endswith(".P")} == names
@@ -176,15 +176,15 @@ def test_tokens_and_labels_are_no_tensors_and_a_lookup_starts_the_network():
 
 def test_unknown_operations_are_named_in_one_warning_and_stay_high():
     model = Computes(lambda m, x: torch.fft.fft(m.lstm(x)[0]).abs(), lstm=nn.LSTM(6, 3))
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning) as caught:
         ops = trace(model, lambda y, t: y.sum(), (X, None))
-    assert [str(each.message) for each in told] == [
+    assert [str(warning.message) for warning in caught] == [
         "trace: held in high precision, for what they compute is not known: lstm (lstm), "
         "fft_fft (fft_fft)"
     ]
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
     assert [op.name for op in ops if not op.known] == ["lstm", "fft_fft"]
-    unknown = {t.key for each in group(ops) for t in each.tensors if not t.known}
+    unknown = {t.key for home in group(ops) for t in home.tensors if not t.known}
     assert unknown >= {"lstm.Y", "lstm.weight_hh_l0.P", "fft_fft.GY"}
 
 
@@ -208,15 +208,15 @@ def test_a_converted_model_has_the_ops_of_the_plain_one(build: Any, x: Tensor, r
 
 
 def test_trace_keeps_no_tensor_alive():
-    seen = []
+    storages = []
 
     def notes(m: Any, x: Tensor) -> Tensor:
         y = torch.relu(x)
-        seen.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
+        storages.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
         return y + 1
 
     ops_of(notes, X)
-    assert seen[0].expired()
+    assert storages[0].expired()
 
 
 def attention(m: Any, x: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ SOFTMAX, DROPOUT = "softmax 36 scores", "softmax 36 scores, dropout 36 softmax"
 OUT = "out_proj* 48 values"
 
 
-@pytest.mark.parametrize("function, parts, more, told", [
+@pytest.mark.parametrize("function, parts, operands, expected", [
     (attention, {"qkv": nn.Linear(8, 24), "p": 0.0}, (),
      f"qkv* 144 input, scores* 36 qkv, {SOFTMAX}, values* 48 softmax qkv"),
     (attention, {"qkv": nn.Linear(8, 24), "p": 0.5}, (),
@@ -255,9 +255,11 @@ OUT = "out_proj* 48 values"
     (multi_head(1), heads(0.5), (),
      f"{INTO}, scores* 36 in_proj_q in_proj_k, {DROPOUT}, mean 18 dropout"),
 ])  # fmt: skip
-def test_attention_in_one_call_is_its_products(function: Any, parts: Any, more: Any, told: str):
-    ops = ops_of(function, torch.randn(2, 3, 8), *more, **parts)
-    assert lines(ops).replace("layer.", "") == told
+def test_attention_in_one_call_is_its_products(
+    function: Any, parts: Any, operands: Any, expected: str
+):
+    ops = ops_of(function, torch.randn(2, 3, 8), *operands, **parts)
+    assert lines(ops).replace("layer.", "") == expected
     if "layer" in parts:
         # There is one packed weight, whatever reads it.
         assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
