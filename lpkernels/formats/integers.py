@@ -147,11 +147,6 @@ def has_every_float_code(fmt: Ints) -> bool:
     return specials in (FN, FNUZ, P3109) or (specials == IEEE and fmt[InFloat.MAN_BITS] > 0)
 
 
-def unsigned(fmt: Ints) -> bool:
-    """Whether it is a float format without sign."""
-    return fmt[KIND] == FLOAT and bool(fmt[InFloat.UNSIGNED])
-
-
 def is_mx(fmt: Ints) -> bool:
     """Whether a block format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
     return block_by_block(fmt) and fmt[InBlock.SIZE] == 32

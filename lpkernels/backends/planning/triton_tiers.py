@@ -10,10 +10,8 @@ from __future__ import annotations
 import functools
 import math
 
-from lpkernels.arithmetic import accumulator_from_ints
-from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
-from lpkernels.formats.integers import unsigned
+from lpkernels.arithmetic import Accumulator, accumulator_from_ints
+from lpkernels.formats import FixedFormat, FloatFormat
 
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
 HALF, BRAIN = 0, 1
@@ -45,13 +43,13 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     nvidia: a fused multiply-add of float16 or bfloat16 rounds once and keeps subnormals, and one of
     float32 rounds in every direction.
     """
-    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.FORMAT])
-    if parsed.order != "sequential" or parsed.block:
+    parsed = accumulator_from_ints(acc)
+    fmt, formats = parsed.fmt, (parsed.fmt, parsed.product, parsed.outermost)
+    if not parsed.in_sequence:
         return ()
-    formats = (InAccumulator.FORMAT, InAccumulator.PRODUCT, InAccumulator.OUTER)
-    if any(unsigned(acc[place]) for place in formats):
+    if any(isinstance(each, FloatFormat) and not each.signed for each in formats):
         return ()
-    if parsed.product is not None and not _product_fits(acc):
+    if parsed.product is not None and not _product_fits(parsed):
         return ()
     if isinstance(fmt, FixedFormat):
         return (FIXED,) if _fixed(fmt, parsed.rounding, nvidia) else ()
@@ -60,11 +58,11 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     if parsed.rounding == "nearest_even":
         first = _halves(fmt) if nvidia and parsed.product is None else ()
         return first + _nearest_tiers(fmt)
-    if parsed.rounding == "stochastic" and not _draws_fit(acc, in_order):
+    if parsed.rounding == "stochastic" and not _draws_fit(parsed, in_order):
         return ()
-    if nvidia and _directed(fmt, acc):
+    if nvidia and _directed(fmt, parsed):
         return (DIRECTED,)
-    return (CUT,) if _cuts(fmt, acc) else ()
+    return (CUT,) if _cuts(fmt, parsed) else ()
 
 
 def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -105,22 +103,20 @@ def _nearest_tiers(fmt: FloatFormat) -> tuple[int, ...]:
     return (split, FLOOR, *doubles)
 
 
-def _draws_fit(acc: Ints, in_order: bool) -> bool:
+def _draws_fit(acc: Accumulator, in_order: bool) -> bool:
     """Whether chunks begin with a word of draws, and steps are positions."""
-    parsed = accumulator_from_ints(acc)
-    bits = parsed.random_bits
+    bits, chunk = acc.random_bits, acc.chunk_length
     draws = 4 if bits <= 8 else 2 if bits <= 16 else 1
-    return in_order and (parsed.chunk is None or parsed.chunk % draws == 0)
+    return in_order and (chunk is None or chunk % draws == 0)
 
 
-def _directed(fmt: FloatFormat, acc: Ints) -> bool:
-    parsed, m = accumulator_from_ints(acc), fmt.man_bits
+def _directed(fmt: FloatFormat, acc: Accumulator) -> bool:
     # With rounded products the scale is one number.
-    if not -126 <= fmt.emin <= (100 if parsed.product is None else 0):
+    if not -126 <= fmt.emin <= (100 if acc.product is None else 0):
         return False
-    if parsed.rounding == "stochastic":
-        return m <= 22 - parsed.random_bits
-    return m <= 22 or parsed.rounding not in ("nearest_away", "to_odd")
+    if acc.rounding == "stochastic":
+        return fmt.man_bits <= 22 - acc.random_bits
+    return fmt.man_bits <= 22 or acc.rounding not in ("nearest_away", "to_odd")
 
 
 def _fixed(fmt: FixedFormat, rounding: str, nvidia: bool) -> bool:
@@ -135,22 +131,21 @@ def _fixed(fmt: FixedFormat, rounding: str, nvidia: bool) -> bool:
     return fmt.word_bits <= (23 if fmt.signed else 22) - halves
 
 
-def _cuts(fmt: FloatFormat, acc: Ints) -> bool:
-    parsed = accumulator_from_ints(acc)
+def _cuts(fmt: FloatFormat, acc: Accumulator) -> bool:
     m = fmt.man_bits
-    if parsed.rounding == "toward_zero":
+    if acc.rounding == "toward_zero":
         return 1 <= m <= 20
-    if parsed.rounding == "nearest_away":
+    if acc.rounding == "nearest_away":
         return 1 <= m <= 19
-    if parsed.rounding != "stochastic" or parsed.rng != "fast":
+    if acc.rounding != "stochastic" or acc.rng != "fast":
         return False
-    return parsed.random_bits <= 8 and 4 <= m <= 19 - parsed.random_bits
+    return acc.random_bits <= 8 and 4 <= m <= 19 - acc.random_bits
 
 
-def _product_fits(acc: Ints) -> bool:
+def _product_fits(acc: Accumulator) -> bool:
     """Whether the grid of `rounding.round.floored` rounds the products."""
-    parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.PRODUCT])
-    if parsed.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
+    fmt = acc.product
+    if acc.product_rounding != "nearest_even" or not isinstance(fmt, FloatFormat):
         return False
     return fmt.subnormals and 1 <= fmt.man_bits <= 21 and _grid_fits(fmt)
 
@@ -173,7 +168,8 @@ def single_outer(acc: Ints) -> bool:
     rounded to odd in float32 has at least two bits more than the format, so rounding it gives what
     rounding the exact sum gives (Boldo and Melquiond 2008).
     """
-    fmt = format_from_ints(acc[InAccumulator.OUTER])
-    if accumulator_from_ints(acc).outermost_rounding != "nearest_even":
+    parsed = accumulator_from_ints(acc)
+    fmt = parsed.outermost
+    if parsed.outermost_rounding != "nearest_even":
         return False
     return isinstance(fmt, FloatFormat) and 1 <= fmt.man_bits <= 21 and ranges32(fmt)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lpkernels.arithmetic import accumulator_from_ints
-from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends.planning import triton_tiers as tiers
-from lpkernels.formats import FloatFormat, format_from_ints
+from lpkernels.formats import FloatFormat
 
 #: The narrowest padding of an operand. Lanes begin at multiples of it.
 UNIT = 32
@@ -130,7 +129,8 @@ def largest_tile(group: tuple[int, ...], acc: tuple[int, ...], swapped: bool) ->
     integers of an Accumulator. A thread has 64 sums, or 128 of half precision; 32 of float64 or
     with outer sums or words of draws beside them; and 16, 8 or 4 where outer sums or words take
     more."""
-    parsed, outer = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.OUTER])
+    parsed = accumulator_from_ints(acc)
+    mode, outer = parsed.outermost_rounding, parsed.outermost
     random_bits = parsed.random_bits if parsed.rounding == "stochastic" else 0
     philox, chunked = parsed.rng == "philox", parsed.chunk is not None
     if random_bits and philox:
@@ -138,11 +138,8 @@ def largest_tile(group: tuple[int, ...], acc: tuple[int, ...], swapped: bool) ->
     if random_bits > 16:
         return Tile(8, 256, 4)
     # Outer sums take a few operations to nearest even in a float format with a mantissa.
-    mode, has_mantissa = (
-        parsed.outermost_rounding,
-        isinstance(outer, FloatFormat) and outer.man_bits,
-    )
-    if chunked and not (mode == "nearest_even" and has_mantissa):
+    short = mode == "nearest_even" and isinstance(outer, FloatFormat) and outer.man_bits > 0
+    if chunked and not short:
         return Tile(4 if philox and mode == "stochastic" else 8, 256, 4)
     if tiers.both_types(group) and not chunked:
         # Tiles of both types keep what each of them needs beside the sums.
