@@ -118,8 +118,8 @@ def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_
     return (integers & (2**fmt.word_bits - 1)).astype(np.uint32), coded
 
 
-def _special_codes(fmt: FloatFormat) -> tuple[int | None, int | None]:
-    """The codes of +inf and NaN, None where the format has none."""
+def special_codes(fmt: FloatFormat) -> tuple[int | None, int | None]:
+    """The codes of +inf and NaN; None: the format has none."""
     if fmt.one_zero:
         infinity = fmt.max_code + 1 if fmt.specials == "p3109" else None
         return infinity, 2 ** (fmt.bits - 1) if fmt.signed else 2**fmt.bits - 1
@@ -144,7 +144,7 @@ def _encode_float(x: Float64, fmt: FloatFormat) -> tuple[Codes, NDArray[np.bool_
         coded &= (magnitude == 0) | (magnitude >= fmt.min_normal)
     biased = np.where(coded, exponent - fmt.emin, 0)
     codes = (biased << fmt.man_bits) + np.where(coded, quanta, 0.0).astype(np.int64)
-    infinity, nan = _special_codes(fmt)
+    infinity, nan = special_codes(fmt)
     if infinity is not None:
         codes = np.where(np.isinf(x), infinity, codes)
         coded |= np.isinf(x)
@@ -175,7 +175,7 @@ def decode(codes: Codes, fmt: Number) -> Float64:
         mantissa = np.where(biased > 0, mantissa, 0)
     exponent = np.maximum(biased, 1) - fmt.bias - fmt.man_bits
     values = np.ldexp((hidden + mantissa).astype(np.float64), exponent)
-    infinity, nan = _special_codes(fmt)
+    infinity, nan = special_codes(fmt)
     if fmt.one_zero:
         plain = codes.astype(np.int64) & (2 ** (fmt.exp_bits + fmt.man_bits) - 1)
         if infinity is not None:

@@ -13,6 +13,7 @@ import math
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
 from lpkernels.formats import FixedFormat, FloatFormat
 
+# `certified.certificate` has the same names in the same order.
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
 HALF, BRAIN = 0, 1
 #: Kernels in float32, to nearest. PLAIN rounds nothing. FUSED and SPLIT round by splitting: FUSED

@@ -28,11 +28,7 @@ from lpkernels.backends.triton.rounding.odd import odd_sum
 from lpkernels.backends.triton.rounding.round import add_rounded, ranged, round_to
 
 # The sites of lpkernels.rng.
-SITE_SUM = tl.constexpr(0)
-SITE_PRODUCT = tl.constexpr(1)
-SITE_OUTER = tl.constexpr(2)
-SITE_BIAS = tl.constexpr(3)
-
+SITE_SUM, SITE_PRODUCT, SITE_OUTER, SITE_BIAS = map(tl.constexpr, range(4))
 
 _SCALES_FIRST, _ROWS_FIRST = tl.constexpr(SCALES_FIRST), tl.constexpr(ROWS_FIRST)
 _COLS_FIRST = tl.constexpr(COLS_FIRST)

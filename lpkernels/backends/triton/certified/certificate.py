@@ -26,19 +26,10 @@ from lpkernels.backends.triton.operands.facts import HIGHEST, LOWEST, SPECIAL, W
 from lpkernels.backends.triton.rounding.bits import double, exponent_of
 from lpkernels.backends.triton.rounding.rule import NEAREST_AWAY, STOCHASTIC, TOWARD_ZERO, WRAP
 
-#: The tiers, for kernels.
-HALF = tl.constexpr(_tiers.HALF)
-BRAIN = tl.constexpr(_tiers.BRAIN)
-PLAIN = tl.constexpr(_tiers.PLAIN)
-FUSED = tl.constexpr(_tiers.FUSED)
-SPLIT = tl.constexpr(_tiers.SPLIT)
-FLOOR = tl.constexpr(_tiers.FLOOR)
-RANGE = tl.constexpr(_tiers.RANGE)
-DIRECTED = tl.constexpr(_tiers.DIRECTED)
-FIXED = tl.constexpr(_tiers.FIXED)
-FUSED64 = tl.constexpr(_tiers.FUSED64)
-NEAREST = tl.constexpr(_tiers.NEAREST)
-CUT = tl.constexpr(_tiers.CUT)
+#: The tiers of `triton_tiers`, for kernels.
+HALF, BRAIN, PLAIN, FUSED, SPLIT, FLOOR, RANGE, DIRECTED, FIXED, FUSED64, NEAREST, CUT = map(
+    tl.constexpr, range(len(_tiers.NAMES))
+)
 
 #: Steps between two looks at the sums, and its logarithm.
 STRIDE = tl.constexpr(8)

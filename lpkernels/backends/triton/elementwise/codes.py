@@ -17,6 +17,7 @@ import triton.language as tl
 from lpkernels.backends.triton.rounding.bits import EXPONENT, bits_of, magnitude_of, value_of
 from lpkernels.backends.triton.rounding.table import number_of, search_steps, table_numbers
 from lpkernels.formats import FixedFormat, FloatFormat, TableFormat, format_from_ints
+from lpkernels.reference.packing import special_codes
 from lpkernels.rounding import ROUNDINGS
 
 
@@ -84,21 +85,11 @@ def codec_of(fmt: tuple[int, ...]) -> Codec:
         )
     if not isinstance(parsed, FloatFormat):
         raise TypeError(f"codec_of: expected a float, fixed or table format, got {parsed}")
-    m = parsed.man_bits
-    ones = 2 ** (parsed.exp_bits + m) - 1
-    top = ones - (2**m - 1)
-    infinity, nan, last = -1, -1, ones
-    if parsed.specials == "ieee":
-        infinity, nan, last = top, top | 2 ** (m - 1) if m else -1, top
-    elif parsed.specials == "fn":
-        nan, last = ones, ones - 1
-    elif parsed.one_zero:
-        nan, last = ones + parsed.signed, ones - (not parsed.signed)
-        infinity = parsed.max_code + 1 if parsed.specials == "p3109" else -1
+    infinity, nan = (-1 if code is None else code for code in special_codes(parsed))
     return Codec(
         False,
         parsed.bits,
-        man_bits=m,
+        man_bits=parsed.man_bits,
         emin=parsed.emin,
         max=parsed.max,
         subnormals=parsed.subnormals,
@@ -106,7 +97,7 @@ def codec_of(fmt: tuple[int, ...]) -> Codec:
         one_zero=parsed.one_zero,
         infinity=infinity,
         nan=nan,
-        last=last,
+        last=parsed.max_code + (infinity >= 0),
     )
 
 

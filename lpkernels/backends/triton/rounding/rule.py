@@ -15,18 +15,15 @@ import triton.language as tl
 
 from lpkernels.formats import FixedFormat, FloatFormat, TableFormat, format_from_ints
 from lpkernels.formats.integers import InFloat
+from lpkernels.rounding import ROUNDINGS
 
 if TYPE_CHECKING:
     from lpkernels.backends.triton.rounding.table import TableNumbers
 
 # The positions in lpkernels.rounding.ROUNDINGS.
-NEAREST_EVEN = tl.constexpr(0)
-NEAREST_AWAY = tl.constexpr(1)
-TOWARD_ZERO = tl.constexpr(2)
-TOWARD_POSITIVE = tl.constexpr(3)
-TOWARD_NEGATIVE = tl.constexpr(4)
-TO_ODD = tl.constexpr(5)
-STOCHASTIC = tl.constexpr(6)
+(
+    NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, TOWARD_POSITIVE, TOWARD_NEGATIVE, TO_ODD, STOCHASTIC,
+) = map(tl.constexpr, range(len(ROUNDINGS)))  # fmt: skip
 
 # The positions in lpkernels.formats.OVERFLOWS, and the wrap of fixed point.
 INFINITY = tl.constexpr(0)

@@ -16,10 +16,9 @@ import triton.language as tl
 
 from lpkernels.backends.ladders import ladder
 from lpkernels.backends.triton.rounding.bits import bits_of
+from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
-
-_STOCHASTIC = tl.constexpr(ROUNDINGS.index("stochastic"))
 
 
 class TableNumbers(NamedTuple):
@@ -68,7 +67,7 @@ def round_to_table(x, lift, N, R: tl.constexpr):
     else:
         number = number_of(x, N.thresholds, R.steps)
         r = tl.load(N.entries + number)
-        if R.mode == _STOCHASTIC:
+        if R.mode == STOCHASTIC:
             # A gap is no power of two: its fraction is made in these steps of float64.
             other = number + tl.where(x < 0.0, -1, 1)
             other = tl.minimum(tl.maximum(other, 0), tl.cast(N.last, tl.int32))
