@@ -31,44 +31,13 @@ from lpkernels.backends.triton.exact.sequential import is_absent
 from lpkernels.backends.triton.exact.terms import add_inner, term_at
 from lpkernels.backends.triton.rounding.bits import (
     double,
-    is_infinite,
-    magnitude_of,
     narrow,
-    reciprocal,
-    with_sign,
 )
 from lpkernels.backends.triton.rounding.draws import column_of, derived_seed, drawn_lift
-from lpkernels.backends.triton.rounding.round import add_rounded, exact_sum, round_to
+from lpkernels.backends.triton.rounding.round import add_rounded, reduced
 from lpkernels.backends.triton.rounding.rule import WRAP
 
 _ABSENT = tl.constexpr(ABSENT)
-
-
-@triton.jit
-def _reduced_product(p, other, N):
-    """p modulo the range of a wrapping format, where p is a whole number of quanta, for p + other.
-    The result has p's sign. If other is no whole number of quanta the result is larger than other,
-    so that the sum keeps its sign; at most 50 bits, or the range and 27 places below it, hold the
-    sum."""
-    size, other_size = magnitude_of(p), magnitude_of(other)
-    quantum = double(N.least)
-    whole = quantum * 1125899906842624.0
-    span = double(N.unit) * quantum
-    inverse = reciprocal(span)
-    beside = tl.where(other_size < whole, other_size, 0.0)
-    rest = size - tl.floor(size * inverse) * span
-    reduced = rest + (tl.floor(beside * inverse) + 1.0) * span
-    return tl.where((size >= whole) & (is_infinite(size) == 0), with_sign(reduced, p), p)
-
-
-@triton.jit
-def _add_products(p, q, lift, N, R: tl.constexpr):
-    """p + q rounded once, neither a value of the format."""
-    if R.overflow == WRAP:
-        total = exact_sum(_reduced_product(p, q, N), _reduced_product(q, p, N), R.mode)
-        return round_to(total, lift, N, R)
-    else:
-        return add_rounded(p, q, lift, N, R)
 
 
 @triton.jit
@@ -239,7 +208,10 @@ def pairwise_kernel(
                     p, q = tl.where(absent, 0.0, p), tl.where(q_absent, 0.0, q)
                     absent = absent & q_absent
                 lift = drawn_lift(seed, SITE_SUM, row, sum_column, key, R.sum)
-                node = _add_products(p, q, lift, C.sum, R.sum)
+                if R.sum.overflow == WRAP:
+                    # Neither is a value of the format.
+                    p = reduced(p, q, C.sum)
+                node = add_rounded(p, q, lift, C.sum, R.sum)
                 if out.positions is not None:
                     if count < pair:
                         _advance(

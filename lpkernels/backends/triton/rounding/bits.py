@@ -92,12 +92,6 @@ def with_sign(magnitude, x):
 
 
 @triton.jit
-def is_infinite(a):
-    """Whether a magnitude in float64 is infinite."""
-    return bits_of(a) == EXPONENT
-
-
-@triton.jit
 def moderated(x):
     """x with its magnitude moved into 2^-400 .. 2^300, beyond which every value rounds alike, also
     once scaled by 2^-127 .. 2^127."""

@@ -241,14 +241,28 @@ def round_to(x, lift, N, R: tl.constexpr):
 
 
 @triton.jit
+def reduced(p, other, N):
+    """p modulo the range of a wrapping format, from 2^50 quanta on, where p is a whole number of
+    quanta, as it has at most 48 bits; for p + other. Making the sum odd then cannot touch the bits
+    that wrapping keeps. The result has p's sign. If other is no whole number of quanta the result
+    is larger than other, so that the sum keeps its sign; at most 50 bits, or the range and 27
+    places below it, hold the sum."""
+    size, other_size = tl.abs(p), tl.abs(other)
+    quantum = double(N.least)
+    whole = quantum * 2.0**50
+    span = double(N.unit) * quantum
+    inverse = reciprocal(span)
+    beside = tl.where(other_size < whole, other_size, 0.0)
+    rest = size - tl.floor(size * inverse) * span
+    result = rest + (tl.floor(beside * inverse) + 1.0) * span
+    return tl.where((size >= whole) & (size < float("inf")), with_sign(result, p), p)
+
+
+@triton.jit
 def add_rounded(acc, p, lift, N, R: tl.constexpr):
     """acc + p, both float64, with one rounding of the exact sum."""
     if R.overflow == _rule.WRAP:
-        # A multiple of the quantum from 2^50 quanta on, as it has at most 48 bits: reduced exactly,
-        # so that making the sum odd cannot touch the bits that wrapping keeps.
-        quantum = double(N.least)
-        large = (tl.abs(p) >= quantum * 2.0**50) & (tl.abs(p) < float("inf"))
-        p = tl.where(large, wrapped_quanta(p * reciprocal(quantum), N, R) * quantum, p)
+        p = reduced(p, acc, N)
     return round_to(exact_sum(acc, p, R.mode), lift, N, R)
 
 
