@@ -25,8 +25,6 @@ from lpkernels.arithmetic._scaling import (
     SCALED_ROLES,
     DelayedScaling,
     RunningRange,
-    as_running_range,
-    as_scaling,
 )
 from lpkernels.arithmetic._sum_bounds import bits_without_overflow, max_l1_norm
 from lpkernels.arithmetic.precisions import (

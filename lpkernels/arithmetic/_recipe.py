@@ -14,8 +14,6 @@ from lpkernels.arithmetic._ranks import TENSORS, Axis, axes
 from lpkernels.arithmetic._scaling import (
     DelayedScaling,
     RunningRange,
-    as_running_range,
-    as_scaling,
     check_scaling,
 )
 from lpkernels.arithmetic.by_product import Readings, has_axis, readings
@@ -186,11 +184,11 @@ class Recipe(PlainValues):
             self,
             **{name: _quantizer(name, arguments[name]) for name in QUANTIZERS},
             **{name: _accumulator(name, arguments[name]) for name in PRODUCTS},
-            input_range=_optional("input_range", as_running_range, input_range),
+            input_range=_optional("input_range", RunningRange.of, input_range),
             requantize=checked_choice(
                 "Recipe", "requantize", requantize or "source", ("source", "codes")
             ),
-            scaling=_optional("scaling", as_scaling, scaling),
+            scaling=_optional("scaling", DelayedScaling.of, scaling),
         )
         if self.input_range is not None:
             _check_range(self.input)

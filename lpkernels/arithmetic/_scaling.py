@@ -177,9 +177,6 @@ DelayedScaling._options = options_of(
 )  # fmt: skip
 
 
-as_running_range, as_scaling = RunningRange.of, DelayedScaling.of
-
-
 def check_scaling(quantizers: Mapping[str, Quantizer | None]) -> None:
     """Checks that the quantizers of a recipe, by field, can have delayed scales.
 

@@ -18,8 +18,6 @@ from lpkernels.arithmetic import (
     accumulator_from_ints,
     as_accumulator,
     as_quantizer,
-    as_running_range,
-    as_scaling,
     checked_formats,
     quantizer_from_ints,
     with_accumulators,
@@ -192,8 +190,8 @@ TEXTS: dict[Callable[[str], Any], list[str]] = {
         "Recipe(inputs='e5m2')", "Recipe(input='e5m2', input='e5m2')", "Recipe(input='e5m')",
         "Recipe(fprop='')",
     ],
-    as_scaling: ["delay", "delayed:max:max", "delayed:history=few", "delayed:mean"],
-    as_running_range: ["ema:0.9", "running:.9:no", "running:1.5"],
+    lp.DelayedScaling.of: ["delay", "delayed:max:max", "delayed:history=few", "delayed:mean"],
+    lp.RunningRange.of: ["ema:0.9", "running:.9:no", "running:1.5"],
 }  # fmt: skip
 
 
@@ -306,8 +304,8 @@ test_arguments_of_another_type_are_refused = refused(
             (lambda read=read: read(8), "got (8|int)")
             for read in (
                 parse_format, as_format, as_quantizer, as_accumulator, as_recipe, recipe,
-                as_scaling, as_running_range, lp.Quantizer, lp.Quantizer.parse, lp.Recipe.parse,
-                lp.Quantizer.from_dict,
+                lp.DelayedScaling.of, lp.RunningRange.of, lp.Quantizer, lp.Quantizer.parse,
+                lp.Recipe.parse, lp.Quantizer.from_dict,
             )
         ),
     ],

@@ -21,15 +21,13 @@ from lpkernels.arithmetic import (
     accumulator,
     accumulator_from_ints,
     as_quantizer,
-    as_running_range,
-    as_scaling,
 )
 from lpkernels.formats import Format, format_from_ints, parse_format
 from lpkernels.recipes import recipe
 from tests.numbers import constructed
 from tests.numbers.constructed import tables_of_this_module_alone  # noqa: F401
 
-READERS = {Accumulator: accumulator, RunningRange: as_running_range}
+READERS = {Accumulator: accumulator, RunningRange: lp.RunningRange.of}
 #: The longest name of each kind: two float formats, and a table.
 LONGEST = [
     lp.BlockFormat(
@@ -102,8 +100,8 @@ def test_ranges_and_scalings_of_earlier_steps_come_back(described: Any) -> None:
 
 
 def test_a_short_text_has_the_defaults() -> None:
-    assert as_scaling("delayed") == lp.DelayedScaling()
-    assert as_scaling("delayed:margin=3") == lp.DelayedScaling(margin=3)
+    assert lp.DelayedScaling.of("delayed") == lp.DelayedScaling()
+    assert lp.DelayedScaling.of("delayed:margin=3") == lp.DelayedScaling(margin=3)
     assert as_quantizer("e5m2:philox:bits=7:stochastic") == Quantizer(
         "e5m2", "stochastic", random_bits=7, rng="philox"
     )
