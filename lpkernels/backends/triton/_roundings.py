@@ -16,9 +16,10 @@ _CPU = torch.device("cpu")
 
 
 class Known(tl.constexpr):
-    """A Rule inside a constexpr: up to Triton 3.6 a part of a constexpr is no constexpr by itself.
+    """A tuple inside a constexpr, such as a Rule: up to Triton 3.6 a part of a constexpr is no
+    constexpr by itself.
 
-    It has the fields of the Rule, also where Python runs a kernel or the host asks.
+    It has the fields of the tuple, also where Python runs a kernel or the host asks.
     """
 
     def __getattr__(self, name: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from lpkernels.arithmetic import Sgd, Step, step_from_numbers
 from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import Update
 from lpkernels.backends._layout import add_steps
-from lpkernels.backends.triton._launch import EXACT, interpreting, on_device
+from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._roundings import Known
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
@@ -50,9 +51,9 @@ class Place(NamedTuple):
     by: int
     #: The width of codes, 0 where the tensor has the values themselves.
     width: int
-    #: A Rule and a Codec, each a constexpr (`_nested`).
-    rule: Any
-    codec: Any
+    #: A Rule and a Codec.
+    rule: Known
+    codec: Known
 
 
 class Options(NamedTuple):
@@ -260,12 +261,7 @@ def _place(part: tuple[int, ...], kind: Sequence[Tensor]) -> tuple[Place, Number
     codec = codec_of(part[2:10])
     by = way(part[2:10], torch.float32, torch.float32)
     width = codec.width if coded else 0
-    return Place(bool(part[1]), by, width, _nested(rule), _nested(codec)), numbers
-
-
-def _nested(value: Any) -> Any:
-    """A tuple within one that is compiled in; the interpreter takes it as it is."""
-    return value if interpreting() else tl.constexpr(value)
+    return Place(bool(part[1]), by, width, Known(rule), Known(codec)), numbers
 
 
 def _words(kept: Tensor, place: Place) -> Tensor:
