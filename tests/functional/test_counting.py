@@ -134,7 +134,7 @@ def test_ends_in_tensors_that_are_none_give_nan(ends, backend):
     assert counts.tolist() == [0, 2, 2, 2]
 
 
-def test_out_and_the_gradient(backend):
+def test_a_range_takes_out_and_leaves_the_gradient(backend):
     x = near_values(9)
     out = torch.empty(9)
     lp.quantize(x, "affine4", range=(-1.0, 1.0), out=out, backend=backend)

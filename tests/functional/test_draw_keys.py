@@ -94,7 +94,7 @@ def test_roles_are_numbered_as_on_the_page() -> None:
     assert found == {role.name.lower(): role for role in Role if role}
 
 
-def test_matmul_and_its_output(backend: str) -> None:
+def test_the_draws_of_matmul_and_of_its_output_are_those_of_the_contract(backend: str) -> None:
     a, b = positive(2, 4, 3), positive(2, 3, 5)
     quantizer = lp.Quantizer(FMT, "stochastic")
     got = lp.matmul(a, b, ACC, output=quantizer, **how(backend))
@@ -171,7 +171,9 @@ def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> 
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)])
-def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
+def test_the_draws_of_a_recurrent_layer_are_those_of_the_contract(
+    sizes: tuple[int, ...], backend: str
+) -> None:
     """The last step's rows come first, in both directions. The state's weight is zero, so that a
     step has only the gradient of its output."""
     steps, most, hidden = len(sizes), sizes[0], 2

@@ -127,7 +127,7 @@ REFUSED: tuple[tuple[Any, Any, str, str], ...] = (
 
 
 @pytest.mark.parametrize("a, b, unit, message", REFUSED)
-def test_refusals(a: Any, b: Any, unit: str, message: str) -> None:
+def test_operands_that_a_unit_lacks_are_refused(a: Any, b: Any, unit: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         lp.matmul(a, b, f"model_b200_{unit}")
 

@@ -226,7 +226,7 @@ def test_chunks_start_at_zero_and_their_sum_at_initial() -> None:
 
 
 @pytest.mark.parametrize("acc", ORDERS)
-def test_no_products_give_it_back_rounded(acc: str) -> None:
+def test_a_sum_of_no_products_is_its_start_rounded(acc: str) -> None:
     a, b = torch.zeros(2, 0), torch.zeros(0, 3)
     start = torch.tensor([1.0, -0.0, 1 + 2.0**-20])
     got = lp.matmul(a, b, acc, initial=start)
@@ -234,21 +234,21 @@ def test_no_products_give_it_back_rounded(acc: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 1, 3), (2, 5, 3)])
-def test_it_broadcasts_to_the_result(shape: tuple[int, ...]) -> None:
+def test_a_start_broadcasts_to_the_result(shape: tuple[int, ...]) -> None:
     a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape)
     want = lp.matmul(a, b, "e6m9", initial=c.expand(2, 5, 3).contiguous())
     assert_bit_equal(lp.matmul(a, b, "e6m9", initial=c), want)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 5, 3)])
-def test_its_gradient_is_the_results_summed(shape: tuple[int, ...]) -> None:
+def test_the_gradient_of_a_start_is_that_of_the_result_summed(shape: tuple[int, ...]) -> None:
     a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape).requires_grad_()
     grad = numbers(2, 5, 3)
     lp.matmul(a, b, "e6m9", initial=c).backward(grad)
     assert_bit_equal(c.grad, grad.sum_to_size(shape))
 
 
-def test_the_operands_have_their_gradients_beside_it() -> None:
+def test_operands_have_the_gradients_of_a_product_without_a_start() -> None:
     a, b = numbers(5, 12).requires_grad_(), numbers(12, 3).requires_grad_()
     want = torch.autograd.grad(lp.matmul(a, b, "e6m9").sum(), (a, b))
     c = torch.zeros(3, dtype=torch.float16, requires_grad=True)
@@ -257,7 +257,7 @@ def test_the_operands_have_their_gradients_beside_it() -> None:
     assert grad.dtype is torch.float16 and grad.tolist() == [5, 5, 5]
 
 
-def test_output_rounds_after_it() -> None:
+def test_output_rounds_a_sum_with_a_start_last() -> None:
     a, b, c = numbers(5, 12), numbers(12, 3), numbers(5, 3).requires_grad_()
     y = lp.matmul(a, b, "e6m9", initial=c)
     rounded = lp.matmul(a, b, "e6m9", initial=c, output="e3m2")

@@ -163,7 +163,7 @@ def test_gelu_stands_between_its_quantizers() -> None:
     same(got, [lp.quantize(y.detach(), "e5m6"), lp.quantize(dx, "e5m5")])
 
 
-def test_what_a_norm_returns_may_be_changed_in_place() -> None:
+def test_the_result_of_a_norm_may_be_changed_in_place() -> None:
     x, dy = torch.randn(2, 3, 5).unbind()
     gradients = []
     for change in (torch.Tensor.mul, torch.Tensor.mul_):

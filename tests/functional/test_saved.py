@@ -76,7 +76,7 @@ def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, a
     assert sum(found.values()) == X.numel() * bits // 8 + seed
 
 
-def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
+def test_a_tensor_that_a_recipe_does_not_round_is_kept_whole() -> None:
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
     for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), FORMATS["affine"]):
         kept = F.linear(x, w, recipe=recipe).grad_fn.saved_tensors

@@ -95,7 +95,7 @@ def test_other_accumulators_take_codes_times_scales() -> None:
     assert_bit_equal(y, lp.matmul(a.values, b.values, "fp32") * (a.scale * b.scale))
 
 
-def test_output_and_out() -> None:
+def test_products_by_scale_take_output_and_out() -> None:
     a, b = operands("mxfp8", "block32_axis-2_e4m3")
     y = lp.matmul(a, b, "fp32_chunkscale")
     rounded = lp.quantize(y, "e5m2")
@@ -111,7 +111,7 @@ def test_an_accumulator_by_scale_is_read_back_from_its_text(text: str) -> None:
     assert as_accumulator(str(acc)) == acc
 
 
-def test_backends_that_lack_it_say_so() -> None:
+def test_a_backend_without_products_by_scale_says_so() -> None:
     a, b = operands("mxfp8", "block32_axis-2_e4m3")
     with pytest.raises(NotImplementedError, match="draw no random bits"):
         lp.matmul(a, b, "e6m9_chunkscale:stochastic:block=4:aligned_bits=9", backend="cpu")

@@ -136,12 +136,12 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
         (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"parts": True},
          NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)"),
     ])  # fmt: skip
-def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
+def test_a_scripted_or_compiled_module_is_not_observed(model, inputs, options, error, message):
     with pytest.raises(error, match=message):
         watched(model, *inputs, **options)
 
 
-def test_without_what_is_around_only_the_model_is_told():
+def test_around_false_tells_the_calls_of_the_model_alone():
     model, seen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), Calls()
     x = torch.randn(2, 4)
     with observe(model, seen, around=False):

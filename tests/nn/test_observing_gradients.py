@@ -72,7 +72,7 @@ def test_an_operand_changed_in_place_is_told_as_it_entered():
 
 
 @pytest.mark.parametrize("recipe", [None, "e4m3"])
-def test_what_checkpointing_recomputes_is_told_once(recipe):
+def test_a_recomputation_of_a_checkpoint_is_told_once(recipe):
     part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
     net = Computes(lambda m, x: checkpoint(m.part, x, use_reentrant=False), part=part)
     if recipe is not None:

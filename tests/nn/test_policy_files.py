@@ -96,7 +96,7 @@ class Own(nn.Linear):
         (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
     ],
 )
-def test_what_is_code_is_not_written(path: Path, key: Any, match: str) -> None:
+def test_a_key_that_is_code_is_not_written(path: Path, key: Any, match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
         lp.save_policy({key: FP8}, path)
     assert not list(path.parent.iterdir())
@@ -132,7 +132,9 @@ def test_a_model_that_is_not_converted_has_no_policy(path: Path) -> None:
         (text([{**rule(name="*"), "recipe": {"fprop": "os:getcwd"}}]), r"rule 1: Recipe: fprop"),
     ],
 )
-def test_what_is_no_policy_is_one_sentence(path: Path, content: str, match: str) -> None:
+def test_a_file_that_is_no_policy_is_refused_in_one_sentence(
+    path: Path, content: str, match: str
+) -> None:
     path.write_text(content)
     with pytest.raises((TypeError, ValueError), match=match) as caught:
         lp.load_policy(path)

@@ -53,7 +53,7 @@ def test_losses_are_those_of_the_full_sum(n: int, m_p: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lpkernels.techniques.accumulation.ModelWarning")
-def test_minimum_bits():
+def test_minimum_bits_are_those_of_the_formula_of_the_paper():
     n = 2 ** np.arange(6, 25)
     assert min_mantissa_bits(n, 5).tolist() == MINIMUM
     assert min_mantissa_bits(n, 5, chunk=64).tolist() == BY_LEVEL
@@ -121,7 +121,7 @@ def test_one_product_loses_nothing_and_one_chunk_is_no_chunk():
     assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
 
 
-def test_error_criterion():
+def test_bits_by_the_error_criterion_are_those_worked_out():
     assert [min_mantissa_bits(2**k, 5, metric="nmse") for k in (12, 16, 20)] == [9, 11, 13]
     assert min_mantissa_bits(2**20, 5, metric="nmse", chunk=64) == 10
     assert min_mantissa_bits(2**12, 5, metric="nmse", rounding="stochastic") == 9

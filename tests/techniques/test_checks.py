@@ -10,7 +10,7 @@ from lpkernels.techniques import checks
 from tests.support.refusals import refused
 
 
-def test_what_passes_is_a_plain_number_or_a_new_array() -> None:
+def test_a_check_returns_a_plain_number_or_a_new_array() -> None:
     assert [type(checks.whole("n", n, 0)) for n in (3, np.int64(3))] == [int, int]
     assert checks.number("x", np.float32(0.5), above=0, below=1) == 0.5
     assert checks.real("x", math.inf) == math.inf

@@ -166,7 +166,7 @@ KEPT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_it_is_the_codes_that_a_step_keeps(name: str):
+def test_kept_memory_is_that_of_the_codes_that_a_step_keeps(name: str):
     torch.manual_seed(0)
     model, batch = KEPT[name]()
     ops = trace(model, cross_entropy, batch)

@@ -90,7 +90,7 @@ def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     assert not torch.equal(result["first.weight"], by_the_other_rule["first.weight"])
 
 
-def test_what_works_in_place_is_rounded_in_place() -> None:
+def test_a_result_in_place_is_rounded_in_place() -> None:
     def inside(m: Any, x: Tensor) -> Tensor:
         y = m.linear(x)
         # The results are not used: y is changed.
@@ -280,7 +280,7 @@ def test_a_loss_inside_the_model_s_output() -> None:
     same(scaled, {f"layers.{name}": gradient for name, gradient in expected.items()})
 
 
-def test_its_tensor_has_its_price_and_promotes_nothing():
+def test_the_gradient_of_a_loss_has_a_price_and_promotes_nothing():
     model, batch = network(), batch_of()
     ops = trace(model, ce, batch)
     assignment = uniform(ops)

@@ -80,7 +80,7 @@ def test_operator_based_lowers_what_enters_inner_gemms():
     assert assignment.low_groups == ()
 
 
-def test_what_the_last_group_reads_stays_high():
+def test_the_operands_of_the_last_gemm_stay_high():
     # Linear layers follow the input: the first is fed by it, and the last one is the last GEMM.
     assignment = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
     # d's input c stays high with its gradient, and d's weight with it.
@@ -143,7 +143,9 @@ def test_the_papers_trace():
     (Promoter(demote(GROUPS, 1.0, formats=Formats(weight="fp16"))), {"conv2.weight.P": 1.0}, ()),
     (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
 ], ids=["one format", "operators"])  # fmt: skip
-def test_what_is_promoted(promoter: Promoter, overflow: dict, promoted: tuple):
+def test_a_kind_with_one_format_is_not_promoted_and_a_low_operand_is(
+    promoter: Promoter, overflow: dict, promoted: tuple
+):
     assert promoter.update(overflow) == promoted
 
 

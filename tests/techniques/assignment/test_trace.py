@@ -105,7 +105,9 @@ Y = torch.randn(6, 6)
     (lambda m, x, y: F.conv_transpose1d(x[:, None], y[None, :, :3]), (X, Y),
      "conv_transpose1d* 192 input.0 input.1"),
 ])  # fmt: skip
-def test_what_an_operation_reads(function: Any, inputs: Any, expected: str):
+def test_an_operation_reads_the_results_that_its_arguments_are_made_of(
+    function: Any, inputs: Any, expected: str
+):
     assert lines(ops_of(function, *inputs, linear=nn.Linear(6, 6))) == expected
 
 
@@ -145,7 +147,9 @@ FLAT = torch.randn(12)
     # The statistics of a norm are no tensors.
     (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
 ])  # fmt: skip
-def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
+def test_an_operation_has_the_parameters_that_it_reads(
+    function: Any, parts: Any, params: dict[str, dict[str, int]]
+):
     ops = ops_of(function, X, **parts)
     sizes_by_name = {op.name: list(op.params.items()) for op in ops[1:]}
     assert sizes_by_name == {name: list(sizes.items()) for name, sizes in params.items()}

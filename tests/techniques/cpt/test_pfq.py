@@ -76,7 +76,7 @@ LOSS = st.one_of(st.integers(-8, 24).map(lambda n: n / 8), st.sampled_from(SPECI
     st.sampled_from([0.3001, 1.0]),
     st.integers(2, 4),
 )
-def test_it_does_as_an_independent_simulation(losses, period, eps, decay, count) -> None:
+def test_pfq_does_as_an_independent_simulation(losses, period, eps, decay, count) -> None:
     scheduler = PFQ(Named(), STAGES[:count], period=period, eps=eps, decay=decay)
     assert bits_of(scheduler, losses) == simulated(losses, period, eps, decay, STAGES[:count])
 

@@ -76,7 +76,7 @@ def test_the_bounds_are_shares_of_the_highest_improvement() -> None:
     # A narrower candidate that improves a little more makes no width below the last surely enough.
     ({2: 0.2, 3: 0.45, 4: 0.59, 5: 0.62, 6: 0.6, 7: 0.6}, {}, (4, 7)),
 ])  # fmt: skip
-def test_other_bounds(
+def test_the_bounds_follow_share_and_threshold(
     ends: dict[int, float], options: dict[str, Any], bits: tuple[int, int]
 ) -> None:
     assert of_synthetic(ends, **options).bits == bits

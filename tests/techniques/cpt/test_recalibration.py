@@ -37,7 +37,7 @@ def test_batch_norm_gets_the_mean_over_the_batches_at_the_bits() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluating"])
-def test_all_else_is_as_it_was(training: bool) -> None:
+def test_recalibration_leaves_modes_parameters_and_random_state(training: bool) -> None:
     model = small_model().train(training)
     model[3].training = not training
     model(torch.randn(8, 6)).sum().backward()

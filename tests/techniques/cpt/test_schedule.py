@@ -38,7 +38,9 @@ def digits(plan: Any) -> str:
     (8, (3, 8), "exp", "35677888"),
     (8, (3, 8), "rex", "33333445"),
 ])  # fmt: skip
-def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
+def test_one_cycle_has_the_bits_of_the_published_code(
+    total: int, bits: tuple[int, int], profile: str, expected: str
+) -> None:
     assert digits(Schedule(bits, 1, profile).plan(total)) == expected
     steps = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
     assert digits(steps) == expected

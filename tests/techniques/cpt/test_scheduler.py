@@ -172,7 +172,7 @@ def test_a_step_that_a_target_refuses_is_not_made() -> None:
 
 
 PLAIN, LAYER = nn.Sequential(nn.Linear(2, 2)), layer(2, 2)
-test_wrong_input = refuses(
+test_wrong_targets_and_widths_are_refused = refuses(
     scheduled,
     [
         ((PLAIN,), {}, ValueError, "no module of Sequential has a precision to set; convert"),

@@ -317,7 +317,7 @@ def test_results_are_counted_before_they_are_rounded(kind: str, acc: Any) -> Non
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_checkpointing_computes_again_is_counted_once(reentrant: bool) -> None:
+def test_a_recomputation_of_a_checkpoint_is_counted_once(reentrant: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     lp.convert(model, lp.Recipe(input="e4m3", grad_output="e4m3"))
     with diagnose(model) as report:

@@ -242,7 +242,7 @@ def test_gradients_are_unscaled_in_float32() -> None:
 
 
 @pytest.mark.parametrize("unscales", [False, True])
-def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -> None:
+def test_grad_scaler_drives_masters_as_it_drives_the_bare_optimizer(unscales: bool) -> None:
     """The trace of scales and weights is the one that torch's scaler makes with plain SGD."""
     traces: list[list[Any]] = []
     for wraps in (False, True):
@@ -362,7 +362,7 @@ COUNTS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("kind", COUNTS.values(), ids=COUNTS)
-def test_what_a_group_holds_is_what_it_holds_alone_and_after_a_resume(kind: Any) -> None:
+def test_counts_of_a_group_are_those_of_the_optimizer_alone_also_after_a_resume(kind: Any) -> None:
     (bare, alone), (held, own), (resumed, other) = (grouped(*kind) for _ in range(3))
     optimizer = MasterWeights(own, weight="fp32")
     train(alone, bare, range(1, 6))

@@ -93,7 +93,7 @@ def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_nothing_is_read(name: str) -> None:
+def test_the_fused_pass_reads_nothing_from_the_device(name: str) -> None:
     held = optimizers.parameters()
     optimizer = make(name, held, None, DRAWN)
     for step in range(3):
@@ -159,7 +159,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("kind, recipe, message", REFUSED)
-def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(kind, recipe, message):
+def test_other_optimizers_and_formats_take_the_general_path_and_fused_refuses_them(
+    kind, recipe, message
+):
     options = {"weight": "bf16", **recipe, "generator": torch.tensor(1)}
     with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:
         MasterWeights(kind(optimizers.parameters()), **options, fused=True)

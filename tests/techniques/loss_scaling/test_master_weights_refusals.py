@@ -40,7 +40,7 @@ OPTIMIZERS_REFUSED = [
     (lambda: wrap(sgd(numbers(torch.complex64))), TypeError,
      r"parameter '0' must be float16.*, got torch.complex64"),
 ]  # fmt: skip
-test_optimizers_that_cannot_be_wrapped = refused(OPTIMIZERS_REFUSED)
+test_an_optimizer_that_cannot_be_wrapped_is_refused = refused(OPTIMIZERS_REFUSED)
 
 
 def test_every_optimizer_of_torch_is_wrapped_or_refused() -> None:
@@ -83,7 +83,9 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("formats, kind, error", FORMATS)
-def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
+def test_a_format_that_cannot_be_kept_is_refused_and_the_weights_stay(
+    formats: dict[str, Any], kind: type, error: str
+) -> None:
     held = optimizers.parameters()
     before = [p.detach().clone() for p in held]
     inner = sgd(held, momentum=0.9)

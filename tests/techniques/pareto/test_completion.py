@@ -44,7 +44,7 @@ def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
         assert values == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
-def test_what_was_not_observed_is_never_read():
+def test_an_error_that_was_not_observed_is_never_read():
     want = complete(RANK_ONE, MASK, **OPTIONS).values
     assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
 
@@ -161,7 +161,7 @@ def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
     assert np.isfinite(band.low).all()
 
 
-def test_the_band_is_of_the_frontier_and_what_was_measured_has_none():
+def test_the_band_is_of_the_frontier_and_a_measured_error_has_none():
     band = band_of()
     assert band.memory.tolist() == list(range(1, 11))
     predicted = predict(OTHERS, CHOSEN, X[0, CHOSEN])

@@ -106,7 +106,7 @@ def figures(errors: np.ndarray, **options) -> dict[tuple[str, int], dict]:
     }
 
 
-def test_record_comparison():
+def test_a_comparison_has_the_figures_worked_out_by_hand():
     memory = np.array([1.0, 2, 4, 4])
     truth, predicted = np.array([0.8, 0.4, 0.2, 0.6]), np.array([0.8, 0.9, 0.2, 0.5])
     record = compare(truth, predicted, memory, np.array([0, 2]))

@@ -140,7 +140,7 @@ def test_the_cover_comes_first_and_sees_every_row_and_column():
     assert task.asked[:5] == [0, 5, 10, 15, 16]
 
 
-def test_it_finds_most_of_the_frontier_and_goes_on_where_it_was_stopped():
+def test_a_cold_start_finds_most_of_the_frontier_and_goes_on_where_it_was_stopped():
     whole, task = start(n=12)
     reference = (100, 1)
     share = hypervolume(MEMORY[whole.measured], whole.errors, reference)
@@ -151,7 +151,7 @@ def test_it_finds_most_of_the_frontier_and_goes_on_where_it_was_stopped():
     assert again.asked == task.asked[9:]
 
 
-def test_it_ends_when_no_band_reaches_the_frontier_with_the_count_or_with_everything():
+def test_a_cold_start_ends_when_no_band_reaches_the_frontier_with_the_count_or_with_everything():
     # Every other configuration is worse than the smallest one, by far more than the bands.
     hopeless = np.linspace(0.1, 0.9, 20)
     result, task = start(hopeless, n=20)
