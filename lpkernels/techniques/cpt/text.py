@@ -106,7 +106,9 @@ def _bits(kind: str, head: str) -> dict[str, Any]:
     bits, slash, grad_bits = head.partition("/")
     if kind != "pfq":
         values = {"bits": None if bits == "none" else _pair("bits", kind, bits)}
-        return values | ({"grad_bits": _pair("grad bits", kind, grad_bits)} if slash else {})
+        if slash:
+            values["grad_bits"] = _pair("grad bits", kind, grad_bits)
+        return values
     forward, backward = _numbers("bits", bits), _numbers("grad bits", grad_bits if slash else "8")
     if len(backward) == 1:
         backward *= len(forward)
@@ -122,10 +124,11 @@ def _pair(label: str, kind: str, text: str) -> tuple[int, int]:
     numbers = _numbers(label, text)
     if kind == "fall":
         numbers.reverse()
-    form, most = {"static": ("8", 1), "fall": ("8-3 or 8", 2)}.get(kind, ("3-8 or 8", 2))
-    if len(set(numbers)) > most or len(numbers) > 2 or numbers != sorted(numbers):
+    low, high = numbers[0], numbers[-1]
+    if len(numbers) > 2 or low > high or (kind == "static" and low < high):
+        form = {"static": "8", "fall": "8-3 or 8"}.get(kind, "3-8 or 8")
         raise ValueError(f"{label}: expected {form}, got {text!r}")
-    return widths(label, (numbers[0], numbers[-1]))
+    return widths(label, (low, high))
 
 
 def _numbers(label: str, text: str) -> list[int]:
