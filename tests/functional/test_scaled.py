@@ -286,22 +286,3 @@ def test_compiles_without_a_graph_break():
     want = both(x, amax)
     assert_bit_equal(got[0].values, want[0].values)
     assert_bit_equal(got[1], want[1])
-
-
-AMAX = (0.0, 1e-45, 2.0, 3e38, math.inf, -1.0, math.nan)
-WHOLE = """
-    tensor_e4m3 tensor_e4m3_te tensor_e4m3_se8m0_up_te tensor_e5m2_torchao tensor_int8_torchao
-    tensor_int8_to127.5_torchao tensor_e4m3_sfp32_deepgemm tensor_e2m1_se8m0 nvfp4 nvfp4_te
-    nvfp4_torchao tile2x2_e2m1_se5m3fn_t
-""".split()
-
-
-@pytest.mark.parametrize("fmt", WHOLE)
-def test_backends_agree_on_a_given_amax(fmt):
-    x = torch.randn(4, 64)
-    for amax in AMAX:
-        got, want = (lp.scaled(x, fmt, amax=amax, backend=b) for b in ("auto", "reference"))
-        for name in ("values", "scale", "tensor_scale"):
-            assert_bit_equal(getattr(got, name), getattr(want, name), f"{name}, amax={amax}")
-        y, want = (lp.quantize(x, fmt, amax=amax, backend=b) for b in ("auto", "reference"))
-        assert_bit_equal(y, want, f"amax={amax}")
