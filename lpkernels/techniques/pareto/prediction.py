@@ -386,14 +386,11 @@ def leave_one_out(
         y = embed(filled(others, rank, lam)[:, valid], rank)
         row, sizes = truth[task, valid], m[task, valid]
         for method, count, draw in cases:
-            chosen = np.array([], dtype=np.int64)
             embeddings = y[: count or rank]
             if method == _COLUMN_MEAN:
-                predicted = np.nanmean(others, axis=0)[valid]
+                chosen, predicted = np.array([], np.int64), np.nanmean(others, axis=0)[valid]
             else:
-                drawn = int(generator.integers(2**31)) if method == "random" else 0
-                chosen = select(embeddings, n=count, method=method, seed=drawn)
-                predicted = _fitted(embeddings, chosen, row)
+                chosen, predicted = _trial(embeddings, row, method, count, generator)
             record = {"task": task, "method": method, "count": count, "draw": draw}
             record |= {"rank": len(embeddings), "measured": [int(i) for i in valid[chosen]]}
             record |= compare(row, predicted, sizes, chosen)
@@ -401,14 +398,19 @@ def leave_one_out(
     return records
 
 
-def _fitted(y: Floats, chosen: Ints, row: Floats) -> Floats:
-    """As `predict`, also where the embeddings of the measurements depend on one another: a random
-    choice may be such, and the shortest solution is taken then."""
+def _trial(
+    y: Floats, row: Floats, method: str, count: int, generator: np.random.Generator
+) -> tuple[Ints, Floats]:
+    """The configurations that a method measures, and the row that they predict. The prediction is
+    that of `predict`, also where a random choice has embeddings that depend on one another: the
+    shortest solution is taken then."""
+    seed = int(generator.integers(2**31)) if method == "random" else 0
+    chosen = select(y, n=count, method=method, seed=seed)
     columns = y[:, chosen]
     system = columns @ columns.T + _RIDGE * np.eye(len(y))
     predicted = np.linalg.solve(system, columns @ row[chosen]) @ y
     predicted[chosen] = row[chosen]
-    return predicted
+    return chosen, predicted
 
 
 def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
