@@ -23,16 +23,16 @@ def finished(arm: str, seed: int, figure: float, axes: Axes | None = None, **val
 
 def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
     """fp32, a worse arm, and an arm with one run diverged without a figure and one failed."""
-    found = []
+    results = []
     for axes in places or ({},):
         for seed in range(seeds):
             figure = 0.9 + seed**2 / 100
             worse, lost = figure - 0.01 * (seed + 1), figure - 0.002 * seed
             for arm, value in (("fp32", figure), ("a [b]", worse), ("e5m2 sums, no chunks", lost)):
-                found.append(finished(arm, seed, value, axes, loss=1 - value))
-        found.append(Result("e5m2 sums, no chunks", axes, seeds, "diverged", {"loss": None}))
-        found.append(Result("e5m2 sums, no chunks", axes, seeds + 1, "failed"))
-    return found
+                results.append(finished(arm, seed, value, axes, loss=1 - value))
+        results.append(Result("e5m2 sums, no chunks", axes, seeds, "diverged", {"loss": None}))
+        results.append(Result("e5m2 sums, no chunks", axes, seeds + 1, "failed"))
+    return results
 
 
 def shown(results: list[Result], metric: Metric = ACCURACY, width: int = 100) -> str:
@@ -52,8 +52,8 @@ def test_a_row_has_mean_difference_intervals_a_corrected_p_and_counts_lost_runs(
     assert cells(table, "fp32") == ["fp32", "0/3", "91.67", "reference", "±", "1.20"]
     expected = "a [b] 0/3 89.67 -2.00 [-4.48, 0.48] 0.15 ± 0.67 3 pairs [-3.00, -1.00]"
     assert cells(table, "a [b]") == expected.split()
-    told = "Holm p: two-sided paired t-test, corrected for the 2 here"
-    assert told in " ".join(table.split())
+    caption = "Holm p: two-sided paired t-test, corrected for the 2 here"
+    assert caption in " ".join(table.split())
     row = " ".join(cells(table, "e5m2"))
     assert row.startswith("e5m2 sums, no chunks 1/4 91.47 -0.20 ")
     assert " 1 failed ± 1.09 (3) 3 pairs " in row
@@ -136,24 +136,26 @@ def costed() -> list[Result]:
     ]  # fmt: skip
 
 
-def against(found: list[Result], field: str = "bit_ratio") -> Any:
-    cells = table_of(found)
+def against(results: list[Result], field: str = "bit_ratio") -> Any:
+    cells = table_of(results)
     summary = summarise(cells, "test_accuracy", reference="fp32")
     return plot_sweep(cells, summary, ACCURACY, against=field)
 
 
 def test_means_over_the_means_of_the_field_have_intervals() -> None:
-    found = costed()
+    results = costed()
     # One run of an arm lacks the field.
-    found += [finished("own", seed, 0.8, **({"bit_ratio": 0.5} if seed else {})) for seed in (0, 1)]
-    (axes,) = against(found).axes
+    results += [
+        finished("own", seed, 0.8, **({"bit_ratio": 0.5} if seed else {})) for seed in (0, 1)
+    ]
+    (axes,) = against(results).axes
     handles, labels = axes.get_legend_handles_labels()
     marks = dict(zip(labels, handles, strict=True))
     assert set(marks) == {"fp32", "ratio", "uniform", "own"}  # fp32 ends in a number, but is alone
     line, _, (bars,) = marks["ratio"].lines
     assert list(line.get_xdata()) == pytest.approx([0.42, 0.77])
     assert list(line.get_ydata()) == pytest.approx([95.0, 91.0])
-    summary = summarise(table_of(found), "test_accuracy", reference="fp32").set_index("arm")
+    summary = summarise(table_of(results), "test_accuracy", reference="fp32").set_index("arm")
     ends = [segment[:, 1].tolist() for segment in bars.get_segments()]
     for arm, found_ends in zip(("ratio 0.4", "ratio 0.8"), ends, strict=True):
         assert found_ends == pytest.approx([100 * summary.loc[arm, x] for x in ("low", "high")])
@@ -166,9 +168,9 @@ def test_means_over_the_means_of_the_field_have_intervals() -> None:
 def test_another_field_and_axes_that_vary_are_refused() -> None:
     with pytest.raises(ValueError, match="one of test_accuracy, bit_ratio, got 'bits'"):
         against(costed(), "bits")
-    found = [finished("fp32", s, 0.5, {"lr": lr}) for lr in (1, 2) for s in (0, 1)]
+    results = [finished("fp32", s, 0.5, {"lr": lr}) for lr in (1, 2) for s in (0, 1)]
     with pytest.raises(ValueError, match="expected arms alone, got axes too: lr"):
-        against(found)
+        against(results)
 
 
 def test_tiny_differences_have_plain_numbers(tmp_path: Path) -> None:

@@ -51,19 +51,19 @@ def test_exponents_have_a_row_for_each_tensor_and_the_limits_of_its_format(tmp_p
 
 def test_train_diagnose_prints_and_draws(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    given = "train --data mnist1d --model cnn1 --width 2 --train-size 64 --threads 1 --epochs 1"
-    done = call(*given.split(), "--diagnose", "e4m3", "--out", out)
-    assert done.exit_code == 0, done.output
-    assert "loss scale for gradients in e4m3:" in done.output
-    assert "grad_weight" in done.output and "diagnosis.png" in done.output.replace("\n", "")
+    options = "train --data mnist1d --model cnn1 --width 2 --train-size 64 --threads 1 --epochs 1"
+    result = call(*options.split(), "--diagnose", "e4m3", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "loss scale for gradients in e4m3:" in result.output
+    assert "grad_weight" in result.output and "diagnosis.png" in result.output.replace("\n", "")
     assert (out / "diagnosis.png").stat().st_size > 5000
     assert Report.load(out / "diagnosis.jsonl").rows
 
 
 def scheduler(text: str, steps: int = 64) -> PrecisionScheduler:
-    made = parse_schedule(text)(None, steps)
-    assert isinstance(made, PrecisionScheduler)
-    return made
+    scheduler = parse_schedule(text)(None, steps)
+    assert isinstance(scheduler, PrecisionScheduler)
+    return scheduler
 
 
 def test_a_drawing_has_a_row_for_each_width_and_shades_for_shares() -> None:

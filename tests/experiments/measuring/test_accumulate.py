@@ -76,17 +76,17 @@ def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
 
 
 def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:
-    made = work.make_plan(TINY, work.find_network(TINY))
-    assert all(row.accumulator.chunk is None for row in made.rows)
-    points = work.points(made, TINY)
-    widths = {row.format.man_bits for row in made.rows}
+    plan = work.make_plan(TINY, work.find_network(TINY))
+    assert all(row.accumulator.chunk is None for row in plan.rows)
+    points = work.points(plan, TINY)
+    widths = {row.format.man_bits for row in plan.rows}
     simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
     assert len(set(points)) == len(points)
     config = TINY.replace(rounding="aligned_truncation", chunk="16")
-    made = work.make_plan(config, work.find_network(TINY))
-    accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
+    plan = work.make_plan(config, work.find_network(TINY))
+    accs = [lp.accumulator(p.accumulator) for p in work.points(plan, config)]
     assert {acc.block for acc in accs} == {1}
     assert all(acc.aligned_bits == acc.fmt.man_bits for acc in accs)
     record = work.simulate(Point(4096, str(accs[0]), "e5m2"), side=8)

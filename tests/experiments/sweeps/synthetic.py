@@ -40,8 +40,8 @@ def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:
     """Ends without an accuracy in the lowest format."""
     train(config, folder, progress)
     if "e3m1" in config.flat()["tensors"]:
-        found = records.read_records(folder / records.RECORDS)
-        records.write_records(folder / records.RECORDS, [found[0], toy.record_of(1, None)])
+        lines = records.read_records(folder / records.RECORDS)
+        records.write_records(folder / records.RECORDS, [lines[0], toy.record_of(1, None)])
 
 
 def failing(config: RunConfig, folder: Path, progress: Progress) -> None:

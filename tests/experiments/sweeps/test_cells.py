@@ -35,9 +35,9 @@ def record(cell: str) -> dict[str, object]:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Folder:
-    found = Folder(tmp_path)
-    found.make()
-    return found
+    folder = Folder(tmp_path)
+    folder.make()
+    return folder
 
 
 def begun(there: Folder, name: str, text: str) -> Path:
@@ -69,8 +69,8 @@ def test_the_run_s_name_and_defaults_are_no_part_of_a_cell_s_name(settings: dict
 def test_the_code_of_a_cell_is_a_commit_and_the_source_of_its_module() -> None:
     own = RunConfig.of(data="tests.experiments.tiny:tiny_workload")
     assert code_of(RunConfig(), None) == "commit unknown"
-    found = code_of(own, "0123456789abcdef+")
-    assert re.fullmatch(rf"commit 0123456789ab\+, {tiny.__name__} [0-9a-f]{{12}}", found)
+    code = code_of(own, "0123456789abcdef+")
+    assert re.fullmatch(rf"commit 0123456789ab\+, {tiny.__name__} [0-9a-f]{{12}}", code)
 
 
 def test_each_try_takes_the_folder_of_the_try_before(there: Folder) -> None:
@@ -107,8 +107,8 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
     assert there.read_spec() is None
     there.join(SPEC)
     there.join(SweepSpec(base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2]}, seeds=1))
-    found = there.read_spec()
-    assert found is not None and (list(found.arms), found.seeds) == (["a", "b"], [0, 1])
+    spec = there.read_spec()
+    assert spec is not None and (list(spec.arms), spec.seeds) == (["a", "b"], [0, 1])
     with pytest.raises(ValueError, match=r"holds another sweep; choose another .* another base"):
         there.join(SweepSpec(base={"epochs": 3}))
     whole = there.spec.read_bytes()

@@ -48,11 +48,11 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
 
 def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
     run_study(spec(0.1), tmp_path, everything=True, **HOW)
-    found = run_study(spec(0.3, seeds=2), tmp_path, everything=True, **HOW)
-    assert found.matrix.tasks == ("noise 0.1", "noise 0.3")
-    assert found.spec.seeds == [0, 1]
+    study = run_study(spec(0.3, seeds=2), tmp_path, everything=True, **HOW)
+    assert study.matrix.tasks == ("noise 0.1", "noise 0.3")
+    assert study.spec.seeds == [0, 1]
     # The second seed of the first task was not asked for.
-    missing = (found.matrix.errors != found.matrix.errors).sum(axis=(1, 2))
+    missing = (study.matrix.errors != study.matrix.errors).sum(axis=(1, 2))
     assert list(missing) == [12, 0]
 
 
@@ -74,11 +74,11 @@ def chosen_by_known(folder: Path, n: int, **options: Any) -> Study:
 
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
-    found = chosen_by_known(tmp_path, 4)
+    study = chosen_by_known(tmp_path, 4)
     embeddings = embed(KNOWN.mean, 2)
     chosen = select(embeddings, n=4)
-    assert indices(found, "noise 0.4") == list(chosen)
-    assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
+    assert indices(study, "noise 0.4") == list(chosen)
+    assert sorted(np.flatnonzero(~np.isnan(study.matrix.mean[0]))) == sorted(chosen)
     # More measurements keep those there are.
     further = select(embeddings, n=2, measured=chosen)
     assert indices(chosen_by_known(tmp_path, 6), "noise 0.4") == [*chosen, *further]
@@ -104,36 +104,36 @@ def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
 def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
     memory = task_memory(spec(0.4), "noise 0.4")
     cap = float(np.median(memory))
-    found = chosen_by_known(tmp_path, 4, cap=cap)
-    assert (memory[indices(found, "noise 0.4")] <= cap).all()
+    study = chosen_by_known(tmp_path, 4, cap=cap)
+    assert (memory[indices(study, "noise 0.4")] <= cap).all()
 
 
 def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -> None:
-    found = run_study(spec(0.5), tmp_path, n=6, **HOW)
-    asked = indices(found, "noise 0.5")
+    study = run_study(spec(0.5), tmp_path, n=6, **HOW)
+    asked = indices(study, "noise 0.5")
     rows, columns = np.unravel_index(asked[:4], SPACE.shape)
     assert set(rows) == set(range(4)) and set(columns) == set(range(3))
     assert 4 <= len(asked) <= 6
     # A study that is asked again measures nothing more.
     again = run_study(spec(0.5), tmp_path, n=6, jobs=1, train=synthetic.failing)
-    np.testing.assert_array_equal(again.matrix.errors, found.matrix.errors)
+    np.testing.assert_array_equal(again.matrix.errors, study.matrix.errors)
 
 
 @pytest.mark.parametrize(
     ("how", "words"), [(synthetic.diverging, "diverged"), (synthetic.failing, "cannot train")]
 )
 def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, everything=True, jobs=1, train=how)
-    assert np.isnan(found.matrix.mean[0, :3]).all() and not np.isnan(found.matrix.mean[0, 3:]).any()
-    assert len(found.lost) == 3 and all(words in text for text in found.lost)
+    study = run_study(spec(0.4), tmp_path, everything=True, jobs=1, train=how)
+    assert np.isnan(study.matrix.mean[0, :3]).all() and not np.isnan(study.matrix.mean[0, 3:]).any()
+    assert len(study.lost) == 3 and all(words in text for text in study.lost)
 
 
 @pytest.mark.filterwarnings("ignore:.*count as missing")
 def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
-    assert indices(found, "noise 0.4")[:4] == [0, 4, 8, 9] and found.lost
+    study = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
+    assert indices(study, "noise 0.4")[:4] == [0, 4, 8, 9] and study.lost
     with pytest.raises(ValueError, match=r"configurations \[0\] for every row and column"):
-        work.frontiers(found)
+        work.frontiers(study)
 
 
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
@@ -182,8 +182,8 @@ TRUTH = synthetic.truth(0.4).mean[0]
 
 def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
     """Errors are a + b noise, so their rank is two."""
-    found = chosen_by_known(tmp_path, 3)
-    frontier = work.frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
+    study = chosen_by_known(tmp_path, 3)
+    frontier = work.frontiers(study, known=KNOWN, rank=2)["noise 0.4"]
     np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)
     assert frontier.how == "known"
     seen = ~np.isnan(frontier.measured)
@@ -192,8 +192,8 @@ def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
 
 
 def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=9, **HOW)
-    frontier = work.frontiers(found)["noise 0.4"]
+    study = run_study(spec(0.4), tmp_path, n=9, **HOW)
+    frontier = work.frontiers(study)["noise 0.4"]
     # The errors are additive in the two formats, which the fit holds back a little.
     assert frontier.how in ("alone", "measured")
     assert np.abs(frontier.predicted - TRUTH).max() < 0.03

@@ -61,8 +61,8 @@ def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Pa
 def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         toy.run(toy.spec(), tmp_path, train=Mock(side_effect=KeyboardInterrupt))
-    found = read_results(tmp_path)
-    assert (found.results, found.missing) == ([], 4)
+    results = read_results(tmp_path)
+    assert (results.results, results.missing) == ([], 4)
 
 
 def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
@@ -71,11 +71,11 @@ def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     cells = Folder(tmp_path).cells
     for result, text in zip(whole.results, ["{", "[]", "{}"], strict=False):
         (cells / result.cell / "cell.json").write_text(text)
-    found = toy.run(spec, tmp_path)
-    assert found.results == whole.results[3:] and found.missing == 0
-    assert len(found.broken) == 3 and "a, seed 0: " in found.broken[0]
-    assert all("expected the record of a cell" in text for text in found.broken)
-    assert read_status(tmp_path) == (found, [])
+    results = toy.run(spec, tmp_path)
+    assert results.results == whole.results[3:] and results.missing == 0
+    assert len(results.broken) == 3 and "a, seed 0: " in results.broken[0]
+    assert all("expected the record of a cell" in text for text in results.broken)
+    assert read_status(tmp_path) == (results, [])
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,8 @@ def runs(arm: str, figures: Sequence[float], **axes: Any) -> list[Result]:
 
 def rows(results: list[Result]) -> dict[str, dict[str, Any]]:
     """The rows of the summary by arm, compared with "base"."""
-    found = summarise(table_of(results), FIELD, reference="base")
-    return {row["arm"]: row for row in found.to_dict("records")}
+    summary = summarise(table_of(results), FIELD, reference="base")
+    return {row["arm"]: row for row in summary.to_dict("records")}
 
 
 def compared(values: Sequence[float], reference: Sequence[float]) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def test_a_difference_is_paired_by_seed_and_of_common_seeds_alone() -> None:
     means = np.random.default_rng(0).choice(shifts, (10_000, 4)).mean(axis=1)
     expected = np.quantile(means, [0.025, 0.975]).tolist()
     assert interval(row, "bootstrap") == pytest.approx(expected)
-    found = rows([*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))])
-    row = found["a"]
+    summary = rows([*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))])
+    row = summary["a"]
     assert (row["mean"], row["pairs"], row["difference"]) == pytest.approx((0.9, 1, 0.2))
     assert all(map(math.isnan, (*interval(row), *interval(row, "bootstrap"), row["p_holm"])))
-    assert math.isnan(found["base"]["pairs"])
+    assert math.isnan(summary["base"]["pairs"])
     row = rows([*runs("base", [0.5]), result("a", 7, 0.7)])["a"]
     assert row["pairs"] == 0 and math.isnan(row["difference"])
 
@@ -87,12 +87,12 @@ def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None
         result("a", 2, None, "diverged"), result("a", 3, status="failed"),
         result("b", 0, status="failed"),
     ]  # fmt: skip
-    found = rows(results)
+    summary = rows(results)
     counts = ("seeds", "finished", "diverged", "failed", "figures", "pairs")
-    assert [found["a"][name] for name in counts] == [4, 1, 2, 1, 2, 2]
-    assert (found["a"]["mean"], found["a"]["difference"]) == pytest.approx((0.5, -0.4))
-    assert [found["b"][name] for name in counts] == [1, 0, 0, 1, 0, 0]
-    assert math.isnan(found["b"]["mean"])
+    assert [summary["a"][name] for name in counts] == [4, 1, 2, 1, 2, 2]
+    assert (summary["a"]["mean"], summary["a"]["difference"]) == pytest.approx((0.5, -0.4))
+    assert [summary["b"][name] for name in counts] == [1, 0, 0, 1, 0, 0]
+    assert math.isnan(summary["b"]["mean"])
 
 
 def test_each_value_of_an_axis_is_compared_by_itself() -> None:
@@ -102,14 +102,14 @@ def test_each_value_of_an_axis_is_compared_by_itself() -> None:
         # Axes in another order are the same axes.
         results += runs("a", [0.125 * width / 8 + shift, 0.25 + shift], rate=[0.1], width=width)
     results.append(result("a", 0, 0.5, width=16, rate=[0.1]))
-    found = summarise(table_of(results), FIELD, reference="base")
-    order = list(zip(found["width"], found["arm"], strict=True))
+    summary = summarise(table_of(results), FIELD, reference="base")
+    order = list(zip(summary["width"], summary["arm"], strict=True))
     assert order == [(4, "base"), (4, "a"), (8, "base"), (8, "a"), (16, "a")]
-    differences = found.loc[found["arm"] == "a", "difference"]
+    differences = summary.loc[summary["arm"] == "a", "difference"]
     assert differences.tolist() == pytest.approx([0.25, 0.5, math.nan], nan_ok=True)
-    assert varied_axes(found) == ["width"]
+    assert varied_axes(summary) == ["width"]
     # Two equal differences give each p value, 2^-1; the two p values make one family.
-    p = found.loc[found["arm"] == "a", "p_holm"].tolist()
+    p = summary.loc[summary["arm"] == "a", "p_holm"].tolist()
     assert p == pytest.approx([1.0, 1.0, math.nan], nan_ok=True)
 
 
@@ -130,9 +130,9 @@ def test_summaries_do_not_depend_on_the_order_of_the_results(cases, shuffle: ran
     results = [result(a, s, figure, status, width=w) for a, w, s, status, figure in cases]
     results.append(result("base", 6, 0.5, width=4))
     first, second = (
-        summarise(table_of(found), FIELD, reference="base")
+        summarise(table_of(order), FIELD, reference="base")
         .sort_values(["arm", "width"], ignore_index=True)
-        for found in (results, shuffle.sample(results, len(results)))
+        for order in (results, shuffle.sample(results, len(results)))
     )  # fmt: skip
     pandas.testing.assert_frame_equal(first, second)
     assert first["seeds"].sum() == len(results)
@@ -153,12 +153,12 @@ def test_p_values_are_corrected_over_arms_and_bootstraps_do_not_change() -> None
 
 def test_figures_that_are_not_finite_or_too_large_are_missing() -> None:
     values = [math.nan, math.inf, 1e160, None, 1]
-    found = figures_of(table_of(runs("a", values)), FIELD)  # type: ignore[arg-type]
-    assert found.tolist() == pytest.approx([math.nan] * 4 + [1.0], nan_ok=True)
+    figures = figures_of(table_of(runs("a", values)), FIELD)  # type: ignore[arg-type]
+    assert figures.tolist() == pytest.approx([math.nan] * 4 + [1.0], nan_ok=True)
 
 
 test_summarise_refuses = rejects(
-    lambda given: summarise(table_of(given[0]), **{"field": FIELD, **given[1]}),
+    lambda case: summarise(table_of(case[0]), **{"field": FIELD, **case[1]}),
     [
         (([], {}), "at least one cell, got none; run the sweep first"),
         ((runs("a", [0.5]), {"reference": "base"}), "one of the arms 'a', got 'base'"),

@@ -38,13 +38,13 @@ def noted(book: Path) -> training.Train:
 
 def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
-    found = toy.run(spec, tmp_path)
+    results = toy.run(spec, tmp_path)
     order = [(cell.arm, cell.axes, cell.seed) for cell in spec.cells()]
-    assert [(r.arm, r.axes, r.seed) for r in found.results] == order
-    for result in found.results:
+    assert [(r.arm, r.axes, r.seed) for r in results.results] == order
+    for result in results.results:
         assert (result.status, result.values["epoch"]) == ("finished", 3)
         assert 0 <= result.values["test_accuracy"] < 1
-    assert (found.missing, found.others, found.spec) == (0, {}, spec)
+    assert (results.missing, results.others, results.spec) == (0, {}, spec)
     assert not any((tmp_path / "work").iterdir())
     assert {path.name for path in tmp_path.iterdir()} == {"sweep.json", "cells", "failed", "work"}
 
@@ -55,9 +55,9 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
         (toy.spec("a", seeds=2, lr=[0.1]), 2),
         (toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), 12),
     ):
-        found = toy.run(spec, tmp_path / "out", train=noted)
-        assert (len(toy.starts(book)), found.missing) == (begun, 0)
-    assert len(found.results) == 12
+        results = toy.run(spec, tmp_path / "out", train=noted)
+        assert (len(toy.starts(book)), results.missing) == (begun, 0)
+    assert len(results.results) == 12
     # Another command that asks for less does not forget the rest.
     assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
 
@@ -95,9 +95,9 @@ def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypa
 
 
 def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: Any, book: Path) -> None:
-    found = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
-    assert [result.status for result in found.results] == ["finished", "failed", "finished"]
-    always = found.results[1]
+    results = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
+    assert [result.status for result in results.results] == ["finished", "failed", "finished"]
+    always = results.results[1]
     assert always.error == "ValueError: always cannot train" and always.values == {}
     assert "Traceback" in (tmp_path / "out" / "failed" / always.cell / "error.txt").read_text()
     assert sorted(toy.starts(book)) == ["always", "always", "once", "once", "well"]

@@ -97,9 +97,9 @@ def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) 
     """Fails as the name of its arm says: it ends in "once" or "always", and begins with "dies",
     "hangs" or neither. Fails too where SIGTERM would not end the worker at once, as the system or
     Ray does."""
-    found = signal.getsignal(signal.SIGTERM)
-    if found != signal.SIG_DFL and not getattr(found, "__module__", "").startswith("ray."):
-        raise ValueError(f"SIGTERM calls {found}")
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler != signal.SIG_DFL and not getattr(handler, "__module__", "").startswith("ray."):
+        raise ValueError(f"SIGTERM calls {handler}")
     begun = book.is_file() and config.name in starts(book)
     if config.name.endswith("always") or (config.name.endswith("once") and not begun):
         note(config, book)
@@ -139,8 +139,8 @@ def spec(*arms: str, seeds: int = 2, epochs: int = 3, **axes: list[object]) -> S
 
 def figures(folder: Path) -> dict[str, list[records.Record]]:
     """The epochs of every finished cell without their times."""
-    found = {}
+    epochs = {}
     for name in sorted(Folder(folder).finished()):
         run = records.read_run(folder / "cells" / name)
-        found[name] = [{k: v for k, v in e.items() if k != "seconds"} for e in run.epochs]
-    return found
+        epochs[name] = [{k: v for k, v in e.items() if k != "seconds"} for e in run.epochs]
+    return epochs
