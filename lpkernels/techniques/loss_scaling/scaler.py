@@ -356,7 +356,7 @@ class LossScaler(torch.amp.GradScaler):
         """The outcome of the last step; it waits for the device. None before the first step.
 
         A fused optimizer skips a step unseen, so its gradients are looked at now: read this before
-        they are zeroed or computed anew, else the parameter is None.
+        they are zeroed or computed anew.
         """
         return None if self._last is None else self._last.record()
 
