@@ -134,7 +134,9 @@ def diagnose(
     [('input', 4), ('weight', 0), ('output', 0), ('grad_output', 0), ('grad_weight', 8)]
     """
     check_model("diagnose", model)
-    return Diagnosis(model, _Counting(formats_by_kind(fmt), _multiplication(scaler)))
+    formats, scaled = formats_by_kind(fmt), _multiplication(scaler)
+    visitor = _ByRecipe(scaled) if formats is None else _ByFormat(formats, scaled)
+    return Diagnosis(model, visitor)
 
 
 def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
@@ -274,7 +276,7 @@ class Diagnosis(Report):
         assert self._open is not None
         block, self._open = self._open, None
         block.__exit__(*error)
-        by_recipe = self._visitor.formats is None
+        by_recipe = isinstance(self._visitor, _ByRecipe)
         self.uncovered = self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     @property
@@ -324,17 +326,13 @@ class _Layer:
 
 
 class _Counting(Visitor):
-    """Counts the tensors that it is shown, without waiting for a device.
+    """Counts tensors by rows, without waiting for a device.
 
-    formats: those of arguments, results and their gradients, by kind. None: the tensors that the
-        quantizers of recipes round are counted, each as its quantizer gets it.
     scaled: multiplies a tensor by the loss scale as it is now; None: there is none.
     """
 
-    def __init__(
-        self, formats: Mapping[str, Format] | None, scaled: Callable[[Tensor], Tensor] | None
-    ) -> None:
-        self.formats, self._scaled = formats, scaled
+    def __init__(self, scaled: Callable[[Tensor], Tensor] | None) -> None:
+        self._scaled = scaled
         self._sums: dict[tuple[_Key, torch.device], _Sums] = {}
         # The layers in the order of their first calls; backward meets them in another.
         self._order: dict[str, int] = {}
@@ -356,69 +354,6 @@ class _Counting(Visitor):
             pairs = counts.cpu().numpy().reshape(-1, 2, WIDTH)
             rows += [sums.row(*pair) for sums, pair in zip(own, pairs, strict=True)]
         return sorted(rows, key=lambda row: self._order[row.layer])
-
-    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        module = call.run.module
-        if self.formats is None:
-            self._layers[call] = _Layer(self._name(call))
-            if isinstance(module, Emulated) and hasattr(module, "input_range"):
-                # A layer with a running range rounds its input before it makes this call.
-                assert module.recipe.input is not None
-                self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
-            return
-        classes = WITHOUT_PRODUCTS.get(call.operation)
-        if classes is not None and not isinstance(module, classes):
-            return
-        layer = self._layers[call] = _Layer(self._name(call), _recipe_of(call.run))
-        floating = {name: x for name, x in all_tensors(arguments).items() if x.is_floating_point()}
-        dimensions = tuple([(name, x.dim()) for name, x in floating.items()])
-        for name, kind, shown in _operands(call.operation, dimensions):
-            self._enter(layer, name, kind, shown, floating[name])
-
-    def after(self, call: Call, result: Any) -> None:
-        layer = self._layers.get(call)
-        if layer is None or self.formats is None:
-            return
-        # Other results, such as the last state of a recurrent layer, are parts of the first, or
-        # weights.
-        name, x = next(iter(all_tensors({"result": result}).items()), ("", None))
-        if x is not None and x.is_floating_point():
-            self._enter(layer, name, "output", "", x)
-
-    def wants_gradient(self, call: Call, of: str) -> bool:
-        layer = self._layers.get(call)
-        if layer is None or self.formats is None:
-            return False
-        # A result is entered after this.
-        is_result = of.split(".")[0] == "result"
-        return of in layer.gradients or (is_result and "grad_output" in self.formats)
-
-    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
-        layer = self._layers.get(call)
-        if layer is not None and of in layer.gradients:
-            self._count(layer.gradients[of], gradient)
-
-    def rounding(
-        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
-    ) -> None:
-        if self.formats is None:
-            shown, fmt = str(product) if product > 1 else "", quantizer.fmt
-            self._count(self._sums_of((self._layers[call].name, kind, shown, fmt, fmt), x), x)
-
-    def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
-        """Counts an argument or a result, and has its gradient counted."""
-        assert self.formats is not None
-        for tensor in (kind, f"grad_{kind}"):
-            if tensor not in self.formats or (tensor != kind and not x.requires_grad):
-                continue
-            quantizer = getattr(layer.recipe, tensor)
-            rounded = None if quantizer is None else quantizer.fmt
-            # Rows keep the order of the arguments; their gradients come in another order.
-            sums = self._sums_of((layer.name, tensor, shown, self.formats[tensor], rounded), x)
-            if tensor == kind:
-                self._count(sums, x)
-            else:
-                layer.gradients[name] = sums
 
     def _sums_of(self, key: _Key, x: Tensor) -> _Sums:
         """The sums of a row on the device of x."""
@@ -482,6 +417,76 @@ class _Counting(Visitor):
         layer = ".".join(filter(None, (name, kind + count)))
         self._order.setdefault(layer, len(self._order))
         return layer
+
+
+class _ByRecipe(_Counting):
+    """Counts the tensors that the quantizers of recipes round, each as its quantizer gets it."""
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        self._layers[call], module = _Layer(self._name(call)), call.run.module
+        if isinstance(module, Emulated) and hasattr(module, "input_range"):
+            # A layer with a running range rounds its input before it makes this call.
+            assert module.recipe.input is not None
+            self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
+
+    def rounding(
+        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
+    ) -> None:
+        shown, fmt = str(product) if product > 1 else "", quantizer.fmt
+        self._count(self._sums_of((self._layers[call].name, kind, shown, fmt, fmt), x), x)
+
+
+class _ByFormat(_Counting):
+    """Counts arguments, results and their gradients in formats of the caller's, by kind."""
+
+    def __init__(
+        self, formats: Mapping[str, Format], scaled: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        super().__init__(scaled)
+        self._formats = formats
+
+    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        classes = WITHOUT_PRODUCTS.get(call.operation)
+        if classes is not None and not isinstance(call.run.module, classes):
+            return
+        layer = self._layers[call] = _Layer(self._name(call), _recipe_of(call.run))
+        floating = {name: x for name, x in all_tensors(arguments).items() if x.is_floating_point()}
+        dimensions = tuple([(name, x.dim()) for name, x in floating.items()])
+        for name, kind, shown in _operands(call.operation, dimensions):
+            self._enter(layer, name, kind, shown, floating[name])
+
+    def after(self, call: Call, result: Any) -> None:
+        # Other results, such as the last state of a recurrent layer, are parts of the first, or
+        # weights.
+        name, x = next(iter(all_tensors({"result": result}).items()), ("", None))
+        if call in self._layers and x is not None and x.is_floating_point():
+            self._enter(self._layers[call], name, "output", "", x)
+
+    def wants_gradient(self, call: Call, of: str) -> bool:
+        if call not in self._layers:
+            return False
+        # A result is entered after this.
+        is_result = of.split(".")[0] == "result"
+        return of in self._layers[call].gradients or (is_result and "grad_output" in self._formats)
+
+    def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+        layer = self._layers.get(call)
+        if layer is not None and of in layer.gradients:
+            self._count(layer.gradients[of], gradient)
+
+    def _enter(self, layer: _Layer, name: str, kind: str, shown: str, x: Tensor) -> None:
+        """Counts an argument or a result, and has its gradient counted."""
+        for tensor in (kind, f"grad_{kind}"):
+            if tensor not in self._formats or (tensor != kind and not x.requires_grad):
+                continue
+            quantizer = getattr(layer.recipe, tensor)
+            rounded = None if quantizer is None else quantizer.fmt
+            # Rows keep the order of the arguments; their gradients come in another order.
+            sums = self._sums_of((layer.name, tensor, shown, self._formats[tensor], rounded), x)
+            if tensor == kind:
+                self._count(sums, x)
+            else:
+                layer.gradients[name] = sums
 
 
 def _zeros(device: torch.device) -> Tensor:
