@@ -37,6 +37,7 @@ import numpy as np
 from lpkernels.formats import FixedFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.checks import ROUNDINGS as ROUNDINGS
 from lpkernels.formats.checks import check_rounding as check_rounding
+from lpkernels.formats.checks import checked_int
 
 # The number of "stochastic" among a quantizer's integers.
 STOCHASTIC = ROUNDINGS.index("stochastic")
@@ -73,11 +74,7 @@ def round_scalar(
         rounding, random_bits or draw out of range.
     """
     _check_arguments("round_scalar", fmt, rounding, random_bits)
-    if not 0 <= draw < 2**random_bits:
-        raise ValueError(
-            f"round_scalar: draw must be in 0..{2**random_bits - 1} for random_bits={random_bits}, "
-            f"got {draw}"
-        )
+    checked_int("round_scalar", "draw", draw, 0, 2**random_bits - 1)
     if math.isnan(value):
         return math.nan
     negative = math.copysign(1.0, value) < 0
@@ -361,8 +358,7 @@ def _check_arguments(owner: str, fmt: object, rounding: object, random_bits: int
             "quantize"
         )
     check_rounding(rounding, owner)
-    if not 1 <= random_bits <= MAX_RANDOM_BITS:
-        raise ValueError(f"{owner}: random_bits must be in 1..{MAX_RANDOM_BITS}, got {random_bits}")
+    checked_int(owner, "random_bits", random_bits, 1, MAX_RANDOM_BITS)
 
 
 class _Places(NamedTuple):
