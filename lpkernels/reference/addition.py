@@ -29,11 +29,6 @@ def odd_sum(a: Float64, b: Float64) -> Float64:
         return to_odd(s, (a - (s - b_part)) + (b - b_part))
 
 
-def with_zero_sign(s: Float64, a: Float64, b: Float64) -> Float64:
-    """toward_negative: an exact zero sum is -0 unless both addends are +0."""
-    return np.where((s == 0) & (np.signbit(a) | np.signbit(b)), -0.0, s)
-
-
 def _wrapped(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
     """a modulo the range of a wrapping format, where a is a whole number of quanta, for a + b.
 
@@ -62,11 +57,7 @@ def add(
     draws: NDArray[np.uint32] | None = None,
     random_bits: int = 32,
 ) -> Float64:
-    """left + right rounded once to fmt.
-
-    Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
-    FixedFormat and a TableFormat only have +0). inf - inf is NaN; an infinite sum becomes what
-    fmt.overflow says.
+    """left + right rounded once to fmt: the bits of `exact.add`.
 
     Args:
         left, right: values of fmt, exact products or values of at most 48 significant bits. They
@@ -77,5 +68,6 @@ def add(
         left, right = _wrapped(left, right, fmt), _wrapped(right, left, fmt)
     total = odd_sum(left, right)
     if rounding == "toward_negative":
-        total = with_zero_sign(total, left, right)
+        # An exact zero sum is -0 unless both addends are +0.
+        total = np.where((total == 0) & (np.signbit(left) | np.signbit(right)), -0.0, total)
     return round_array(total, fmt, rounding, draws=draws, random_bits=random_bits)

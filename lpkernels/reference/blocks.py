@@ -22,22 +22,18 @@ def saturating(fmt: FloatFormat) -> FloatFormat:
 
 
 def element_of(fmt: BlockFormat) -> Number:
-    """The format of a block's codes. Symmetric integers of b bits are the floats of one exponent
-    bit and b - 2 bits of mantissa, whose zeros have signs."""
+    """The format of a block's codes. Integers are symmetric, unless the target is beyond the
+    largest. Symmetric ones of b bits are the floats of one exponent bit and b - 2 bits of mantissa,
+    whose zeros have signs."""
     element = fmt.element
     if isinstance(element, FloatFormat):
         return saturating(element)
-    if isinstance(element, TableFormat) or not is_symmetric(fmt):
+    if isinstance(element, TableFormat) or (fmt.target is not None and fmt.target > element.max):
         return element
     man_bits = element.word_bits - 2
     return FloatFormat(
         1, man_bits, bias=1 - man_bits + element.frac_bits, specials="none", overflow="saturate"
     )
-
-
-def is_symmetric(fmt: BlockFormat) -> bool:
-    """Whether the least code of an integer element is the largest with the other sign."""
-    return fmt.target is None or fmt.target <= fmt.element.max
 
 
 def split_blocks(x: NDArray[Any], grid: Grid) -> NDArray[Any]:

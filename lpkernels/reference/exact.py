@@ -87,7 +87,8 @@ def add(
     """total + addend, rounded once to fmt: one step of every sum.
 
     Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
-    FixedFormat and a TableFormat only have +0). An infinite sum becomes what fmt.overflow says.
+    FixedFormat and a TableFormat only have +0). inf - inf is NaN; an infinite sum becomes what
+    fmt.overflow says.
     """
     exact = _sum(total, addend, rounding)
     return round_scalar(exact, fmt, rounding, draw=draw, random_bits=random_bits)

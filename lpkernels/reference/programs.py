@@ -99,9 +99,8 @@ def _te(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, A
 
 def _power_of_two(code: NDArray[Any]) -> Array:
     """The value of a byte of e8m0."""
-    return np.where(code == 255, np.nan, np.ldexp(1.0, code.astype(np.int64) - 127)).astype(
-        np.float32
-    )
+    values = np.ldexp(1.0, code.astype(np.int64) - 127)
+    return np.where(code == 255, np.nan, values).astype(np.float32)
 
 
 def _without_mantissa(x: Array) -> Array:
@@ -139,8 +138,7 @@ def _deepgemm(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Ar
         bits = s.view(np.int32)
         code = (bits >> 23) + ((bits & 0x7FFFFF) != 0)
         s = _power_of_two(np.clip(code, 1, 254))
-    shrunk = x * (_ONE / s)
-    return s, shrunk
+    return s, x * (_ONE / s)
 
 
 _STEPS = {"te": _te, "torchao": _torchao, "deepgemm": _deepgemm}

@@ -270,11 +270,7 @@ class Aligned(Sequential):
         return np.ldexp(total, place)
 
 
-def inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> Sequential:
-    """The sum of an accumulator's order."""
-    orders = {"pairwise": Pairwise, "compensated": Compensated}
-    kind = orders.get(rounds.acc.order, Sequential) if rounds.acc.block is None else Aligned
-    return kind(rounds, shape)
+_ORDERS = {"pairwise": Pairwise, "compensated": Compensated}
 
 
 class Sums:
@@ -285,7 +281,8 @@ class Sums:
 
     def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: Sequential | None = None):
         self.acc, self.rounds = rounds.acc, rounds
-        self.inner = inner_sum(rounds, shape) if inner is None else inner
+        kind = Aligned if self.acc.block is not None else _ORDERS.get(self.acc.order, Sequential)
+        self.inner = kind(rounds, shape) if inner is None else inner
         # Sums by scale are closed by `products`, which knows where a scale changes.
         self.chunk = self.acc.chunk_length
         self.outer: Float64 = np.zeros(shape)

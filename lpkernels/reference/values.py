@@ -83,12 +83,11 @@ def without_tiny(x: Float64) -> Float64:
     """
     bits = x.view(np.uint64)
     magnitude = bits & ~_SIGN64
-    tiny = (magnitude != 0) & (magnitude < np.float64(_TINY).view(np.uint64))
+    least = np.float64(_TINY).view(np.uint64)
+    tiny = (magnitude != 0) & (magnitude < least)
     if not tiny.any():
         return x
-    return np.where(tiny, (bits & _SIGN64) | np.float64(_TINY).view(np.uint64), bits).view(
-        np.float64
-    )
+    return np.where(tiny, (bits & _SIGN64) | least, bits).view(np.float64)
 
 
 def narrow(x: Float64) -> Float32:
