@@ -192,12 +192,6 @@ def _parameter(name: str, field: "FieldInfo", section: str, option_name: str) ->
     return inspect.Parameter(name, where, default=field.default, annotation=annotation)
 
 
-def is_given(context: typer.Context, name: str) -> bool:
-    """Whether the command line gives the option; else it has its default."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for records and checkpoints.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, order and stochastic rounding.")]
 
@@ -226,11 +220,10 @@ def check_one_process(command: str) -> None:
 
 # Advice on an error of the system, by its number.
 _ADVICE = {
-    errno.ENOSPC: "make room",
-    errno.EDQUOT: "make room",
-    errno.EROFS: "choose a folder that can be written",
-    errno.EACCES: "choose a folder that can be written",
-    errno.EPERM: "choose a folder that can be written",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM), "choose a folder that can be written"
+    ),
     errno.ENOTDIR: "choose a folder that is not below a file",
 }
 
@@ -247,9 +240,13 @@ def system_errors(again: str) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
+def this_command() -> str:
+    """The command line that is at work."""
+    return " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
+
+
 def stopped(stop: Interrupted, command: str = "") -> NoReturn:
     """Says how a stopped run goes on, and ends the command; "": by this very command."""
-    command = command or " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
-    say(f"{stop}\nresume with: {command}")
+    say(f"{stop}\nresume with: {command or this_command()}")
     # 128 + SIGINT, as shells report it
     raise typer.Exit(130) from stop

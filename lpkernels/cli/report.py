@@ -1,13 +1,18 @@
 """`lpkernels report`: runs as a table, a picture, or one HTML file."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import named_options, say, show_picture, show_table, system_errors
+from lpkernels.cli._options import (
+    named_options,
+    say,
+    show_picture,
+    show_table,
+    system_errors,
+    this_command,
+)
 
 
 def report(
@@ -43,9 +48,9 @@ def report(
         _report_html(paths, html, metric, reference)
         if plot is None:
             return
-    for option, value in (("--metric", metric), ("--reference", reference)):
-        if value and html is None:
-            raise typer.BadParameter("it belongs to --html", param_hint=option)
+    elif metric or reference:
+        option = "--metric" if metric else "--reference"
+        raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
     from lpkernels.report.runs import by_name, plot_curves, summary
 
@@ -63,8 +68,6 @@ def report(
 def _report_html(paths: list[Path], out: Path, metric: str, reference: str) -> None:
     from lpkernels.report.html import write_page
 
-    command = " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
-    with system_errors("no report was written"):
-        with named_options(("metric", "reference")):
-            path = write_page(paths, out, metric=metric, reference=reference, command=command)
-    say(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB")
+    with system_errors("no report was written"), named_options(("metric", "reference")):
+        write_page(paths, out, metric=metric, reference=reference, command=this_command())
+    say(f"report in {out}, {out.stat().st_size / 1e6:.1f} MB")

@@ -10,7 +10,6 @@ import typer
 from lpkernels.cli._options import (
     Out,
     console,
-    is_given,
     named_options,
     say,
     show_picture,
@@ -54,7 +53,8 @@ def train(
 
     Example: `lpkernels train --recipe fp8_wang2018 --loss-scale 1024 --epochs 5 --out results/a`
     """
-    options = {name for name in values if is_given(context, name)}
+    sources = {name: context.get_parameter_source(name) for name in values}
+    options = {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     again = f"what was saved goes on with: lpkernels train --resume --out {shlex.quote(str(out))}"
     with system_errors(again), ExitStack() as stack:
         with named_options(values):
@@ -98,8 +98,10 @@ def _fit(trainer: "Trainer", out: Path) -> None:
     except Interrupted as stop:
         if not processes.first:
             raise typer.Exit(130) from stop
-        fsdp = " --fsdp" if processes.sharded else ""
-        stopped(stop, f"{_command(processes)} train --resume --out {out}{fsdp}")
+        command, fsdp = "lpkernels", " --fsdp" if processes.sharded else ""
+        if processes.count > 1 or fsdp:
+            command = f"torchrun --standalone --nproc-per-node {processes.count} -m lpkernels"
+        stopped(stop, f"{command} train --resume --out {out}{fsdp}")
     if processes.first:
         show_table(summary([run]))
         _show_diagnosis(out)
@@ -130,9 +132,3 @@ def _check_options(config: RunConfig, options: dict[str, Any]) -> None:
                 f"{option}: the run was started with {own[name]!r}, got {value!r}; resume without "
                 f"{option}, or start another run in another folder (option --out)"
             )
-
-
-def _command(processes: Processes) -> str:
-    if processes.count == 1 and not processes.sharded:
-        return "lpkernels"
-    return f"torchrun --standalone --nproc-per-node {processes.count} -m lpkernels"
