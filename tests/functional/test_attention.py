@@ -181,15 +181,6 @@ def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
     return F.multi_head_attention_forward(*inputs, **(call | options))
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_multi_head_attention_is_torchs_within_fp32(separate: bool) -> None:
-    options = {"use_separate_proj_weight": separate, "recipe": SUMS}
-    options |= dict(zip((f"{x}_proj_weight" for x in "qkv"), WEIGHT.chunk(3), strict=True))
-    for inputs in ((E, E, E), (E, E + 1, E - 1), (E, E.flip(0), E)):
-        got = multi_head(*inputs, **options)
-        close(list(got), list(multi_head(*inputs, **(options | {"recipe": "fp32"}))))
-
-
 def test_multi_head_attention_takes_keys_already_split() -> None:
     static = torch.randn(4, 5, 4)
     got = multi_head(E, E, E, static_k=static, static_v=static)

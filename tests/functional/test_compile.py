@@ -56,10 +56,6 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     return F.scaled_dot_product_attention(q, k, v, MASK, recipe=DETERMINISTIC)
 
 
-def layer(name: str, **options: Any) -> Callable[..., Any]:
-    return lambda *given: getattr(F, name)(*given, **options, recipe=STOCHASTIC)
-
-
 #: Each function, and the shapes of the tensors that it takes.
 CALLS: dict[str, tuple[Callable[..., Any], SHAPES]] = {
     "quantize": (quantized("e5m2"), ((31,),)),
@@ -83,12 +79,6 @@ CALLS: dict[str, tuple[Callable[..., Any], SHAPES]] = {
     ),
     "products": (products, ((2, 1, 4), (2, 3, 7), (2, 7, 4), (2, 3, 4), (5, 4, 4))),
     "attention": (attention, ((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6))),
-    "linear": (layer("linear"), ((4, 5), (3, 5), (3,))),
-    "conv2d": (layer("conv2d", padding="same", groups=2), ((2, 6, 5, 5), (4, 3, 3, 3), (4,))),
-    "conv_transpose2d": (
-        layer("conv_transpose2d", stride=2, padding=1, output_padding=1, groups=2),
-        ((1, 4, 3, 4), (4, 2, 3, 3), (4,)),
-    ),
 }
 
 

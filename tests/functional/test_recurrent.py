@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.functional.cells import CELLS
@@ -15,7 +15,6 @@ from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.support.autograd import (
     SEED,
     Steps,
-    close,
     flat,
     gradients,
     output_gradients,
@@ -212,26 +211,6 @@ def test_layer_without_gradient_is_the_same(kind: str) -> None:
 
 
 @every_kind
-@padded_or_packed
-def test_layer_by_the_fp32_recipe_is_torchs(kind: str, batch_sizes: Any) -> None:
-    x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
-    more = (x, hx) if batch_sizes is None else (x, batch_sizes, hx)
-    last = (False,) if batch_sizes is None else ()
-    want = getattr(torch, kind)(*more, w, True, 1, 0.0, False, False, *last)
-    same(flat(getattr(F, kind)(x, hx, w, batch_sizes=batch_sizes)), flat(want))
-
-
-def test_dropout_between_layers_is_torchs() -> None:
-    torch.manual_seed(1)
-    layer = nn.LSTM(IN, H, 2, dropout=0.5)
-    x = torch.randn(L, N, IN)
-    torch.manual_seed(5)
-    want = flat(layer(x))
-    torch.manual_seed(5)
-    close(flat(lp.convert(layer, SUMS)(x)), want)
-
-
-@every_kind
 def test_cell_is_a_layer_of_one_step(kind: str) -> None:
     x, hx, w = leaf(N, IN), states(kind), weights(kind)
     now = tuple(s[0] for s in hx) if kind == "lstm" else hx[0]
@@ -240,8 +219,6 @@ def test_cell_is_a_layer_of_one_step(kind: str) -> None:
     got = getattr(F, kind + "_cell")(x, now, w_ih, w_hh, b_ih, b_hh, recipe=DETERMINISTIC)
     _, *last = getattr(F, kind)(x[None], hx, w, recipe=DETERMINISTIC)
     same(gradients(got, tensors), gradients([s[0] for s in last], tensors))
-    want = getattr(torch, kind + "_cell")(x, now, w_ih, w_hh, b_ih, b_hh)
-    same(flat(getattr(F, kind + "_cell")(x, now, w_ih, w_hh, b_ih, b_hh)), flat(want))
 
 
 def test_products_of_a_cell_draw_apart() -> None:

@@ -19,7 +19,6 @@ from lpkernels.techniques.accumulation import (
     plan,
 )
 from lpkernels.techniques.loss_scaling import LossScaler
-from tests.compare import assert_bit_equal
 from tests.nn.policy_models import Attention
 from tests.support.autograd import Computes
 from tests.support.techniques import grad, linear_rows, mean_square
@@ -229,16 +228,6 @@ def test_every_product_of_the_model_has_a_recipe():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     narrow = table.narrowed(1)["torchs"].fprop.fmt.man_bits
     assert narrow == max(1, table["torchs"].fprop.fmt.man_bits - 1)
-
-
-def test_the_converted_layer_computes_by_the_planned_accumulators():
-    layer, x = nn.LSTM(6, 4), torch.randn(5, 2, 6)
-    table = plan(layer, x, loss=mean_square, operand="e5m2")
-    assert list(table) == [""]
-    lp.convert(layer, table)
-    ours = lp.nn.LSTM(6, 4, recipe=table[""])
-    ours.load_state_dict(layer.state_dict())
-    assert_bit_equal(layer(x)[0], ours(x)[0])
 
 
 #: The options of a plan, the metric and the margin that they mean, and the bits of 1024 products.
