@@ -126,11 +126,8 @@ class Trainer(Context):
         data = workload if workload is not None else find(config.workload)
         processes.check_batches(config.batch, len(data.train))
         self.config, self.workload, self.processes = config, data, processes
-        self.seed, self.batch, self.device = (
-            config.seed,
-            config.batch,
-            processes.device(config.device),
-        )
+        self.seed, self.batch = config.seed, config.batch
+        self.device = processes.device(config.device)
         self.steps = math.ceil(len(data.train) / config.batch)
         self.total_steps = config.epochs * self.steps
         self.position, self.tally = Position(), Tally()
@@ -230,14 +227,12 @@ class Trainer(Context):
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.threads or threads)
-        bar: AbstractContextManager[OnProgress | None] = nullcontext()
-        if console is not None and self.processes.first:
-            bar = self._bar(console)
+        bar = self._bar(console if self.processes.first else None)
         try:
             with torch.random.fork_rng(devices=[]), InterruptRequest() as stop, bar as show:
                 torch.set_rng_state(self._rng_state)
                 while self.position.epoch < self.config.epochs:
-                    self._epoch(stop, [report for report in (on_progress, show) if report])
+                    self._epoch(stop, [on_progress, show] if on_progress else [show])
                 if self.processes.any(stop.requested):
                     raise Interrupted(f"stopped after the last epoch; saved to {self.checkpoint}")
         finally:
@@ -245,8 +240,11 @@ class Trainer(Context):
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
     @contextmanager
-    def _bar(self, console: "Console") -> Iterator[OnProgress]:
-        """A progress bar; yields the function to call after each step."""
+    def _bar(self, console: "Console | None") -> Iterator[OnProgress]:
+        """A progress bar, where there is a console; yields the function to call after each step."""
+        if console is None:
+            yield lambda done, total: None
+            return
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (
