@@ -299,9 +299,12 @@ def check_optimizer(optimizer: Any) -> None:
             "MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight='fp16')"
         )
     kind = type(optimizer).__name__
-    if getattr(optimizer.step, "__func__", None) is _refuse_step:
+    # A wrapper has its optimizer under this name.
+    inner = getattr(optimizer, "optimizer", optimizer)
+    if getattr(inner.step, "__func__", None) is _refuse_step:
         raise ValueError(
-            f"MasterWeights: this {kind} is wrapped already; make another one, or use that wrapper"
+            f"MasterWeights: optimizer: this {kind} is wrapped already; make another one, or use "
+            "the wrapper"
         )
     reasons = [why for refused, why in _REFUSED.items() if isinstance(optimizer, refused)]
     if any(not isinstance(key, Tensor) for key in optimizer.state):

@@ -133,10 +133,6 @@ class MasterWeights(Optimizer):
         fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
-        if isinstance(optimizer, MasterWeights):
-            raise ValueError(
-                "MasterWeights: optimizer is a MasterWeights already; wrap a bare optimizer"
-            )
         check_optimizer(optimizer)
         if fused not in (None, True, False):
             raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
