@@ -117,10 +117,6 @@ class ProductCall(NamedTuple):
         initial = values(self.right, (m, n), added=True) if self.rest == "initial" else None
         return matmul_of(a, b, bias, initial)
 
-    def how(self, device: str = "cpu") -> How:
-        fused = Fused(*(() if q is None else q.to_ints() for q in self.fused))
-        return How(self.acc.to_ints(), SEED.to(device), ROLE, fused)
-
 
 def _is_emulated(acc: Accumulator) -> bool:
     """Whether the contract has every bit of the sum, of operands without scales."""
@@ -153,6 +149,8 @@ _QUANTIZERS = st.builds(
     Quantizer, descriptions.float_formats() | descriptions.fixed_formats(),
     st.sampled_from(["nearest_even", "toward_negative", "to_odd"]),
 )  # fmt: skip
+#: Of the operands and of the result.
+_FUSED = st.just((None,) * 3) | st.tuples(*[st.none() | st.none() | _QUANTIZERS] * 3)
 
 
 #: Operands whose products certified tiers make, and end at zeros and at the ends of formats.
@@ -174,7 +172,7 @@ def product_calls(draw: st.DrawFn, most: int = 40) -> ProductCall:
         *draw(_PAIRS if certified else _PAIRS | st.tuples(*[st.sampled_from(_VALUES)] * 2)),
         draw(st.sampled_from(list(descriptions.LAYOUTS))),
         draw(st.sampled_from(["", "", "bias", *["initial"] * starts])),
-        draw(st.just((None,) * 3) | st.tuples(*[st.none() | st.none() | _QUANTIZERS] * 3)),
+        draw(_FUSED),
         draw(st.integers(0, 2**32)),
     )  # fmt: skip
 
@@ -202,12 +200,14 @@ def conv_cases(draw: st.DrawFn, most: int = 6) -> ConvCase:
 
 
 class ConvCall(NamedTuple):
-    """A pass of a convolution of values of one kind."""
+    """A pass of a convolution of values of one kind, as a `ProductCall` is otherwise."""
 
     case: ConvCase
     acc: Accumulator
     name: str
     kind: str
+    layout: str
+    fused: tuple[Quantizer | None, ...]
     seed: int
 
     def product(self) -> Product:
@@ -215,16 +215,14 @@ class ConvCall(NamedTuple):
         length = case.weight_shape[1] * math.prod(case.weight_shape[2:])
         values = Values(self.acc, length, self.seed)
         shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-        x, w, grad, bias = (values(self.kind, shape) for shape in shapes)
+        layout = descriptions.LAYOUTS[self.layout]
+        x, w, grad, bias = (layout(values(self.kind, shape)) for shape in shapes)
         conv = ops.Convolution(*case.geometry)
         if self.name == "fprop":
             return ops.fprop_of(x, w, bias, conv)
         if self.name == "dgrad":
             return Product("conv_dgrad", grad, w, case.input_shape, conv)
         return Product("conv_wgrad", x, grad, case.weight_shape, conv)
-
-    def how(self, device: str = "cpu") -> How:
-        return How(self.acc.to_ints(), SEED.to(device), ROLE)
 
 
 def conv_calls(accumulators: Sequence[Accumulator] = (), most: int = 6) -> st.SearchStrategy:
@@ -235,17 +233,23 @@ def conv_calls(accumulators: Sequence[Accumulator] = (), most: int = 6) -> st.Se
     return st.builds(
         ConvCall, conv_cases(most), accs, st.sampled_from(PASSES),
         _PAIRS.map(lambda pair: pair[0]) | st.sampled_from(_VALUES),
-        st.integers(0, 2**32),
+        st.sampled_from(list(descriptions.LAYOUTS)), _FUSED, st.integers(0, 2**32),
     )  # fmt: skip
+
+
+def how_of(call: ProductCall | ConvCall) -> How:
+    fused = Fused(*(() if q is None else q.to_ints() for q in call.fused))
+    return How(call.acc.to_ints(), SEED, ROLE, fused)
 
 
 def assert_call(
     backend: Any, call: ProductCall | ConvCall, device: str = "cpu", ways: Any = ("",)
 ) -> None:
     """The backend's product has the reference's bits. ways: a loop over instruction sets."""
-    product = call.product()
+    product, how = call.product(), how_of(call)
     with np.errstate(all="ignore"):
-        want = ops.multiply(product, call.how(), "reference")
+        want = ops.multiply(product, how, "reference")
     there = Product(*(x.to(device) if isinstance(x, Tensor) else x for x in product))
+    how = how._replace(seed=SEED.to(device))
     for way in ways:
-        assert_bit_equal(backend.multiply(there, call.how(device)), want, f"{way} {call}")
+        assert_bit_equal(backend.multiply(there, how), want, f"{way} {call}")

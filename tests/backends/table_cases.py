@@ -1,17 +1,13 @@
 """Tables, values and accumulators on which the kernels of tables are compared with the
 reference."""
 
-import random
-from collections.abc import Iterator
 from functools import cache
 
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import TableFormat
-from lpkernels.rounding import ROUNDINGS
 
 UNSIGNED = ("p3109_k8p3ue", "p3109_k7p4uf_sat", "p3109_k8p5ue_nan")
 
@@ -51,29 +47,6 @@ def values_of(table: TableFormat, dtype: torch.dtype, most: int = 3000) -> Tenso
         x = torch.cat([x, torch.nextafter(x, end), torch.nextafter(x, -end)])
     x = torch.cat([x, torch.tensor(ends, dtype=torch.float64).to(dtype)])
     return x[torch.randperm(len(x), generator=generator)]
-
-
-def accumulators(count: int, seed: int) -> Iterator[Accumulator]:
-    """Accumulators with a table at one place or more, and formats without a sign of each overflow:
-    all modes, chunks, orders, generators."""
-    draw = random.Random(seed)
-    formats = [*tables(), "fp32", "e4m3", "fixed8_f4", *UNSIGNED]
-    for _ in range(count):
-        places = {"fmt": draw.choice(formats), "rounding": draw.choice(ROUNDINGS)}
-        if draw.random() < 0.5:
-            places.update(product=draw.choice(formats), product_rounding=draw.choice(ROUNDINGS))
-        if draw.random() < 0.4:
-            places.update(chunk=draw.choice([1, 3, 8]), outer=draw.choice(formats))
-            places.update(outer_rounding=draw.choice([None, *ROUNDINGS]))
-        named = [place for place in ("fmt", "product", "outer") if place in places]
-        places[draw.choice(named)] = draw.choice(tables())
-        order = draw.choice(["sequential"] * 6 + ["pairwise", "compensated", "blocks"])
-        if order == "blocks":
-            places.update(block=4, aligned_bits=draw.choice([8, 20]))
-        elif order != "compensated" or "stochastic" not in places.values():
-            places.update(order=order)
-        places.update(rng=draw.choice(["fast", "philox"]), random_bits=draw.choice([4, 9, 24]))
-        yield Accumulator(**places)
 
 
 def operands(number: int) -> tuple[Tensor, Tensor]:

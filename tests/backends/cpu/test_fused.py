@@ -12,7 +12,7 @@ from lpkernels.backends import Fused
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 from tests.backends.cpu_products import drawn
-from tests.cases import CONV_CASES, DETERMINISTIC, EVERY_FORMAT
+from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
 
 SEED = torch.tensor(-987654321)
@@ -52,18 +52,6 @@ def test_products_round_to_every_format(fmt, isas):
         for kind in ("wide", "rare"):
             a, b = drawn(kind, (3, 20), (20, 17))
             check(isas, matmul_of(a.mT.contiguous().mT, b[None]), SUMS[0], Fused(ints, ints, ints))
-
-
-@pytest.mark.parametrize("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
-def test_convolutions_round_their_operands_and_their_result(name, isas):
-    case = CONV_CASES[name]
-    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-    x, w, g, bias = drawn("rare", *shapes)
-    conv = ops.Convolution(*case.geometry)
-    for acc, fused in zip(SUMS * 3, TRIPLES, strict=True):
-        check(isas, ops.fprop_of(x, w, bias, conv), acc, fused)
-        check(isas, ops.Product("conv_dgrad", g, w, x.shape, conv), acc, fused)
-        check(isas, ops.Product("conv_wgrad", x, g, w.shape, conv), acc, fused)
 
 
 @pytest.mark.parametrize("fused", TRIPLES)

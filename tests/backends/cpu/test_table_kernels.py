@@ -6,12 +6,12 @@ import torch
 
 import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import Fused, How, cpu, matmul_of
+from lpkernels.backends import Fused, cpu
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, ROLE, SEED, assert_same
-from tests.backends.table_cases import accumulators, tables, values_of
+from tests.backends.table_cases import tables, values_of
 from tests.cases import DETERMINISTIC
 from tests.compare import assert_bit_equal
 from tests.support.elements import assert_codes, assert_counted, quantized
@@ -82,18 +82,6 @@ def test_a_table_of_operands_alone_takes_the_usual_tiers(isas: Isas) -> None:
         cpu.BACKEND.take_tiers()
         assert_bit_equal(by_hand.matmul(cpu.BACKEND, a, b, None, acc, SEED, ROLE, fused), want, isa)
         assert isa == "scalar" or cpu.BACKEND.take_tiers()["double"] == 0, isa
-
-
-def test_events(isas: Isas) -> None:
-    in_sequence = [acc for acc in accumulators(40, seed=2) if acc.in_sequence]
-    for number, acc in enumerate(in_sequence):
-        a, b = torch.randn(5, 19) * 3, torch.randn(19, 18)
-        call = (matmul_of(a, b), How(acc.to_ints(), SEED, ROLE), torch.arange(5))
-        sums, counts = REFERENCE.matmul_events(*call)
-        for isa in isas:
-            got = cpu.BACKEND.matmul_events(*call)
-            assert tuple(got[1]) == tuple(counts), f"{isa} {number} {acc}"
-            assert_bit_equal(got[0], sums, f"{isa} {number} {acc}")
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
