@@ -10,7 +10,8 @@ from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.backends.planning import triton_tiers as tiers
 from lpkernels.formats import FloatFormat
 
-#: The narrowest padding of an operand. Lanes begin at multiples of it.
+#: The narrowest padding of an operand. Lanes that lie side by side begin at multiples of it, which
+#: aligns loads of 16 bytes.
 UNIT = 32
 _WARP = 32
 # Outputs of a program of the float64 kernels, and its columns where the product has many.

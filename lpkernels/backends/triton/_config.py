@@ -6,22 +6,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lpkernels.backends.planning import triton_tiles as on_gpu
-from lpkernels.backends.planning.triton_tiles import Tile, power_of_two, transposes
+from lpkernels.backends.planning.triton_tiles import UNIT, Tile, power_of_two
 from lpkernels.backends.triton._launch import interpreting
-from lpkernels.backends.triton._layout import PAD, UNIT
-
-__all__ = [
-    "DotTile",
-    "Tile",
-    "dot_tile",
-    "exact_tile",
-    "largest",
-    "operand_tile",
-    "outer_tile",
-    "padded_lanes",
-    "power_of_two",
-    "transposes",
-]  # fmt: skip
+from lpkernels.backends.triton._layout import PAD
 
 
 def padded_lanes(lanes: int) -> int:

@@ -15,7 +15,8 @@ from lpkernels.backends._conv_geometry import Frame, Geometry, count
 from lpkernels.backends._conv_phases import starts
 from lpkernels.backends._gpu import Pass
 from lpkernels.backends._tables import kept
-from lpkernels.backends.triton._config import padded_lanes, transposes
+from lpkernels.backends.planning.triton_tiles import transposes
+from lpkernels.backends.triton._config import padded_lanes
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._products import products
 from lpkernels.backends.triton.operands.facts import new_facts

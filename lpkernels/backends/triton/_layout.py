@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from lpkernels.backends.planning import triton_tiles
-
 #: The NaN of a tap that falls outside and adds nothing. No value has these bits, because packing
 #: writes every NaN as 0x7fc00000; and no arithmetic makes them: NVIDIA's gives 0x7fffffff.
 ABSENT = 0x7FC0DEAD
@@ -25,8 +23,8 @@ class Operand(NamedTuple):
     Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
     of the left operand or a column of the right one. With ``lanes`` None lane i lies at i. Then
     kernels may read behind the last lane, as far as `PAD` goes, but never store the sums of those
-    lanes; ``batch`` and all steps are multiples of `UNIT`. With ``steps`` None step k lies at k *
-    ``step``.
+    lanes; ``batch`` and all steps are multiples of `triton_tiles.UNIT`. With ``steps`` None step k
+    lies at k * ``step``.
     """
 
     values: Tensor
@@ -44,8 +42,6 @@ class Operand(NamedTuple):
 
 #: The largest side of a tile.
 PAD = 512
-#: Lanes that lie side by side begin at multiples of this, so that loads of 16 bytes are aligned.
-UNIT = triton_tiles.UNIT
 
 
 class Scaling(NamedTuple):

@@ -15,7 +15,7 @@ from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import How, Scales
 from lpkernels.backends._gpu import Matrices
 from lpkernels.backends._tables import offsets
-from lpkernels.backends.triton._config import transposes
+from lpkernels.backends.planning.triton_tiles import transposes
 from lpkernels.backends.triton._layout import (
     COLS_FIRST,
     EXACT_SCALES,

@@ -10,9 +10,9 @@ from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.backends import How
 from lpkernels.backends.planning.triton_splits import share
 from lpkernels.backends.planning.triton_tiers import groups, tiers
-from lpkernels.backends.planning.triton_tiles import certified_tiles, largest_tile
+from lpkernels.backends.planning.triton_tiles import Tile, certified_tiles, largest_tile
 from lpkernels.backends.triton import _native
-from lpkernels.backends.triton._config import Tile, exact_tile, largest
+from lpkernels.backends.triton._config import exact_tile, largest
 from lpkernels.backends.triton._launch import seed_on
 from lpkernels.backends.triton._layout import Operand, Sums
 from lpkernels.backends.triton._problem import Problem

@@ -7,8 +7,7 @@ import torch
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.planning.triton_tiles import largest_tile, outer_tile
-from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.planning.triton_tiles import Tile, largest_tile, outer_tile
 from lpkernels.backends.triton._roundings import Roundings, roundings_of
 from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified import stages

@@ -9,8 +9,8 @@ import torch
 
 from lpkernels.arithmetic import UNITS, Accumulator, as_quantizer
 from lpkernels.backends import Fused
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import BACKEND
-from lpkernels.backends.triton._config import Tile
 from lpkernels.backends.triton.certified.tiles import certified_kernel
 from lpkernels.backends.triton.exact.sequential import AHEAD, exact_kernel, options_of
 from tests.backends import by_hand

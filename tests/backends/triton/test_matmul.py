@@ -8,7 +8,8 @@ import lpkernels as lp
 from lpkernels.backends import (
     Fused,
 )
-from lpkernels.backends.triton import BACKEND, _config, _layout, _products
+from lpkernels.backends.planning.triton_tiles import Tile
+from lpkernels.backends.triton import BACKEND, _layout, _products
 from tests.backends.triton.sums import DRAWN, beside_reference, pass_beside
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
@@ -73,7 +74,7 @@ def test_results_are_rounded_and_tiles_do_not_matter(acc, device, monkeypatch):
     a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
     fused = Fused((), (), lp.Quantizer("e3m2", "to_odd").to_ints())
     for bm, bn in ((2, 16), (8, 4)):
-        tile = _config.Tile(bm, bn, 1)
+        tile = Tile(bm, bn, 1)
         monkeypatch.setattr(_products, "exact_tile", lambda *_, tile=tile: tile)
         beside_reference(a, b, acc, device, fused=fused, name=f"{tile}")
 

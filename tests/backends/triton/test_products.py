@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import as_quantizer
-from lpkernels.backends.triton import _config, _matmul, _products
+from lpkernels.backends.planning.triton_tiles import Tile
+from lpkernels.backends.triton import _matmul, _products
 from lpkernels.backends.triton._layout import Operand
 from lpkernels.backends.triton.operands import facts as _facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
 from tests.backends.triton.sums import DRAWN, beside_reference
 from tests.support.products import lanes_of_all_kinds
 
-TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
+TILES = [Tile(4, 32, 1), Tile(16, 16, 2)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from lpkernels.backends import Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning import triton_tiles
 from lpkernels.backends.planning.triton_splits import Share
-from lpkernels.backends.triton import _config, _products
+from lpkernels.backends.planning.triton_tiles import Tile
+from lpkernels.backends.triton import _products
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton.sums import beside_cpu, floats, makers, only, pass_beside
 from tests.cases import ConvCase
@@ -74,11 +75,11 @@ def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], mo
     assert makers(made) == {tier}
 
 
-@pytest.mark.parametrize("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)], ids=str)
+@pytest.mark.parametrize("outer", [Tile(1, 32, 1), Tile(4, 16, 2)], ids=str)
 def test_chunks_are_added_in_smaller_tiles(outer, device, made, monkeypatch):
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
-    made_in = _config.Tile(8, 64, 4)
+    made_in = Tile(8, 64, 4)
     monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: made_in)
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
@@ -90,7 +91,7 @@ def test_chunks_are_added_in_smaller_tiles(outer, device, made, monkeypatch):
 def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeypatch):
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
-    tile = _config.Tile(4, 32, 1)
+    tile = Tile(4, 32, 1)
     monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: tile)
     monkeypatch.setattr(_products, "exact_tile", lambda *_, **__: tile)
     for first in (0, 20, 40):
@@ -114,7 +115,7 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(device: str, made: list[A
 def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch):
     """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
-    tile = _config.Tile(4, 32, 1)
+    tile = Tile(4, 32, 1)
     monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: tile)
     # Products have 14 bits and are integers: sums below 2^24 have no bit that float32 lacks.
     a, b = (65.0 + 2.0 * (32.0 * torch.rand(shape)).floor() for shape in ((8, 240), (240, 40)))

@@ -10,7 +10,8 @@ from torch import Tensor
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.triton._config import Tile, outer_tile
+from lpkernels.backends.planning.triton_tiles import Tile
+from lpkernels.backends.triton._config import outer_tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Known, Roundings

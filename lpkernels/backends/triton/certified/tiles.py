@@ -10,7 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton._layout import UNIT
+from lpkernels.backends.planning.triton_tiles import UNIT
+from lpkernels.backends.triton._problem import VARYING
 from lpkernels.backends.triton._tile import (
     SITE_SUM,
     chunk_start,
@@ -55,13 +56,6 @@ def count_of(tiers):
 @triton.constexpr_function
 def tier_of(tiers, t):
     return tiers[t]
-
-
-#: Arguments that vary from call to call without another kernel.
-VARYING = [
-    "left_step", "right_step", "pieces", "again", "role", "M", "N", "K", "chunk", "begin", "end",
-    "share", "part_step",
-]  # fmt: skip
 
 
 @triton.jit
@@ -221,7 +215,7 @@ def made_by_tier(
     return made
 
 
-@triton.jit(do_not_specialize=VARYING)
+@triton.jit(do_not_specialize=[*VARYING, "pieces", "again", "begin", "end", "share", "part_step"])
 def certified_kernel(
     left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, C, left_facts,
     right_facts, before, made, pieces, again, begin, end, share, parts, part_step,

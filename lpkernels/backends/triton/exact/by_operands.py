@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
-from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton._launch import (
     ALL_REGISTERS,
     interpreting,

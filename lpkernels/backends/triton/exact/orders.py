@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from lpkernels.arithmetic.integers import COMPENSATED, PAIRWISE, InAccumulator
-from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._layout import Sums
 from lpkernels.backends.triton._problem import LONGEST, Problem

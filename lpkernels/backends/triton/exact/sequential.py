@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends.planning.triton_tiers import single_outer
-from lpkernels.backends.triton._config import Tile
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._problem import VARYING, Made, Problem

@@ -8,7 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends._conv_geometry import Frame, three
-from lpkernels.backends.triton._config import operand_tile, power_of_two
+from lpkernels.backends.planning.triton_tiles import power_of_two
+from lpkernels.backends.triton._config import operand_tile
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._layout import ABSENT, PAD
 from lpkernels.backends.triton.operands.facts import gather_facts
