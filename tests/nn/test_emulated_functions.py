@@ -1,5 +1,6 @@
 """torch's functions that multiply, emulated as the products of lp.matmul that they equal."""
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ class Products:
     """The products that a function of torch must equal, under a recipe."""
 
     def __init__(self, recipe: Any) -> None:
+        self.recipe = recipe
         self.mm = partial(lp.matmul, recipe=recipe)
         self.addmm = partial(lpf.addmm, recipe=recipe)
         self.baddbmm = partial(lpf.baddbmm, recipe=recipe)
@@ -30,6 +32,11 @@ class Products:
 
 def product(p: Products, a: Tensor, b: Tensor) -> Tensor:
     return p.mm(a, b)
+
+
+def named(name: str, **options: Any) -> Callable[..., Tensor]:
+    """The function of lpkernels of this name, which takes torch's arguments."""
+    return lambda p, *x: getattr(lpf, name)(*x, **options, recipe=p.recipe)
 
 
 def last_with_last(p: Products, a: Tensor, b: Tensor) -> Tensor:
@@ -72,8 +79,23 @@ def loss_of_layer(p: Products, x: Tensor, w: Tensor) -> Tensor:
     return F.cross_entropy(p.linear(x, w), CLASSES, label_smoothing=0.1)
 
 
+def contracted(equation: str, p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return lpf.einsum(equation, a, b, recipe=p.recipe)
+
+
 CLASSES = torch.tensor([0, 4, 2])
 HALF = {"beta": 0.5, "alpha": 2}
+PADDED, GROUPED = {"padding": "same", "groups": 2}, {"stride": 2, "output_padding": 1}
+MASKED = {
+    "attn_mask": torch.tensor([[True, True, False], [True, True, True], [False, True, True]]),
+    "scale": 0.3,
+}  # fmt: skip
+
+
+def heads(function: Callable[..., Any], x: Tensor, w: Tensor, out: Tensor, **recipe: Any) -> Tensor:
+    unseen = torch.tensor([[False, False, True], [False, False, False]])
+    of = (4, 2, w, None, None, None, False, 0.0, out, None)
+    return function(x, x, x, *of, key_padding_mask=unseen, **recipe)[0]
 
 
 def of(name: str, **options: Any) -> Any:
@@ -93,8 +115,34 @@ class Row(NamedTuple):
 
 
 V, M, N, B, C = (4,), (3, 4), (4, 5), (2, 3, 4), (2, 4, 5)
-TABLE = [
+NAMED = [
+    Row(operator.matmul, [B, C], named("matmul")), Row(of("bmm"), [B, C], named("bmm")),
+    Row(of("addmm"), [(5,), M, N], named("addmm")),
+    Row(of("Tensor.addmm", **HALF), [(3, 5), M, N], named("addmm", **HALF)),
+    Row(of("baddbmm", alpha=0.3), [(2, 3, 5), B, C], named("baddbmm", alpha=0.3)),
+    Row(partial(torch.einsum, "bij,bjk->bik"), [B, C], partial(contracted, "bij,bjk->bik")),
+    Row(of("nn.functional.linear"), [B, (5, 4), (5,)], named("linear")),
+    Row(of("nn.functional.bilinear"), [M, (3, 5), (2, 4, 5)], named("bilinear")),
+    Row(of("nn.functional.conv1d", **PADDED), [(2, 4, 6), (6, 2, 3)], named("conv1d", **PADDED)),
+    Row(lambda x, w: torch.conv2d(x, w, None, 1, 1, 1, 2), [(2, 4, 1, 6), (6, 2, 1, 3)],
+        named("conv2d", padding=1, groups=2)),
+    Row(of("nn.functional.conv_transpose1d", **GROUPED), [(2, 4, 6), (4, 2, 3)],
+        named("conv_transpose1d", **GROUPED)),
+    Row(of("nn.functional.scaled_dot_product_attention", **MASKED), [B, B, B],
+        named("scaled_dot_product_attention", **MASKED)),
+    Row(partial(heads, F.multi_head_attention_forward), [(3, 2, 4), (12, 4), (4, 4)],
+        lambda p, *x: heads(lpf.multi_head_attention_forward, *x, recipe=p.recipe)),
+    # Arguments have other names or another order here.
+    Row(lambda a, b: b.__rmatmul__(a), [B, C], product),
+    Row(lambda a, b: torch.matmul(a, other=b), [B, C], product),
+    Row(of("mm"), [M, N], product), Row(lambda a, b: a.mm(mat2=b), [M, N], product),
+    Row(lambda a, b: torch.einsum("bij,bjk->bik", [a, b]), [B, C],
+        partial(contracted, "bij,bjk->bik")),
+    Row(lambda a, b: torch.einsum(a, [0, 1], b, [1, 2]), [M, N], partial(contracted, "ab,bc")),
     Row(of("linalg.matmul"), [B, C], product),
+]  # fmt: skip
+TABLE = [
+    *NAMED,
     *(Row(of(name), [M, V], product) for name in ("mv", "Tensor.mv")),
     *(Row(of(f"{home}{name}"), [V, V], product)
       for name in ("dot", "vdot", "inner") for home in ("", "Tensor.")),
@@ -143,6 +191,12 @@ def test_a_call_is_the_product_of_matmul(row: Row, dtype: torch.dtype) -> None:
         want = step(partial(row.equal, Products(recipe)), operands)
         # What is written into a tensor has its dtype.
         same(got, [want[0].to(got[0].dtype), *want[1:]])
+
+
+@pytest.mark.parametrize("row", NAMED, ids=range(len(NAMED)))
+def test_a_call_by_the_fp32_recipe_is_torchs(row: Row) -> None:
+    operands = [torch.randn(shape) for shape in row.shapes]
+    assert_bit_equal(inside(row.call, "fp32", *operands), row.call(*operands))
 
 
 def test_every_group_has_a_scale_of_its_own() -> None:
