@@ -295,7 +295,7 @@ class Diagnosis(Report):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
-        self._rows = merged([*self._rows, *map(TensorRow.from_dict, state["rows"])])
+        self._rows += tuple(map(TensorRow.from_dict, state["rows"]))
 
 
 class _Sums:

@@ -122,6 +122,18 @@ def _bounds(
     return start, low, high
 
 
+def _names(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
+    names: dict[Tensor, str] = {}
+    for pair in named_parameters:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(
+                "named_parameters: expected pairs (name, parameter) as of "
+                f"model.named_parameters(), got {type(pair).__name__}"
+            )
+        names[pair[1]] = pair[0]
+    return names
+
+
 class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
 
@@ -190,14 +202,7 @@ class LossScaler(torch.amp.GradScaler):
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._group = group
-        self._names: dict[Tensor, str] = {}
-        for pair in named_parameters or ():
-            if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-                raise TypeError(
-                    "named_parameters: expected pairs (name, parameter) as of "
-                    f"model.named_parameters(), got {type(pair).__name__}"
-                )
-            self._names[pair[1]] = pair[0]
+        self._names = _names(named_parameters or ())
         # The steps since the last update, and the last step of all.
         self._steps: list[_Step] = []
         self._last: _Step | None = None
