@@ -18,62 +18,70 @@ F = lp.functional
 TENSORS = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
 
 
-def test_products_of_two_activations_have_blocks_along_the_sum_of_each() -> None:
+PACKS = pytest.mark.parametrize("packs", [True, False], ids=["packed", "whole"])
+SUMS = pytest.mark.parametrize("sums", [{}, SCALE], ids=["torch's sums", "sums by scale"])
+
+
+@PACKS
+def test_products_of_two_activations_have_blocks_along_the_sum_of_each(packs: bool) -> None:
     torch.manual_seed(1)
     a, b = torch.randn(2, 3, 32, 16), torch.randn(2, 3, 16, 48)
-    for packs in (True, False):
-        y, da, db = gradients(lp.matmul, (a, b), PRETRAINING, packs=packs)
-        g, w = top(y), b.mT
-        want = made(a, PRETRAINING, "input", -1) @ made(w, PRETRAINING, "weight", -1).mT
-        assert_bit_equal(y, want)
-        weight = made(w, PRETRAINING, "dgrad_weight", -2)
-        assert_bit_equal(da, made(g, PRETRAINING, "grad_output", -1) @ weight)
-        left = made(g, PRETRAINING, "wgrad_grad_output", -2).mT
-        assert_bit_equal(db.mT, left @ made(a, PRETRAINING, "wgrad_input", -2))
+    y, da, db = gradients(lp.matmul, (a, b), PRETRAINING, packs=packs)
+    g, w = top(y), b.mT
+    want = made(a, PRETRAINING, "input", -1) @ made(w, PRETRAINING, "weight", -1).mT
+    assert_bit_equal(y, want)
+    weight = made(w, PRETRAINING, "dgrad_weight", -2)
+    assert_bit_equal(da, made(g, PRETRAINING, "grad_output", -1) @ weight)
+    left = made(g, PRETRAINING, "wgrad_grad_output", -2).mT
+    assert_bit_equal(db.mT, left @ made(a, PRETRAINING, "wgrad_input", -2))
 
 
-def test_kept_codes_are_unpacked_in_one_pass_as_the_products_of_their_parts() -> None:
+@pytest.mark.parametrize("shape", [(64, 33), (37, 5), (3, 40, 6), (1, 7)], ids=str)
+@pytest.mark.parametrize(
+    "name", ["block32_axis-2_e4m3_up", "block2_axis-2_e5m2", "nvfp4", "tile4x2_e4m3_up"]
+)
+def test_kept_codes_are_unpacked_in_one_pass_as_the_products_of_their_parts(
+    name: str, shape: tuple[int, ...]
+) -> None:
     torch.manual_seed(2)
-    for shape in ((64, 33), (37, 5), (3, 40, 6), (1, 7)):
-        x = torch.randn(shape) * torch.exp2(torch.randint(-140, 120, shape).float())
-        x.view(-1)[:2] = torch.tensor([-0.0, math.nan])
-        for name in ("block32_axis-2_e4m3_up", "block2_axis-2_e5m2", "nvfp4", "tile4x2_e4m3_up"):
-            q = lp.scaled(x, name)
-            fmt, parts = parts_of(q)
-            codes = saving.packed(ops.DISPATCHED, parts, saving.layout_of(fmt), "auto")
-            values = ops.unpack(codes, saving.apart(fmt, x.dim()), shape)
-            assert_bit_equal(values, q.dequantize(), f"{name} {shape}")
+    x = torch.randn(shape) * torch.exp2(torch.randint(-140, 120, shape).float())
+    x.view(-1)[:2] = torch.tensor([-0.0, math.nan])
+    q = lp.scaled(x, name)
+    fmt, parts = parts_of(q)
+    codes = saving.packed(ops.DISPATCHED, parts, saving.layout_of(fmt), "auto")
+    assert_bit_equal(ops.unpack(codes, saving.apart(fmt, x.dim()), shape), q.dequantize())
+
+
+def test_codes_of_blocks_along_the_last_axis_are_not_kept_apart() -> None:
     assert saving.apart(lp.parse_format("mxfp8").to_ints(), 2) == ()
 
 
-def test_a_product_with_a_matrix_equals_linear() -> None:
+@SUMS
+def test_a_product_with_a_matrix_equals_linear(sums: dict[str, str]) -> None:
     a, b = torch.randn(2, 3, 32, 16), torch.randn(16, 48)
-    for sums in ({}, SCALE):
-        recipe = lp.Recipe(**{**PRETRAINING.to_dict(), **sums})
-        want = gradients(lambda x, w, **k: F.linear(x, w.t(), **k), (a, b), recipe)
-        same(gradients(lp.matmul, (a, b), recipe), want, "a product with a matrix")
+    recipe = lp.Recipe(**{**PRETRAINING.to_dict(), **sums})
+    want = gradients(lambda x, w, **k: F.linear(x, w.t(), **k), (a, b), recipe)
+    same(gradients(lp.matmul, (a, b), recipe), want)
 
 
-def test_broadcast_batches_are_one_sum() -> None:
+@SUMS
+def test_broadcast_batches_are_one_sum(sums: dict[str, str]) -> None:
     a, b = torch.randn(1, 3, 32, 16), torch.randn(2, 1, 16, 48)
-    for sums in ({}, SCALE):
-        recipe = lp.Recipe(**{**MXFP8.to_dict(), **sums})
-        y, da, db = gradients(lp.matmul, (a, b), recipe)
-        g = top(y)
-        # The gradient of a sums over (batch of b, n), that of b over (batch of a, m).
-        for at in range(3):
-            acc = "fp32_chunkscale" if sums else None
-            left = lp.scaled(g[:, at].transpose(0, 1).flatten(1), along_axis(MXFP8.input.fmt, -1))
-            right = lp.scaled(b[:, 0].mT.flatten(0, 1), along_axis(MXFP8.input.fmt, -2))
-            assert_bit_equal(da[0, at], lp.matmul(left, right, acc), "the left gradient")
-        for at in range(2):
-            left, right = g[at].flatten(0, 1), a[0].flatten(0, 1)
-            fmt = along_axis(MXFP8.input.fmt, -2)
-            codes = lp.scaled(left, fmt), lp.scaled(right, fmt)
-            turned = lp.Scaled(
-                codes[0].values.mT, codes[0].scale.mT, None, along_axis(MXFP8.input.fmt, -1)
-            )
-            assert_bit_equal(db[at, 0].mT, lp.matmul(turned, codes[1], acc), "the right gradient")
+    recipe = lp.Recipe(**{**MXFP8.to_dict(), **sums})
+    along_rows, along_columns = (along_axis(MXFP8.input.fmt, axis) for axis in (-1, -2))
+    acc = "fp32_chunkscale" if sums else None
+    y, da, db = gradients(lp.matmul, (a, b), recipe)
+    g = top(y)
+    # The gradient of a sums over (batch of b, n), that of b over (batch of a, m).
+    for at in range(3):
+        left = lp.scaled(g[:, at].transpose(0, 1).flatten(1), along_rows)
+        right = lp.scaled(b[:, 0].mT.flatten(0, 1), along_columns)
+        assert_bit_equal(da[0, at], lp.matmul(left, right, acc), "the left gradient")
+    for at in range(2):
+        left = lp.scaled(g[at].flatten(0, 1), along_columns)
+        right = lp.scaled(a[0].flatten(0, 1), along_columns)
+        turned = lp.Scaled(left.values.mT, left.scale.mT, None, along_rows)
+        assert_bit_equal(db[at, 0].mT, lp.matmul(turned, right, acc), "the right gradient")
 
 
 def test_recurrent_layers_are_linear_ones() -> None:

@@ -197,7 +197,7 @@ def test_state_without_scales_loads_with_a_warning() -> None:
     same(layer.state_dict().values(), whole.values())
 
 
-def test_every_served_layer_has_scales_of_its_own_tensors() -> None:
-    for name in sorted(SERVED):
-        kept = trained(converted(name, SUMS), *inputs(name)).scaling
-        assert 1 not in [kept.of(role)[1] for role in ROLES], name
+@pytest.mark.parametrize("name", sorted(SERVED))
+def test_a_layer_has_scales_of_its_own_tensors(name: str) -> None:
+    kept = trained(converted(name, SUMS), *inputs(name)).scaling
+    assert 1 not in [kept.of(role)[1] for role in ROLES]

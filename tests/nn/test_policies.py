@@ -218,21 +218,25 @@ LAYERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["fp16_mixed", "hopper_fp8"])
 @pytest.mark.parametrize("make", LAYERS)
-def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any) -> None:
-    for name in ("fp16_mixed", "hopper_fp8"):
-        model = lp.convert(make(), name)
-        assert converted(model) == {"": lp.recipe(name)}
-        assert getattr(model, "attention_recipe", model.recipe) == lp.recipe(name)
-        lp.set_recipe(lp.set_recipe(model, "fp32"), name)
-        assert converted(model) == {"": lp.recipe(name)}
+def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any, name: str) -> None:
+    model = lp.convert(make(), name)
+    assert converted(model) == {"": lp.recipe(name)}
+    assert getattr(model, "attention_recipe", model.recipe) == lp.recipe(name)
+    lp.set_recipe(lp.set_recipe(model, "fp32"), name)
+    assert converted(model) == {"": lp.recipe(name)}
 
 
-def test_a_recipe_and_a_name_without_a_policy_are_for_every_layer_and_so_are_values() -> None:
-    for name in ("fp32", "hopper_fp8", "lba_m7e4", "h100_fp16"):
-        assert {*converted(lp.convert(ResNet(), name)).values()} == {lp.recipe(name)}
-    mixed = lp.recipe("fp16_mixed")
-    assert {*converted(lp.convert(ResNet(), mixed)).values()} == {mixed}
+@pytest.mark.parametrize(
+    "recipe", ["fp32", "hopper_fp8", "lba_m7e4", "h100_fp16", lp.recipe("fp16_mixed")], ids=str
+)
+def test_a_recipe_and_a_name_without_a_policy_are_for_every_layer(recipe: Any) -> None:
+    want = lp.recipe(recipe) if isinstance(recipe, str) else recipe
+    assert {*converted(lp.convert(ResNet(), recipe)).values()} == {want}
+
+
+def test_a_name_as_a_value_is_a_recipe_and_not_a_policy() -> None:
     assert converted(lp.convert(ResNet(), {"fc": "mxfp8"})) == {"fc": lp.recipe("mxfp8")}
     # Where the layers are convolutions, every one of them would have blocks along "k".
     assert "stem" in converted(lp.convert(ResNet(), "mxfp8"))
