@@ -86,9 +86,9 @@ def overflow(technique: Assigned, step: int) -> None:
     technique.step()
 
 
-def masters(weight: str = "bf16") -> Any:
+def masters(**formats: str) -> Any:
     torch.manual_seed(0)
-    return optimizers.wrapped("adam", optimizers.parameters(), weight=weight)
+    return optimizers.wrapped("adam", optimizers.parameters(), **{"weight": "bf16", **formats})
 
 
 def update(optimizer: Any, step: int) -> None:
@@ -205,9 +205,15 @@ OBJECTS = {
         masters,
         update,
         [
-            (masters("fp16").state_dict(), "group 0 has the formats .*bf16"),
+            (masters(weight="fp16").state_dict(), "group 0 has the formats .*bf16"),
             (torch.optim.SGD([optimizers.parameter()]).state_dict(), "of a MasterWeights"),
         ],
+        lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
+    ),
+    "MasterWeights in narrow formats": Row(
+        partial(masters, **optimizers.NARROW, compensation="e5m2:stochastic"),
+        update,
+        [(masters().state_dict(), "group 0 has the formats .*e4m3fn")],
         lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
     ),
     "Diagnosis": Row(
