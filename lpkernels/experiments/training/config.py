@@ -155,13 +155,17 @@ class RunConfig(Settings):
 # Earlier versions called callbacks parts, and had further fields. At these values they did what a
 # run without them does.
 _RENAMED = {"parts": "callbacks"}
-_GONE = {"depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None}
+_GONE = {
+    "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
+    "scale_consecutive": False, "scale_at_floor": "stay",
+}  # fmt: skip
 
 
 def _without_gone(table: Any) -> Any:
     if not isinstance(table, Mapping):
         return table
-    return {k: v for k, v in table.items() if k not in _GONE or v != _GONE[k]}
+    rest = {k: v for k, v in table.items() if k not in _GONE or v != _GONE[k]}
+    return {name: _without_gone(value) for name, value in rest.items()}
 
 
 #: The sections that every run has; a callback's section has the callback's name.
