@@ -49,7 +49,7 @@ def meta(x: Tensor) -> Tensor:
     return x.to("meta")
 
 
-def scaled(x: Tensor, fmt: str) -> lp.Scaled:
+def codes_of(x: Tensor, fmt: str) -> lp.Scaled:
     return lp.scaled(x, fmt, backend="reference")
 
 
@@ -67,7 +67,7 @@ VECTOR, MATRIX, BY_SUM = ones(4), ones(4, 6), lp.BlockFormat("e4m3", axis="k")
 EXPANDED, CODES = ones(1).expand(4), torch.zeros(3, dtype=torch.uint8)
 PAIR, PAIR_SCALE = ones(2), ones(1)
 ROW, COLUMN = torch.zeros(2, 64), torch.zeros(64, 3)
-MX, MX_BACK = scaled(ROW, "mxfp8"), scaled(COLUMN, "block32_axis-2_e4m3")
+MX = codes_of(ROW, "mxfp8")
 WIDE = "block16_e4m3_se8m22"
 TRANSFORMED = {"wgrad_input": "fp32:rht16", "wgrad_grad_output": "fp32:rht16"}
 BY_SCALE = lp.Recipe(input="tensor_e4m3", fprop="fp32_chunkscale")
@@ -77,7 +77,7 @@ SCALE = "fp32_chunkscale"
 STEPS = {"rounding": "toward_zero", "block": 8, "aligned_bits": 24, "operands": "fp16"}
 
 
-def counted(counts: Any) -> list[tuple[Any, str]]:
+def calls_with_counts(counts: Any) -> list[tuple[Any, str]]:
     """Calls of both functions that count."""
     return [
         (partial(function, B, "e5m2", counts=counts), f"{function.__name__}: counts")
@@ -85,7 +85,7 @@ def counted(counts: Any) -> list[tuple[Any, str]]:
     ]
 
 
-def ranged(fmt: str, ends: Any, word: str = "range") -> list[tuple[Any, str]]:
+def calls_with_range(fmt: str, ends: Any, word: str = "range") -> list[tuple[Any, str]]:
     """Calls of both functions that take a range."""
     return [
         (partial(function, ones(4, 3), fmt, range=ends), f"{function.__name__}: .*{word}")
@@ -217,13 +217,13 @@ test_wrong_values_are_refused = refused(
         (lambda: lp.unpack(CODES, BY_SUM, (4,)), "unpack: .*along 'k'"),
         (lambda: lp.unpack(CODES, "fp8_tensor", (4,)), "codes has 3"),
         (lambda: lp.matmul(ROW, COLUMN, SCALE), "lp.scaled"),
-        (lambda: lp.matmul(MX, scaled(COLUMN, "mxfp8"), SCALE), "axis=-2"),
-        (lambda: lp.matmul(scaled(ROW, "fp8_1x128"), COLUMN, "fp32"), "chunk='scale'"),
+        (lambda: lp.matmul(MX, codes_of(COLUMN, "mxfp8"), SCALE), "axis=-2"),
+        (lambda: lp.matmul(codes_of(ROW, "fp8_1x128"), COLUMN, "fp32"), "chunk='scale'"),
         (lambda: lp.matmul(MX, grad(COLUMN), SCALE), "b requires a gradient"),
-        (lambda: lp.matmul(scaled(ROW, "nvfp4"), COLUMN, SCALE, initial=B[:1]), "initial="),
+        (lambda: lp.matmul(codes_of(ROW, "nvfp4"), COLUMN, SCALE, initial=B[:1]), "initial="),
         (
             lambda: lp.matmul(
-                scaled(ROW, WIDE), scaled(COLUMN, WIDE.replace("_", "_axis-2_", 1)), SCALE
+                codes_of(ROW, WIDE), codes_of(COLUMN, WIDE.replace("_", "_axis-2_", 1)), SCALE
             ),
             "46 bits",
         ),
@@ -238,16 +238,16 @@ test_wrong_values_are_refused = refused(
         (lambda: F.layer_norm(IMAGES, (4,), recipe=MXFP8), "layer_norm: input="),
         (lambda: F.softmax(IMAGES, -1, recipe=BY_SCALE), "softmax: fprop="),
         (lambda: F.gelu(IMAGES, recipe=lp.Recipe(input="e4m3", **TRANSFORMED)), "wgrad_input="),
-        *counted(torch.zeros(5, dtype=torch.int64)),
-        *counted(torch.zeros(4, dtype=torch.int64, device="meta")),
-        *ranged("e5m2", (0.0, 1.0)),
-        *ranged("affine4", (1.0, 0.0), r"range=\(1.0, 0.0\)"),
-        *ranged("affine4", (-1.5e308, 1.5e308)),
-        *ranged("affine4", torch.zeros(3), "range has shape"),
-        *ranged("affine4", (0.0, torch.zeros(2)), "range's hi has shape"),
-        *ranged("affine4", torch.zeros(2).to("meta"), "range is on meta"),
-        *ranged("affine4_axis0", torch.zeros(2, 3), "range has shape .* axis 0"),
-        *ranged("affine4_axis1", (torch.zeros(4), 1.0), "range's lo has shape .* axis 1"),
+        *calls_with_counts(torch.zeros(5, dtype=torch.int64)),
+        *calls_with_counts(torch.zeros(4, dtype=torch.int64, device="meta")),
+        *calls_with_range("e5m2", (0.0, 1.0)),
+        *calls_with_range("affine4", (1.0, 0.0), r"range=\(1.0, 0.0\)"),
+        *calls_with_range("affine4", (-1.5e308, 1.5e308)),
+        *calls_with_range("affine4", torch.zeros(3), "range has shape"),
+        *calls_with_range("affine4", (0.0, torch.zeros(2)), "range's hi has shape"),
+        *calls_with_range("affine4", torch.zeros(2).to("meta"), "range is on meta"),
+        *calls_with_range("affine4_axis0", torch.zeros(2, 3), "range has shape .* axis 0"),
+        *calls_with_range("affine4_axis1", (torch.zeros(4), 1.0), "range's lo has shape .* axis 1"),
         (lambda: lp.seed_from(torch.tensor([3])).__enter__(), "seed must be 0-d"),
     ],
     ValueError,
@@ -281,19 +281,19 @@ test_wrong_types_are_refused = refused(
         (lambda: quantize(VECTOR, "e5m2", out=VECTOR.double()), "out"),
         *((partial(f, MATRIX, "nvfp4", amax=torch.tensor(1)), "amax")
           for f in (lp.scaled, lp.quantize)),
-        *((partial(f, scaled(MATRIX, "mxfp8"), "nvfp4"), "Scaled; .dequantize")
+        *((partial(f, codes_of(MATRIX, "mxfp8"), "nvfp4"), "Scaled; .dequantize")
           for f in (lp.scaled, lp.quantize)),
         (lambda: lp.Scaled(MATRIX.half(), MATRIX[:, :1], None, "mxfp8"), "values"),
         (lambda: lp.Scaled.from_tensors(MATRIX, MATRIX, None, "mxfp8"), "float8_e4m3fn"),
         (lambda: lp.pack(VECTOR, lp.Quantizer("e5m2")), "fmt"),
         (lambda: lp.pack([1.0], "e5m2"), "x must"),
         (lambda: lp.unpack(VECTOR, "e5m2", (4,)), "uint8"),
-        *counted([0, 0, 0, 0]),
-        *counted(torch.zeros(4)),
-        *ranged("affine4", (0.0,)),
-        *ranged("affine4", ("0", 1.0), "range's lo"),
-        *ranged("affine4", (0.0, True), "range's hi"),
-        *ranged("affine4", torch.zeros(2, 1).int()),
+        *calls_with_counts([0, 0, 0, 0]),
+        *calls_with_counts(torch.zeros(4)),
+        *calls_with_range("affine4", (0.0,)),
+        *calls_with_range("affine4", ("0", 1.0), "range's lo"),
+        *calls_with_range("affine4", (0.0, True), "range's hi"),
+        *calls_with_range("affine4", torch.zeros(2, 1).int()),
         (lambda: lp.seed_from(3).__enter__(), "seed_from"),
         (lambda: lp.seed_from(torch.tensor(3.0)).__enter__(), "int64"),
     ],

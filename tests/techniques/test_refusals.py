@@ -47,7 +47,7 @@ RESIDUALS = pareto.held_out_residuals(NOISY[1:], 2)
 bits_at = partial(cpt.bits_at, total=40, bits=(3, 8))
 complete = partial(pareto.complete, rank=1, lam=0.1)
 select, predict = partial(pareto.select, BASIS), partial(pareto.predict, EMBEDDED)
-studied = partial(
+study = partial(
     pareto.leave_one_out, NOISY, np.linspace(1, 2, 20), methods=["greedy"], counts=[3], rank=2
 )
 band = partial(
@@ -180,11 +180,11 @@ test_wrong_values_are_refused = refused(
         (lambda: pareto.pareto_front(MEMORY * INF, ERROR), "memory: .*inf at index 0"),
         (lambda: pareto.pareto_front(MEMORY, ERROR * INF), "finite or NaN"),
         (lambda: pareto.hypervolume(MEMORY, ERROR, (6, 1, 1)), "reference"),
-        (lambda: studied(methods=["best"]), "methods"),
-        (lambda: studied(counts=[21]), "counts .* got 21"),
-        (lambda: studied(rank=14), "rank"),
-        (lambda: studied(cap=1.05), "cap"),
-        (lambda: pareto.leave_one_out(EMPTY, *studied.args[1:], **studied.keywords), "column 5"),
+        (lambda: study(methods=["best"]), "methods"),
+        (lambda: study(counts=[21]), "counts .* got 21"),
+        (lambda: study(rank=14), "rank"),
+        (lambda: study(cap=1.05), "cap"),
+        (lambda: pareto.leave_one_out(EMPTY, *study.args[1:], **study.keywords), "column 5"),
     ],
     ValueError,
 )  # fmt: skip

@@ -100,12 +100,12 @@ def scaled(scaler: Any, step: int) -> None:
     optimizers.take(scaler, optimizer, math.inf if step in (4, 8) else 1.0)
 
 
-def counting() -> Any:
+def diagnosis_of_a_layer() -> Any:
     torch.manual_seed(0)
     return diagnose(torch.nn.Linear(6, 4), "e4m3fn")
 
 
-def counted(diagnosis: Any, step: int) -> None:
+def count_step(diagnosis: Any, step: int) -> None:
     with diagnosis:
         diagnosis._model(torch.full((3, 6), 2.0**step)).sum().backward()
 
@@ -116,7 +116,7 @@ def network(**fields: Any) -> torch.nn.Module:
     return lp.convert(torch.nn.Sequential(*layers), lp.Recipe(**fields))
 
 
-def trained(model: torch.nn.Module, step: int) -> None:
+def train_step(model: torch.nn.Module, step: int) -> None:
     """A step of SGD, whose draws have a seed of their own."""
     torch.manual_seed(step)
     model(torch.randn(5, 6) * 2.0 ** (step % 4)).square().mean().backward()
@@ -125,7 +125,7 @@ def trained(model: torch.nn.Module, step: int) -> None:
     model.zero_grad()
 
 
-def resized(key: str) -> Callable[[Any], Any]:
+def with_another_size(key: str) -> Callable[[Any], Any]:
     return lambda state: {**state, key: torch.ones(9)}
 
 
@@ -133,8 +133,8 @@ DELAYED = {
     "input": "tensor_e4m3_te", "weight": "tensor_e4m3_te",
     "grad_output": "tensor_e5m2_te:stochastic", "fprop": "fp32", "dgrad": "fp32", "wgrad": "fp32",
 }  # fmt: skip
-delayed = partial(network, **DELAYED, scaling=lp.DelayedScaling(4))
-ranges = partial(network, input="affine4", input_range="running:0.5:debiased")
+network_with_delayed_scales = partial(network, **DELAYED, scaling=lp.DelayedScaling(4))
+network_with_ranges = partial(network, input="affine4", input_range="running:0.5:debiased")
 
 
 PROMOTIONS = {2: {"bn1.Y": 0.3}, 9: {"conv1.Y": 0.3}}
@@ -217,22 +217,25 @@ OBJECTS = {
         lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
     ),
     "Diagnosis": Row(
-        counting, counted, [({}, "rows"), ({"rows": [1]}, "int")], can_be_copied=False
+        diagnosis_of_a_layer,
+        count_step,
+        [({}, "rows"), ({"rows": [1]}, "int")],
+        can_be_copied=False,
     ),
     "layers with delayed scales": Row(
-        delayed,
-        trained,
+        network_with_delayed_scales,
+        train_step,
         [
             ([1], "dict"),
-            (resized("0.scaling.input_history"), "size mismatch for 0.scaling.input_history"),
+            (with_another_size("0.scaling.input_history"), "mismatch for 0.scaling.input_history"),
         ],
     ),
     "layers with running ranges": Row(
-        ranges,
-        trained,
+        network_with_ranges,
+        train_step,
         [
             ([1], "dict"),
-            (resized("0.input_range"), "size mismatch for 0.input_range"),
+            (with_another_size("0.input_range"), "mismatch for 0.input_range"),
         ],
     ),
 }  # fmt: skip
