@@ -57,14 +57,14 @@ class Product:
 
     def dgrad(self, g: Tensor, w: Tensor) -> Tensor:
         """The sums of x's gradient, for any values of g and w."""
-        x = torch.zeros(self.x.shape, device=g.device, requires_grad=True)
+        x = torch.zeros(self.x.shape, dtype=g.dtype, device=g.device, requires_grad=True)
         with torch.enable_grad():
             y = self.forward(x, w)
         return torch.autograd.grad(y, x, g)[0]
 
     def wgrad(self, x: Tensor, g: Tensor) -> Tensor:
         """The sums of w's gradient, for any values of x and g."""
-        w = torch.zeros(self.w.shape, device=g.device, requires_grad=True)
+        w = torch.zeros(self.w.shape, dtype=g.dtype, device=g.device, requires_grad=True)
         with torch.enable_grad():
             y = self.forward(x, w)
         return torch.autograd.grad(y, w, g)[0]
