@@ -1,4 +1,4 @@
-"""``python -m tests.support.walk``: the functions of the package that a call goes through.
+"""``python -m bench.walk``: the functions of the package that a call goes through.
 
 For each call it prints how many Python functions of the package ran, in how many files, and with
 --list each of them in order.
