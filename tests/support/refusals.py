@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-#: The arguments of a call, its options, and the error with a pattern of its message.
-Row = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
 Test = Callable[[], None]
 
 
@@ -22,17 +20,6 @@ def refused(rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = Non
     def test(call: Callable[[], Any], error: type[Exception], message: str) -> None:
         with pytest.raises(error, match=message):
             call()
-
-    return test
-
-
-def refuses(function: Callable[..., Any], rows: Iterable[Row], **defaults: Any) -> Test:
-    """A test: the function refuses the arguments and options of every row, beside the defaults."""
-
-    @pytest.mark.parametrize("arguments, options, error, message", rows)
-    def test(arguments, options, error, message):
-        with pytest.raises(error, match=message):
-            function(*arguments, **{**defaults, **options})
 
     return test
 

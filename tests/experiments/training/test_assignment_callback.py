@@ -33,7 +33,7 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.experiments.tiny import tiny_workload
-from tests.support.refusals import refuses
+from tests.support.refusals import rejects
 from tests.support.trainings import SMALL, tiny_trainer
 from tests.techniques.assignment.networks import chain_batch, chain_model
 from tests.techniques.loss_scaling.optimizers import assert_same
@@ -186,9 +186,7 @@ WRONG = [
     ("ratio=0.5,low=e9m9", "weight: .*exp_bits must be in 1..8, got 9"),
     ("ratio=0.5,low=fp32", "more than the 16"),
 ]
-test_wrong_texts_are_refused = refuses(
-    parse_assignment, [((text,), {}, ValueError, match) for text, match in WRONG]
-)
+test_wrong_texts_are_refused = rejects(parse_assignment, WRONG)
 
 
 LOW = ("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away")

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Op, group, trace
 from tests.support.autograd import Computes
-from tests.support.refusals import refuses
+from tests.support.refusals import refused
 from tests.techniques.assignment.networks import (
     chain,
     chain_batch,
@@ -302,13 +302,12 @@ LINE = nn.Linear(6, 6)
 
 
 SPARSE = Computes(lambda m, x: torch.sparse.mm(torch.relu(x).to_sparse(), x.t()))
-test_what_cannot_be_followed_is_refused = refuses(
-    trace,
+test_what_cannot_be_followed_is_refused = refused(
     [
-        ((SPARSE, lambda y, t: y.sum(), (X, None)), {}, NotImplementedError,
-         r"of layout torch\.sparse_coo is not followed"),
+        (lambda: trace(SPARSE, lambda y, t: y.sum(), (X, None)), r"torch\.sparse_coo"),
         # A parameter that decides.
-        ((LINE, lambda y, t: y.sum() if LINE.bias[0] > 0 else y.mean(), (X, None)), {},
-         NotImplementedError, "trace: the loss, or what runs around the model"),
+        (lambda: trace(LINE, lambda y, t: y.sum() if LINE.bias[0] > 0 else y.mean(), (X, None)),
+         "the loss, or what runs around the model"),
     ],
+    NotImplementedError,
 )  # fmt: skip

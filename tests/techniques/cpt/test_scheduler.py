@@ -10,7 +10,7 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops
 from lpkernels.techniques.cpt.schedule import Precision
-from tests.support.refusals import refuses
+from tests.support.refusals import refused
 from tests.techniques.cpt.fakes import Named, Refusing, bits_of, layer, small_model
 
 CYCLE = [3, 3, 4, 5, 6, 6, 7, 8]
@@ -171,23 +171,23 @@ def test_a_step_that_a_target_refuses_is_not_made() -> None:
     assert scheduler.last_step == 2 and scheduler.get_last_bits() == (4, 8)
 
 
-PLAIN, LAYER = nn.Sequential(nn.Linear(2, 2)), layer(2, 2)
-test_wrong_targets_and_widths_are_refused = refuses(
-    scheduled,
+PLAIN = nn.Sequential(nn.Linear(2, 2))
+test_wrong_targets_and_widths_are_refused = refused(
     [
-        ((PLAIN,), {}, ValueError, "no module of Sequential has a precision to set; convert"),
-        (([],), {}, ValueError, "expected at least one target, got none"),
-        ((3,), {}, TypeError, "expected a model, an object with set_precision.* got int"),
-        ((print,), {"accumulator_bits": 4}, ValueError, "no attribute 'set_accumulator'"),
-        ((LAYER,), {"accumulator_bits": 4, "accumulators": "e5m5"}, ValueError, "accumulators"),
-        ((Refusing(2, 2),), {"bits": (3, 6), "eval_bits": 20}, ValueError,
-         "does not take {'forward': 20"),
+        (lambda: scheduled(PLAIN), ValueError, "no module of Sequential has a precision to set"),
+        (lambda: scheduled([]), ValueError, "at least one target"),
+        (lambda: scheduled(3), TypeError, "object with set_precision.* got int"),
+        (lambda: scheduled(print, accumulator_bits=4), ValueError, "set_accumulator"),
+        (lambda: scheduled(Refusing(2, 2), bits=(3, 6), eval_bits=20), ValueError, "'forward': 20"),
     ],
-)  # fmt: skip
+)
 
 
-def test_wrong_input_has_set_nothing() -> None:
-    assert LAYER.precision == (8, 8)
+def test_a_constructor_that_is_refused_has_set_nothing() -> None:
+    target = layer(2, 2)
+    with pytest.raises(ValueError, match="accumulators"):
+        scheduled(target, accumulator_bits=4, accumulators="e5m5")
+    assert target.precision == (8, 8)
 
 
 def model_of() -> nn.Sequential:
