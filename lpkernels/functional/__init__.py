@@ -4,7 +4,6 @@ from lpkernels.functional.attention import (
     multi_head_attention_forward,
     scaled_dot_product_attention,
 )
-from lpkernels.functional.between_quantizers import embedding, gelu
 from lpkernels.functional.conv import (
     conv1d,
     conv2d,
@@ -16,7 +15,6 @@ from lpkernels.functional.conv import (
 from lpkernels.functional.layer import packed_activations
 from lpkernels.functional.linear import linear
 from lpkernels.functional.matmul import matmul
-from lpkernels.functional.norms import batch_norm, group_norm, layer_norm, rms_norm, softmax
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.products import addmm, baddbmm, bilinear, bmm, einsum
 from lpkernels.functional.quantize import count, quantize
@@ -32,6 +30,15 @@ from lpkernels.functional.recurrent import (
 )
 from lpkernels.functional.scaled import Scaled, scaled
 from lpkernels.functional.seeds import seed_from
+from lpkernels.functional.without_products import (
+    batch_norm,
+    embedding,
+    gelu,
+    group_norm,
+    layer_norm,
+    rms_norm,
+    softmax,
+)
 
 __all__ = [
     "Scaled",

@@ -83,19 +83,8 @@ def _conv_sizes(
     return Sizes(kind, places * w.numel(), (forward, backward, places))
 
 
-def _convolution(
-    y: Tensor,
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    *_: Any,
-) -> Sizes:
+def _convolution(y: Tensor, *values: Any) -> Sizes:
+    x, w, _, stride, _, dilation, transposed, _, groups, *_ = values
     return _conv_sizes((x if transposed else y).shape, w, stride, dilation, groups, transposed)
 
 

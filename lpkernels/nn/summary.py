@@ -101,7 +101,10 @@ class Summary(Tabular):
         left = sorted((row for row in self.rows if not row.emulated), key=_size, reverse=True)
         if self.share >= share and not self.not_counted:
             return self
-        shown = "; ".join(_stays(row) for row in left[:_NAMED_ROWS])
+        shown = "; ".join(
+            f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {_count(row)}"
+            for row in left[:_NAMED_ROWS]
+        )
         more = f"; and {len(left) - _NAMED_ROWS} more" if len(left) > _NAMED_ROWS else ""
         raise ValueError(
             f"summary: {self._share_text()} is emulated, and {share:.1%} is required with every "
@@ -141,10 +144,6 @@ def _size(row: Row) -> float:
 
 def _count(row: Row) -> str:
     return "not counted" if row.macs is None else f"{row.macs:,}"
-
-
-def _stays(row: Row) -> str:
-    return f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {_count(row)}"
 
 
 def _cells(row: Row, recipe: str) -> tuple[str, ...]:

@@ -46,19 +46,15 @@ class Emulation(NamedTuple):
         return self.compute(*values, **options)
 
 
-def _check_dimensions(name: str, a: Tensor, b: Tensor, left: int, right: int) -> None:
-    if (a.dim(), b.dim()) != (left, right):
-        raise ValueError(
-            f"{name}: expected operands of {left} and {right} dimensions, got shapes "
-            f"{tuple(a.shape)} and {tuple(b.shape)}; torch.matmul takes others"
-        )
-
-
 def _product(name: str, left: int, right: int) -> Handler:
     """The product of two tensors of these numbers of dimensions."""
 
     def multiply(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
-        _check_dimensions(name, input, other, left, right)
+        if (input.dim(), other.dim()) != (left, right):
+            raise ValueError(
+                f"{name}: expected operands of {left} and {right} dimensions, got shapes "
+                f"{tuple(input.shape)} and {tuple(other.shape)}; torch.matmul takes others"
+            )
         return functional.matmul(input, other, recipe=recipe)
 
     return multiply
@@ -71,12 +67,6 @@ def _reflected_matmul(self: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
 def _addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1, recipe: Recipe
 ) -> Tensor:
-    _check_dimensions("addmv", mat, vec, 2, 1)
-    if input.dim() > 1:
-        raise ValueError(
-            f"addmv: input has shape {tuple(input.shape)}; expected ({mat.shape[0]},), or a shape "
-            "that broadcasts to it"
-        )
     column, addend = vec.unsqueeze(1), input.unsqueeze(-1)
     return functional.addmm(addend, mat, column, beta=beta, alpha=alpha, recipe=recipe).squeeze(1)
 
@@ -128,16 +118,13 @@ def _linear_cross_entropy(
     target: Tensor,
     *,
     linear_bias: Tensor | None = None,
-    ignore_index: int | None = None,
-    options: object = None,
     recipe: Recipe,
     **loss: Any,
 ) -> Tensor:
-    """The layer, then the loss in float32. options: how torch saves memory, which is not read."""
+    """The layer, then the loss in float32. `options`, how torch saves memory, is not read."""
     logits = functional.linear(input, linear_weight, linear_bias, recipe=recipe)
-    if ignore_index is not None:
-        loss["ignore_index"] = ignore_index
-    return F.cross_entropy(logits, target, **loss)
+    wanted = {k: v for k, v in loss.items() if v is not None and k != "options"}
+    return F.cross_entropy(logits, target, **wanted)
 
 
 def _one_output(args: Sequence[Any], options: Options) -> bool:

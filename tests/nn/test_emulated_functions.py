@@ -229,7 +229,7 @@ def grouped(*ends: int) -> Tensor:
 
 @pytest.mark.parametrize("call, message", [
     (lambda: torch.mm(ones(2, 3, 4), ones(4, 5)), r"mm: expected operands of 2 and 2 dimensions"),
-    (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmv: input has shape \(2, 2\)"),
+    (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmm: input has shape \(2, 2, 1\)"),
     (lambda: grouped(4, 2), r"offs=\[4, 2\]"),
     (lambda: F.grouped_mm(ones(6, 4), ones(2, 4, 8)), "offs=None"),
 ])  # fmt: skip
