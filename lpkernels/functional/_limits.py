@@ -49,7 +49,11 @@ def limits_of(
             f"got {ends!r}"
         )
     lo, hi = ends
-    rows = [_row(function, x, axis, slices, name, end) for name, end in (("lo", lo), ("hi", hi))]
+    expected = _per_slice(axis, slices)
+    rows = [
+        _values(function, name, end, x, slices, expected)
+        for name, end in (("range's lo", lo), ("range's hi", hi))
+    ]
     if isinstance(lo, Tensor) or isinstance(hi, Tensor):
         return checked_on_device(torch.stack(rows))
     if not 0 <= hi - lo < math.inf:
@@ -72,14 +76,7 @@ def amax_of(
             f"{format_from_ints(quantizer[InQuantizer.FORMAT])} has no scale of the tensor; leave "
             "amax away, or use a format with tensor_scale=True or block_size='tensor'"
         )
-    _check(function, "amax", amax, x)
-    if not isinstance(amax, Tensor):
-        return x.new_full((1,), float(amax), dtype=torch.float64)
-    if amax.numel() != 1:
-        raise ValueError(
-            f"{function}: amax must have one element, got shape {tuple(amax.shape)}; use .amax()"
-        )
-    return _widened(amax.detach()).reshape(1)
+    return _values(function, "amax", amax, x, 1, "; use .amax()")
 
 
 def _widened(x: Tensor) -> Tensor:
@@ -92,18 +89,17 @@ def _widened(x: Tensor) -> Tensor:
     return torch.where(bits & 0x7F800000 == 0, subnormal, x.to(torch.float64))
 
 
-def _row(
-    function: str, x: Tensor, axis: int | None, slices: int, name: str, end: float | Tensor
+def _values(
+    function: str, name: str, value: float | Tensor, x: Tensor, slices: int, hint: str
 ) -> Tensor:
-    _check(function, f"range's {name}", end, x)
-    if not isinstance(end, Tensor):
-        return x.new_full((slices,), float(end), dtype=torch.float64)
-    if end.shape not in ((), (1,), (slices,)):
-        raise ValueError(
-            f"{function}: range's {name} has shape {tuple(end.shape)}, expected one element"
-            f"{_per_slice(axis, slices)}"
-        )
-    return end.detach().to(torch.float64).reshape(-1).expand(slices)
+    """A number or a tensor of one value, or of one for each slice, as (slices,) float64."""
+    _check(function, name, value, x)
+    if not isinstance(value, Tensor):
+        return x.new_full((slices,), float(value), dtype=torch.float64)
+    if value.numel() != 1 and value.shape != (slices,):
+        shape = tuple(value.shape)
+        raise ValueError(f"{function}: {name} has shape {shape}, expected one element{hint}")
+    return _widened(value.detach()).reshape(-1).expand(slices)
 
 
 def checked_on_device(limits: Tensor) -> Tensor:

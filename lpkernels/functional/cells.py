@@ -84,8 +84,7 @@ class LSTMCell:
     gates, states = 4, 2
 
     def forward(self, zx: Tensor, zh: Tensor, h: Tensor, c: Tensor | None) -> Step:
-        if c is None:
-            raise ValueError("lstm: expected two states, (h, c), got one; give both or none")
+        assert c is not None
         zi, zf, zg, zo = (zx + zh).chunk(4, -1)
         i, f, g, o = zi.sigmoid(), zf.sigmoid(), zg.tanh(), zo.sigmoid()
         new = f * c + i * g

@@ -189,12 +189,10 @@ def _check_output(
 def _as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
     """``dims`` ints, each at least ``least``, from an int, or from one or ``dims`` ints."""
     values = (value,) if isinstance(value, int | float) else tuple(value)
-    if not all(isinstance(v, int) for v in values):
-        raise TypeError(f"{function}: {name}={value!r}; expected an int or {dims} ints")
-    if len(values) == 1:
-        values = values * dims
-    if len(values) != dims or any(v < least for v in values):
-        raise ValueError(
+    integers = all(isinstance(v, int) for v in values)
+    values = values * dims if len(values) == 1 else values
+    if not integers or len(values) != dims or any(v < least for v in values):
+        raise (ValueError if integers else TypeError)(
             f"{function}: {name}={value!r}; expected an int or {dims} ints, each at least {least}"
         )
     return values

@@ -26,8 +26,6 @@ from lpkernels.functional.torch_calls import native_sum, own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 
-__all__ = ["matmul"]
-
 
 def matmul(
     a: Tensor | Scaled,

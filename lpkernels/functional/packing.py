@@ -15,8 +15,6 @@ from lpkernels.functional import _checks
 from lpkernels.functional.quantize import format_ints
 from lpkernels.functional.scaled import Scaled, parts_of
 
-__all__ = ["pack", "unpack"]
-
 PackableLike: TypeAlias = Number | BlockFormat | str | torch.dtype
 
 

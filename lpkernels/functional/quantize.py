@@ -21,8 +21,6 @@ from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
 
-__all__ = ["count", "lowered_quantizer", "quantize", "straight_through"]
-
 FormatLike: TypeAlias = Format | Quantizer | str | torch.dtype
 
 

@@ -18,8 +18,6 @@ from lpkernels import ops
 from lpkernels.arithmetic import Ranks, Recipe, check_axes
 from lpkernels.functional import _checks
 
-__all__ = ["derived_seed", "seed_for", "seed_from"]
-
 
 def _signed(value: int) -> int:
     """The int64 with the 64 bits of value."""

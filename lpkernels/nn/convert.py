@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from torch.nn import Module
 
-from lpkernels.arithmetic import TORCH, Recipe, checked_formats
+from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
 from lpkernels.formats import FormatLike
 from lpkernels.nn._classes import (
@@ -21,7 +21,7 @@ from lpkernels.nn._classes import (
 )
 from lpkernels.nn._fast_paths import set_fast_paths
 from lpkernels.nn.calls import EmulatesCalls
-from lpkernels.nn.emulated import Emulated, changed
+from lpkernels.nn.emulated import Emulated, set_widths
 from lpkernels.nn.layers import MultiheadAttention
 from lpkernels.nn.policies import Policy, method
 from lpkernels.nn.selecting import (
@@ -182,26 +182,20 @@ def set_precision(
     Precision(forward=4, backward=8)
     """
     check_model("set_precision", model)
-    table = checked_formats(formats)
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
-    able = [
-        (names[0], layer)
+    able = {
+        f"{type(layer).__name__} {names[0]!r}": layer
         for names, layer in named(model)
         if isinstance(layer, Emulated) and rounds(layer.recipe, forward, backward)
-    ]
+    }
     if not able:
         raise ValueError(
             "set_precision: the model has no layer of lpkernels.nn whose recipe rounds what is to "
             f"be changed (forward_bits={forward_bits!r}, backward_bits={backward_bits!r}); "
             "lp.convert gives layers a recipe"
         )
-    new = [
-        (layer, changed(f"{type(layer).__name__} {name!r}", layer, forward, backward, table))
-        for name, layer in able
-    ]
-    for layer, layer_recipe in new:
-        layer._compute_by(layer_recipe, table or ())
+    set_widths(able, forward, backward, formats)
     return model
 
 

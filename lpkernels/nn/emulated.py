@@ -40,20 +40,25 @@ def recipe_name(wanted: Recipe) -> str:
     return next(named, str(wanted))
 
 
-def changed(
-    owner: str, layer: Any, forward_bits: Any, backward_bits: Any, formats: Formats | None
-) -> Recipe:
-    """The recipe of a layer in another precision; owner names it in errors."""
+def set_widths(
+    layers: Mapping[str, Emulated], forward_bits: Any, backward_bits: Any, formats: Any
+) -> None:
+    """Gives all layers another precision, or none of them; the keys name them in errors."""
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
-    try:
-        narrow = vars(layer).get("_assigned", layer.recipe)
-        new = with_precision(layer.recipe, forward, backward, formats, narrow)
-    except ValueError as error:
-        raise ValueError(f"set_precision: {owner} {error}") from error
-    if new.axes:
-        check_axes(new, *layer._ranks(layer), owner=f"set_precision: {owner}")
-    return new
+    table = checked_formats(formats)
+    new_recipes = []
+    for owner, layer in layers.items():
+        try:
+            narrow = vars(layer).get("_assigned", layer.recipe)
+            new = with_precision(layer.recipe, forward, backward, table, narrow)
+        except ValueError as error:
+            raise ValueError(f"set_precision: {owner} {error}") from error
+        if new.axes:
+            check_axes(new, *layer._ranks(layer), owner=f"set_precision: {owner}")
+        new_recipes.append(new)
+    for layer, new in zip(layers.values(), new_recipes, strict=True):
+        layer._compute_by(new, table or ())
 
 
 class Emulated(Module):
@@ -157,9 +162,7 @@ class Emulated(Module):
             ValueError: the recipe rounds none of this, bits that a format does not take or formats
                 lacks, a float or block format without formats. Nothing is changed then.
         """
-        table = checked_formats(formats)
-        owner = type(self).__name__
-        self._compute_by(changed(owner, self, forward_bits, backward_bits, table), table or ())
+        set_widths({type(self).__name__: self}, forward_bits, backward_bits, formats)
 
     def set_accumulator(
         self,

@@ -17,8 +17,6 @@ from lpkernels.nn.layers import OneInput
 from lpkernels.nn.ranges_and_scales import KeptScales, kept_scales
 from lpkernels.nn.selecting import check_model
 
-__all__ = ["KeptScales", "calibrate", "is_leaf", "update_scales"]
-
 #: Called with the model and a batch.
 Forward = Callable[[nn.Module, Any], object]
 

@@ -171,17 +171,14 @@ def _grouped_mm(
     Raises: ValueError: shapes or offsets that do not fit.
     """
     dims = (mat_a.dim(), mat_b.dim())
-    if dims not in ((2, 2), (2, 3), (3, 2), (3, 3)) or (offs is None) != (dims == (3, 3)):
+    groups = {len(x) for x in (mat_a, mat_b) if x.dim() == 3}
+    groups |= set() if offs is None else {len(offs)}
+    fits = {*dims} <= {2, 3} and (offs is None) == (dims == (3, 3)) and len(groups) == 1
+    if not fits:
         raise ValueError(
-            f"grouped_mm: expected operands of 2 or 3 dimensions, and offs unless both have 3, got "
-            f"shapes {tuple(mat_a.shape)} and {tuple(mat_b.shape)}, offs={offs}"
-        )
-    groups = [len(x) for x in (mat_a, mat_b) if x.dim() == 3]
-    groups += [] if offs is None else [len(offs)]
-    if len(set(groups)) > 1:
-        raise ValueError(
-            f"grouped_mm: expected one number of groups, got {groups} of shapes "
-            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)} and of offs={offs}"
+            "grouped_mm: expected operands of 2 or 3 dimensions, offs unless both have 3, and one "
+            f"number of groups, got shapes {tuple(mat_a.shape)} and {tuple(mat_b.shape)} and "
+            f"offs={offs}"
         )
     # The dimension of each 2-D operand that is cut into groups.
     cut_a, cut_b = (1, 0) if dims == (2, 2) else (0, 1)

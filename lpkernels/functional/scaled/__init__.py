@@ -37,8 +37,6 @@ from lpkernels.functional.quantize import format_ints, lowered
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-__all__ = ["Scaled", "scaled"]
-
 BlockLike: TypeAlias = BlockFormat | str
 _PARTS = ("values", "scale", "tensor_scale")
 

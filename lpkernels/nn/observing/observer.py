@@ -99,17 +99,13 @@ def observe(
 
 def _check_visible(modules: Sequence[tuple[str, Module]]) -> None:
     for name, module in modules:
-        kind = type(module).__name__
+        kind, why = type(module).__name__, ""
         if isinstance(module, torch.jit.ScriptModule):
-            raise NotImplementedError(
-                f"module {name!r} ({kind}) is TorchScript, whose functions are not seen; take the "
-                "Python model"
-            )
-        if kind == "OptimizedModule":
-            raise NotImplementedError(
-                f"module {name!r} ({kind}) is compiled by torch.compile; take the module it was "
-                "made from"
-            )
+            why = "TorchScript, whose functions are not seen; take the Python model"
+        elif kind == "OptimizedModule":
+            why = "compiled by torch.compile; take the module it was made from"
+        if why:
+            raise NotImplementedError(f"module {name!r} ({kind}) is {why}")
 
 
 class _Functions(TorchFunctionMode):
