@@ -53,6 +53,14 @@ class _Weights(NamedTuple):
     hr: Tensor | None
 
 
+class _LayerWeights(NamedTuple):
+    """The weights of one direction of a layer: w_ih (gates * H, in), and those of the steps."""
+
+    ih: Tensor
+    ih_bias: Tensor | None
+    steps: _Weights
+
+
 class _Spec(NamedTuple):
     """One direction without its tensors; ``sizes`` is the number of rows of each step."""
 
@@ -292,14 +300,14 @@ def _direction(
     spec: _Spec,
     x: Tensor,
     states: tuple[Tensor, ...],
-    weights: tuple[Tensor | None, ...],
+    weights: _LayerWeights,
     reverse: bool,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """x and the output (rows, features), the rows of position 0 first, as the sizes of spec."""
-    w_ih, w_hh, b_ih, b_hh, w_hr = weights
-    if w_ih is None or w_hh is None or w_ih.shape != (len(w_hh), x.shape[1]):
-        shapes = [None if w is None else tuple(w.shape) for w in (w_ih, w_hh)]
+    ih, ih_bias, steps = weights
+    if ih.shape != (len(steps.hh), x.shape[1]):
+        shapes = [tuple(w.shape) for w in (ih, steps.hh)]
         raise ValueError(
             f"{spec.cell.name}: w_ih and w_hh have the shapes {shapes}; expected (gates * H, "
             f"{x.shape[1]}) and (gates * H, H_out)"
@@ -307,10 +315,10 @@ def _direction(
     if not reverse:
         # The last step's rows come first, in the order of the sum that is the weight's gradient.
         x = torch.cat(x.split(spec.sizes)[::-1])
-    zx = emulated_layer(x, w_ih, b_ih, spec.recipe, _LINEAR, seed, spec.backend)
+    zx = emulated_layer(x, ih, ih_bias, spec.recipe, _LINEAR, seed, spec.backend)
     spec = spec._replace(sizes=spec.sizes[::-1]) if reverse else spec
     c = states[1] if len(states) == 2 else None
-    y, h, c = _recurrence(zx, states[0], c, _Weights(w_hh, b_hh, w_hr), spec, seed)
+    y, h, c = _recurrence(zx, states[0], c, steps, spec, seed)
     return torch.cat(y.split(spec.sizes)[::-1]) if reverse else y, h, c
 
 
@@ -338,8 +346,8 @@ def _sizes(
 
 def _grouped(
     cell: Cell, weights: Sequence[Tensor], has_biases: bool, count: int
-) -> list[tuple[Tensor | None, ...]]:
-    """The weights of each layer and direction: w_ih, w_hh, b_ih, b_hh, w_hr, or None."""
+) -> list[_LayerWeights]:
+    """The weights of each layer and direction."""
     least = 4 if has_biases else 2
     size = len(weights) // count if count else 0
     projects = size == least + 1 and cell is LSTM
@@ -350,21 +358,17 @@ def _grouped(
         )
     groups = []
     for i in range(count):
-        tensors: list[Tensor | None] = [widened(w) for w in weights[i * size : (i + 1) * size]]
-        projection = tensors.pop() if projects else None
-        tensors += [None] * (4 - len(tensors))
-        groups.append((*tensors, projection))
+        ih, hh, *others = (widened(w) for w in weights[i * size : (i + 1) * size])
+        projection = others.pop() if projects else None
+        ih_bias, hh_bias = others if has_biases else (None, None)
+        groups.append(_LayerWeights(ih, ih_bias, _Weights(hh, hh_bias, projection)))
     return groups
 
 
 def _check_states(
-    cell: Cell,
-    hx: tuple[Tensor, ...],
-    batch: int,
-    weights: list[tuple[Tensor | None, ...]],
+    cell: Cell, hx: tuple[Tensor, ...], batch: int, weights: list[_LayerWeights]
 ) -> None:
-    hh = weights[0][1]
-    rows, out = (0, 0) if hh is None else hh.shape
+    rows, out = weights[0].steps.hh.shape
     expected = [(len(weights), batch, out), (len(weights), batch, rows // cell.gates)]
     shapes = [tuple(state.shape) for state in hx]
     if shapes != expected[: cell.states]:
