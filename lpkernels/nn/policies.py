@@ -133,15 +133,6 @@ def _short(value: Any) -> str:
     return min([str(value), *names], key=len)
 
 
-#: By name; `SCALED` has those of scaled formats.
-POLICIES: dict[str, Callable[[], Policy]] = {}
-
-
-def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
-    POLICIES[build.__name__] = build
-    return build
-
-
 def policies() -> list[str]:
     """The names :func:`policy` knows; the recipe of a policy's layers has the policy's name."""
     return [*POLICIES, *SCALED]
@@ -204,7 +195,6 @@ def _check_name(name: str) -> None:
     raise ValueError(f"policy: unknown name {name!r}; expected one of {near}")
 
 
-@_named
 def fp16_mixed() -> Policy:
     """All layers in fp16, their sums in fp32; norms and softmax read and write fp16, compute fp32.
 
@@ -220,7 +210,6 @@ def fp16_mixed() -> Policy:
     return _mixed("fp16_mixed", "fp16")
 
 
-@_named
 def bf16_mixed() -> Policy:
     """All layers in bf16, their sums in fp32; norms and softmax read and write bf16, compute fp32.
 
@@ -231,7 +220,6 @@ def bf16_mixed() -> Policy:
     return _mixed("bf16_mixed", "bf16")
 
 
-@_named
 def fp8_wang2018() -> Policy:
     """FP8 operands, except in e6m9 the input of the first layer and the operands of the last one.
 
@@ -248,7 +236,6 @@ def fp8_wang2018() -> Policy:
     return _with_ends(_with(first, weight="e6m9", grad_output="e6m9"), first, body)
 
 
-@_named
 def hfp8_sun2019() -> Policy:
     """Hybrid FP8 operands; the first and the last layer have 16-bit operands.
 
@@ -265,7 +252,6 @@ def hfp8_sun2019() -> Policy:
     return _with_ends(end, end, body)
 
 
-@_named
 def cpt_fu2021() -> Policy:
     """Integer quantizers in all layers but the last, to be put on a schedule; all sums in fp32.
 
@@ -283,6 +269,13 @@ def cpt_fu2021() -> Policy:
     by_channel = _with(body, weight="affine8_axis1")
     transposed = dict.fromkeys(_TRANSPOSED, by_channel)
     return Policy({LAST: TORCH, **_OTHERS, **transposed, "*": body})
+
+
+#: By name; `SCALED` has those of scaled formats.
+POLICIES: dict[str, Callable[[], Policy]] = {
+    build.__name__: build
+    for build in (fp16_mixed, bf16_mixed, fp8_wang2018, hfp8_sun2019, cpt_fu2021)
+}
 
 
 def _mixed(name: str, fmt: str) -> Policy:
