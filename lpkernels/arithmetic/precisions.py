@@ -166,7 +166,13 @@ def with_precision(
 def _format_of(fmt: Format, bits: int, formats: Formats | None) -> Format:
     """fmt in so many bits: taken from the table, else made in its own family."""
     if formats is not None:
-        return in_place_of(fmt, _looked_up(bits, formats))
+        table = dict(formats)
+        if bits not in table:
+            raise ValueError(
+                f"formats has no entry for {bits} bits, only for {', '.join(map(str, table))}; add "
+                "one"
+            )
+        return in_place_of(fmt, table[bits])
     if isinstance(fmt, AffineFormat):
         return FP32 if bits > MOST_AFFINE_BITS else replace(fmt, bits=bits)
     if isinstance(fmt, FixedFormat):
@@ -176,16 +182,6 @@ def _format_of(fmt: Format, bits: int, formats: Formats | None) -> Format:
     raise ValueError(
         f"{fmt} has no width to choose; give a table of formats, "
         f"formats={{{_width(fmt)}: '{fmt}', {bits}: ...}}"
-    )
-
-
-def _looked_up(bits: int, formats: Formats) -> Format:
-    for key, fmt in formats:
-        if key == bits:
-            return fmt
-    raise ValueError(
-        f"formats has no entry for {bits} bits, only for "
-        f"{', '.join(str(key) for key, _ in formats)}; add one"
     )
 
 
