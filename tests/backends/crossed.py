@@ -66,7 +66,8 @@ class Values:
             values = rng.integers(1 - 2**bits, 2**bits, shape) * 2.0 ** rng.integers(-bits, 3)
         else:
             return torch.from_numpy(operand(kind, shape, rng))
-        return torch.from_numpy(values.astype(np.float32))
+        with np.errstate(over="ignore"):
+            return torch.from_numpy(values.astype(np.float32))
 
 
 #: Factors of "least" and "largest".
