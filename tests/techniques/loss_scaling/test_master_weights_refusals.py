@@ -1,8 +1,8 @@
 """Wrong input: errors say the expected value, the given value and the fix; nothing is changed."""
 
 import copy
-import re
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,20 +27,18 @@ def numbers(dtype: torch.dtype) -> list[nn.Parameter]:
 
 
 HALF, BRAIN = torch.float16, torch.bfloat16
-NOT_HELD = r"parameter '0' is .*, which does not hold every value of"
-OPTIMIZERS_REFUSED = [
-    (lambda: wrap(optim.LBFGS(optimizers.parameters())), NotImplementedError,
-     "LBFGS cannot be wrapped: it evaluates the loss again within a step"),
-    (lambda: wrap(optim.SparseAdam(optimizers.parameters())), NotImplementedError,
-     "SparseAdam cannot be wrapped: it takes sparse gradients"),
-    (lambda: wrap(sgd(optimizers.parameters(), differentiable=True)), NotImplementedError,
-     "SGD cannot be wrapped: .*differentiable=True"),
-    *((lambda dtype=dtype, weight=weight: wrap(sgd(numbers(dtype)), weight), ValueError, NOT_HELD)
-      for dtype, weight in ((HALF, "bf16"), (BRAIN, "fp16"), (HALF, "fixed8_f4"))),
-    (lambda: wrap(sgd(numbers(torch.complex64))), TypeError,
-     r"parameter '0' must be float16.*, got torch.complex64"),
-]  # fmt: skip
-test_an_optimizer_that_cannot_be_wrapped_is_refused = refused(OPTIMIZERS_REFUSED)
+test_an_optimizer_that_cannot_be_wrapped_is_refused = refused(
+    [
+        (lambda: wrap(optim.LBFGS(optimizers.parameters())), NotImplementedError, "LBFGS"),
+        (lambda: wrap(optim.SparseAdam(optimizers.parameters())), NotImplementedError,
+         "SparseAdam"),
+        (lambda: wrap(sgd(optimizers.parameters(), differentiable=True)), NotImplementedError,
+         "SGD .*differentiable=True"),
+        (lambda: wrap(sgd(numbers(torch.complex64))), TypeError, "parameter '0' .*complex64"),
+        *((partial(wrap, sgd(numbers(dtype)), weight), ValueError, "parameter '0' is ")
+          for dtype, weight in ((HALF, "bf16"), (BRAIN, "fp16"), (HALF, "fixed8_f4"))),
+    ],
+)  # fmt: skip
 
 
 def test_every_optimizer_of_torch_is_wrapped_or_refused() -> None:
@@ -66,31 +64,26 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
 
 # This format is for states that are never negative.
 LINEAR = "block128_linear4_sfp32"
-
-
+# The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
 FORMATS = [
-    # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
-    ({"weight": "fp17"}, ValueError, "weight: parse_format: unknown format 'fp17'"),
-    ({"master": "affine8"}, ValueError, "master: affine8 cannot be kept as codes.*BlockFormat"),
-    ({"weight": "block32_k_e4m3"}, ValueError, "weight: .* has axis='k', which is of products"),
-    ({"weight": "nvfp4_2d"}, ValueError, "'1' has shape .13,., but weight=.* has tiles; put it"),
-    ({"master": "block4_axis1_e4m3"}, ValueError, "parameter '1' has shape (13,), but mas"),
-    ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
-    *(({name: LINEAR}, ValueError, f"{name}: {LINEAR} has no zero and no negative values;")
+    ({"weight": "fp17"}, "weight: .*'fp17'"), ({"master": "affine8"}, "master: affine8"),
+    ({"weight": "block32_k_e4m3"}, "weight: .* axis='k'"),
+    ({"weight": "nvfp4_2d"}, "'1' .* weight="), ({"master": "block4_axis1_e4m3"}, "'1' .* master="),
+    ({"grad": "affine8_axis-2"}, "'1' .* grad="),
+    *(({name: LINEAR}, f"{name}: {LINEAR} has no zero")
       for name in ("weight", "master", "grad", "compensation", "state")),
-    ({"state": {"momentum_buffer": LINEAR}}, ValueError, "as in state={'exp_avg_sq': 'blo"),
+    ({"state": {"momentum_buffer": LINEAR}}, "exp_avg_sq"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("formats, kind, error", FORMATS)
+@pytest.mark.parametrize("formats, word", FORMATS)
 def test_a_format_that_cannot_be_kept_is_refused_and_the_weights_stay(
-    formats: dict[str, Any], kind: type, error: str
+    formats: dict[str, Any], word: str
 ) -> None:
     held = optimizers.parameters()
     before = [p.detach().clone() for p in held]
     inner = sgd(held, momentum=0.9)
-    error = error if "\\" in error or ".*" in error else re.escape(error)
-    with pytest.raises(kind, match=error):
+    with pytest.raises(ValueError, match=word):
         wrap(inner, **formats)
     optimizers.assert_same([p.detach() for p in held], before)
     # The optimizer may still be wrapped.
@@ -98,14 +91,15 @@ def test_a_format_that_cannot_be_kept_is_refused_and_the_weights_stay(
 
 
 FORMATS_OF_A_GROUP = [
-    ({"weight": "e9"}, ValueError, "weight: parse_f"), ({"master": None}, TypeError, "master: exp"),
-    ({"state": {"square": "bf16"}}, ValueError, "Adagrad has no state squ"),
-    ({"state": LINEAR}, ValueError, "state: .* has no zero"),
+    ({"weight": "e9"}, ValueError, "weight"), ({"master": None}, TypeError, "master"),
+    ({"state": {"square": "bf16"}}, ValueError, "square"), ({"state": LINEAR}, ValueError, "state"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("formats, kind, error", FORMATS_OF_A_GROUP)
-def test_formats_that_a_group_cannot_have(formats: dict[str, Any], kind: type, error: str) -> None:
+def test_a_format_that_a_group_cannot_have_is_refused(
+    formats: dict[str, Any], kind: type, error: str
+) -> None:
     """Neither at first nor later; nothing is changed."""
     held = optimizers.parameters()
     with pytest.raises(kind, match=error):
@@ -124,9 +118,9 @@ ONES = torch.ones(7, 9)
 
 
 GRADIENTS = [
-    (ONES.to_sparse(), TypeError, "gradient of parameter '0' is torch.sparse_coo.*sparse=Fal"),
-    (ONES.half(), RuntimeError, "parameter '0' was torch.float32 on cpu .*torch.float16"),
-    (ONES * torch.nan, ValueError, "master of parameter '0': pack: .*; a loss scaler skips"),
+    (ONES.to_sparse(), TypeError, "gradient of parameter '0' is torch.sparse_coo"),
+    (ONES.half(), RuntimeError, "parameter '0' was torch.float32 .*torch.float16"),
+    (ONES * torch.nan, ValueError, "master of parameter '0'"),
 ]
 
 
@@ -145,9 +139,9 @@ def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: 
 
 STATES = [
     (lambda s: s["param_groups"][0]["params"].pop(),
-     "this optimizer has groups of [3] parameters, the state_dict of [2]"),
+     r"groups of \[3\] .* \[2\]"),
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
-     "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
+     r"master of parameter '1' .* \(26,\) .* \(25,\)"),
     (lambda s: s["state"][1].clear(), "the state_dict has no counts of '1'"),
 ]  # fmt: skip
 
@@ -160,7 +154,7 @@ def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
     before = optimizers.snapshot(optimizer, held)
     state = copy.deepcopy(optimizer.state_dict())
     broken(state)
-    with pytest.raises(ValueError, match=re.escape(error)):
+    with pytest.raises(ValueError, match=error):
         optimizer.load_state_dict(state)
     optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
