@@ -16,7 +16,7 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
 from tests.nn.layer_cases import twins
-from tests.nn.policy_models import Doubled, Tagged, converted
+from tests.nn.policy_models import Tagged, converted
 
 FP8 = lp.recipe("fp8_wang2018")
 BF16 = lp.recipe("bf16_mixed")
@@ -200,25 +200,6 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     assert_bit_equal(layer(x), want)
     assert_bit_equal(copy.deepcopy(layer)(x), want)
     assert_bit_equal(lp.revert(layer)(x), plain)
-
-
-@pytest.mark.parametrize("call, error, match", [
-    (lambda m: lp.convert(IMAGES, FP8), TypeError, "convert: model must be a torch.nn.Module"),
-    (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
-    (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
-    (lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}), ValueError,
-     r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),"),
-    (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-    (lambda m: lp.convert(Doubled(2, 2), FP8, functions=False), ValueError,
-     "Doubled has its own forward"),
-    (lambda m: lp.convert(m, FP8, functions="no"), TypeError,
-     "functions must be True or False, got 'no'"),
-    (lambda m: lp.set_recipe(m, FP8), ValueError, "which lp.convert.model, recipe. makes"),
-    (lambda m: lp.convert(m, FP8, exclude=m[0]), TypeError, "got Conv2d; give the module.s name"),
-])  # fmt: skip
-def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call(network())
 
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))

@@ -16,12 +16,10 @@ from tests.nn.policy_models import (
     PRODUCTS,
     REDUCING,
     Doubled,
-    Gan,
     ResNet,
     Transformer,
     converted,
 )
-from tests.support.refusals import refused
 
 FIRST, LAST, GATES, FUNCTIONS = lp.nn.FIRST, lp.nn.LAST, lp.nn.GATES, lp.nn.FUNCTIONS
 FP32 = lp.Recipe()
@@ -113,18 +111,6 @@ def test_policy_survives_copies_in_order() -> None:
     policy = lp.policy("fp8_wang2018")
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy)), policy.copy()):
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
-
-
-UNKNOWN = "recipe: unknown name 'policy:fp8_wang2018'; expected one of fp8_wang2018"
-REFUSED = [
-    (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; expected one of fp8_w"),
-    (lambda: lp.convert(Gan(), "policy:fp8_wang2018"), ValueError, UNKNOWN),
-    (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
-    (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
-    (lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}), ValueError,
-     r"the key FIRST never applies.* '\*' before it takes 'generator.stem' "),
-]  # fmt: skip
-test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """set_precision and set_accumulator of layers and models, eager."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from lpkernels.arithmetic import Precision
 from tests.compare import assert_bit_equal
 from tests.nn.layer_cases import LAYERS, changed, converted, inputs, same, step, twins
 from tests.support.autograd import Computes
-from tests.support.refusals import refused
 
 # AFFINE has all quantizers but output and bias. It has no running range, which only some layers
 # know.
@@ -122,26 +120,6 @@ def test_a_users_own_way_to_set_a_precision_stays() -> None:
     assert isinstance(module.recipe, lp.Recipe)
     module.set_precision(3, 6)
     assert module.asked == [(3, 6)]
-
-
-def layer_to(recipe: lp.Recipe, *bits: Any, formats: Any = None) -> Callable[[], None]:
-    return lambda: lp.nn.Linear(3, 2, recipe=recipe).set_precision(*bits, formats=formats)
-
-
-def model_to(model: Any, formats: Any = None) -> Callable[[], Any]:
-    return lambda: lp.set_precision(model, 4, 8, formats=formats)
-
-
-NONE = "set_precision: Linear has no quantizer to set a precision of"
-NO_ENTRY = "set_precision: Conv2d '0' cannot take 8 bits as grad_output: formats has no entry"
-NO_LAYER = "set_precision: the model has no layer of .* whose recipe rounds what"
-REFUSED = [
-    (layer_to(lp.Recipe(), 4, 8), ValueError, NONE),
-    (model_to(3), TypeError, "set_precision: model must be a torch.nn.Module"),
-    (model_to(network()), ValueError, NO_LAYER),
-    (model_to(lp.convert(network(), FLOATS), {4: "e2m1"}), ValueError, NO_ENTRY),
-]
-test_wrong_precisions_are_refused = refused(REFUSED)
 
 
 def test_nothing_is_changed_where_one_layer_cannot() -> None:

@@ -39,6 +39,43 @@ def refused(
     assert state() == before
 
 
+FLOATS = lp.Recipe(input="e4m3fn_sat", weight="e4m3fn_sat", grad_output="e5m2")
+
+
+def converted(recipe: Any) -> nn.Module:
+    return lp.convert(network(), recipe, include=nn.Linear)
+
+
+@pytest.mark.parametrize("call, error, word", [
+    (lambda m: lp.convert(X, FP8), TypeError, "convert: model must"),
+    (lambda m: lp.convert(m, {3: FP8}), TypeError, "key"),
+    (lambda m: lp.convert(m, FP8, include=3), TypeError, "include"),
+    (lambda m: lp.convert(m, FP8, exclude=m[2]), TypeError, "got Linear"),
+    (lambda m: lp.convert(m, FP8, functions="no"), TypeError, "functions"),
+    (lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}), ValueError,
+     r"no layer matched \(recipe for Conv3d, Bilinear\).*'2' \(Linear\)"),
+    (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "torch.nn.Linear"),
+    (lambda m: lp.convert(m[3], FP8, functions=False), ValueError, "Doubled has its own forward"),
+    (lambda m: lp.convert(m, "policy:fp8_wang2018"), ValueError, "'policy:fp8_wang2018'"),
+    (lambda m: lp.convert(m, lp.policy("fp16_mixed") | {lp.nn.FIRST: "fp32"}), ValueError,
+     r"key FIRST .*'\*' .*'0\.0'"),
+    (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert"),
+    (lambda m: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'.*fp8_w"),
+    (lambda m: lp.policy(8), TypeError, "name .*8"),
+    (lambda m: lp.nn.Policy({3: "fp32"}), TypeError, "key .*FIRST.*int"),
+    (lambda m: lp.set_precision(3, 4, 8), TypeError, "set_precision: model must"),
+    (lambda m: lp.set_precision(m, 4, 8), ValueError, "the model has no layer"),
+    (lambda m: lp.set_precision(converted(FLOATS), 4, 8, formats={4: "e2m1"}), ValueError,
+     "8 bits as grad_output: formats"),
+    (lambda m: lp.nn.Linear(3, 2, recipe=lp.Recipe()).set_precision(4, 8), ValueError, "Linear"),
+])  # fmt: skip
+def test_a_wrong_argument_is_refused_and_changes_nothing(
+    call: Callable[[nn.Module], Any], error: type[Exception], word: str
+) -> None:
+    model = network()
+    refused(model, word, lambda: call(model), error)
+
+
 def test_classes_and_functions_that_match_no_module_of_this_model_are_no_error() -> None:
     model = network()
     rules = {nn.Conv2d: BF16, lambda name, module: False: BF16, "*": FP8}
