@@ -57,16 +57,22 @@ def read_back(what: Any, path: Path) -> lp.nn.Policy:
     return lp.load_policy(path)
 
 
-def test_every_policy_and_recipe_and_what_convert_takes_is_read_back(path: Path) -> None:
-    for name in lp.policies():
-        policy = read_back(lp.policy(name), path)
-        assert isinstance(policy, lp.nn.Policy)
-        assert list(policy.items()) == list(lp.policy(name).items())
-        assert list(read_back(name, path).items()) == list(policy.items())
-    for name in lp.recipes():
-        assert dict(read_back(lp.recipe(name), path)) == {"*": lp.recipe(name)}
-        if name not in lp.policies():
-            assert dict(read_back(name, path)) == {"*": lp.recipe(name)}
+@pytest.mark.parametrize("name", lp.policies())
+def test_a_policy_and_its_name_are_read_back(name: str, path: Path) -> None:
+    policy = read_back(lp.policy(name), path)
+    assert isinstance(policy, lp.nn.Policy)
+    assert list(policy.items()) == list(lp.policy(name).items())
+    assert list(read_back(name, path).items()) == list(policy.items())
+
+
+@pytest.mark.parametrize("name", lp.recipes())
+def test_a_recipe_is_read_back_as_that_of_every_layer(name: str, path: Path) -> None:
+    assert dict(read_back(lp.recipe(name), path)) == {"*": lp.recipe(name)}
+    if name not in lp.policies():
+        assert dict(read_back(name, path)) == {"*": lp.recipe(name)}
+
+
+def test_a_mapping_of_names_is_read_back_in_order(path: Path) -> None:
     rules = {"*": lp.recipe("fp32"), "key": lp.recipe(FP8)}
     assert list(read_back({"*": "fp32", "key": FP8}, path).items()) == list(rules.items())
 
