@@ -362,9 +362,10 @@ CONSTRUCTORS = {
             "floor": [0.0, 2.0**17, NAN, "1"],
             "ceiling": [1.0, NAN, "1"],
             "hysteresis": [0, 2**31, 1.5, "2"],
-            "named_parameters": [[("w", 1)]],
+            "named_parameters": [[("w", 1)], 3],
+            "enabled": ["x", 2],
+            "group": ["x", 3],
         },
-        frozenset({"enabled", "group"}),
     ),
     "MasterWeights": Constructor(
         MasterWeights,
@@ -393,8 +394,8 @@ CONSTRUCTORS = {
             "promote": [2.0, NAN, "x", promoter()],
             "fan_out": ["each", 3],
             "pack": ["x", 2],
+            "loss": [3, None],
         },
-        frozenset({"loss"}),
     ),
     "diagnose": Constructor(
         diagnose,

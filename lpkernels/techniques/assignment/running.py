@@ -292,6 +292,7 @@ class Assigned(Stateful):
         pack: bool,
     ) -> None:
         check_model("assign", model)
+        checks.function("assign: loss", loss, "loss(output, target)")
         checks.choice("assign: fan_out", fan_out, get_args(FanOut))
         checked_bool("assign", "pack", pack)
         promoter = promote if isinstance(promote, Promoter) else Promoter(assignment, promote)

@@ -295,7 +295,13 @@ class Diagnosis(Report):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
-        self._rows += tuple(map(TensorRow.from_dict, state["rows"]))
+        rows = state.get("rows") if isinstance(state, Mapping) else None
+        if not isinstance(rows, list):
+            raise ValueError(
+                "load_state_dict: expected the state of a Diagnosis, with a list of rows, got "
+                f"{state!r}"
+            )
+        self._rows += tuple(map(TensorRow.from_dict, rows))
 
 
 class _Sums:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 
+from lpkernels.formats.checks import checked_bool
 from lpkernels.techniques import checks
 
 # The names of torch.amp.GradScaler's state; a LossScaler's has three more.
@@ -124,6 +125,11 @@ def _bounds(
 
 def _names(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
     names: dict[Tensor, str] = {}
+    if not isinstance(named_parameters, Iterable):
+        raise TypeError(
+            "named_parameters: expected pairs (name, parameter) as of "
+            f"model.named_parameters(), got {type(named_parameters).__name__}"
+        )
     for pair in named_parameters:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
             raise TypeError(
@@ -197,12 +203,17 @@ class LossScaler(torch.amp.GradScaler):
         )
         interval = checks.whole("growth_interval", growth_interval, 1)
         # "cuda" switches a GradScaler off where there is none; the first loss has the device.
+        checked_bool("LossScaler", "enabled", enabled)
+        if group is not None and not (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+            raise TypeError(
+                f"group: expected a torch.distributed.ProcessGroup or None, got {group!r}"
+            )
         super().__init__("cpu", start, *factors, interval, enabled)
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._group = group
-        self._names = _names(named_parameters or ())
+        self._names = _names(() if named_parameters is None else named_parameters)
         # The steps since the last update, and the last step of all.
         self._steps: list[_Step] = []
         self._last: _Step | None = None
