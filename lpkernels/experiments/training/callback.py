@@ -76,6 +76,9 @@ class Callback:
     checkpoint. State in the model and in the optimizer is saved with these.
     """
 
+    #: The attribute whose own state is the callback's, under its name; "" without one.
+    STATE: ClassVar[str] = ""
+
     def prepare(self, context: Context) -> None:
         """Changes, wraps or replaces `context.model` and `context.optimizer`.
 
@@ -125,10 +128,12 @@ class Callback:
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's own state, from which `load_state_dict` goes on."""
-        return {}
+        return {self.STATE: getattr(self, self.STATE).state_dict()} if self.STATE else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` returned."""
+        if self.STATE:
+            getattr(self, self.STATE).load_state_dict(state[self.STATE])
 
     def record(self) -> dict[str, Any]:
         """Plain values for the record of the epoch that ends; the names are the callback's own."""

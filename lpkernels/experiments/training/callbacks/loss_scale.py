@@ -89,6 +89,8 @@ class LossScaleConfig(CallbackConfig):
 class ScaledLoss(Callback):
     """Scales the loss, unscales the gradients, and takes the step unless one is not finite."""
 
+    STATE = "scaler"
+
     def __init__(self, config: LossScaleConfig) -> None:
         self._config, self.scaler = config, config.scaler()
 
@@ -106,12 +108,6 @@ class ScaledLoss(Callback):
         self.scaler.step(optimizer)
         self.scaler.update()
         return self.scaler.ran
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scaler": self.scaler.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scaler.load_state_dict(state["scaler"])
 
     def record(self) -> dict[str, Any]:
         return {"loss_scale": self.scaler.get_scale()} if self._config.dynamic_scale else {}

@@ -31,6 +31,8 @@ class PrecisionScheduleConfig(CallbackConfig):
 class PrecisionSchedule(Callback):
     """Sets the bits of every step by its number."""
 
+    STATE = "scheduler"
+
     def __init__(self, schedule: str) -> None:
         self._scheduler_of = parse_schedule(schedule)
 
@@ -68,12 +70,6 @@ class PrecisionSchedule(Callback):
             values["accumulator_bits"] = accumulator
             values["adder_cost"] = round(self.scheduler.cost("accumulator"), 6)
         return values
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scheduler": self.scheduler.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scheduler.load_state_dict(state["scheduler"])
 
 
 class StagedPrecision(PrecisionSchedule):
