@@ -133,6 +133,10 @@ test_wrong_values_are_refused = refused(
                 ("cpt:3-8/", "grad bits"),
                 ("static:3-8", "bits: .*'3-8'"),
                 ("cpt:3-8/8,acc=4,acc_format=e9", "accumulators: .*'e9'"),
+                ("cpt:3-8/8,formats=3:e9", "formats: .* 4, 5, 6, 7, 8"),
+                ("static:3/8,formats=3:e9", "unknown format 'e9'"),
+                ("cpt:3-8/8,formats=floats", "formats: .*'floats'"),
+                ("cpt:3-8/8,formats=x:e9", "whole number"),
                 ("pfq:3-8/6-6-8", "grad bits"),
             )
         ),

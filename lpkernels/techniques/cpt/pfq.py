@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Precision, bitops, width
-from lpkernels.techniques.cpt.scheduler import PrecisionSetter, Targets
+from lpkernels.techniques.cpt.scheduler import Formats, PrecisionSetter, Targets
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
@@ -35,7 +35,7 @@ class PFQ(PrecisionSetter):
     negative its magnitude counts.
 
     Args:
-        targets, eval_bits: as PrecisionScheduler's; None of eval_bits: the last stage's.
+        targets, eval_bits, formats: as PrecisionScheduler's; None of eval_bits: the last stage's.
         stages: (forward bits, gradient bits), two or more, which do not fall.
         period: training steps between two values of L; published: 400 of 64,000 (CIFAR), an epoch
             (ImageNet).
@@ -70,12 +70,13 @@ class PFQ(PrecisionSetter):
         eps: float = 0.05,
         decay: float = 0.3,
         eval_bits: int | None = None,
+        formats: Formats | None = None,
     ) -> None:
         self.stages = _checked_stages(stages)
         self.period = checks.whole("period", period, 1)
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
-        super().__init__(targets, [Precision(*stage) for stage in self.stages], eval_bits)
+        super().__init__(targets, [Precision(*stage) for stage in self.stages], eval_bits, formats)
         #: The number of the stage; the steps so far, in all and in this period.
         self.stage = self.steps = self.period_steps = 0
         #: The last mean losses since the turning point, and the first of the run.

@@ -1,12 +1,12 @@
 """Schedulers of precision in a user's own loop: targets, the base that sets them, the scheduler by
 a plan that is made in advance, and running statistics gathered again at the precision of a test."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from lpkernels.arithmetic import as_accumulator
+from lpkernels.arithmetic import Accumulator, as_accumulator
+from lpkernels.formats import FormatLike, as_format
 from lpkernels.nn.convert import set_precision
 from lpkernels.nn.emulated import Emulated
 from lpkernels.techniques import checks
@@ -28,12 +29,27 @@ from lpkernels.techniques.cpt.schedule import (
 )
 from lpkernels.techniques.state import Stateful
 
+T = TypeVar("T")
+
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
 #: None: nothing is set.
 Targets = Any
 #: (lowest, highest), one number, or a schedule with settings of its own.
 Bits = tuple[int, int] | int | Schedule
+#: {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or "float".
+Formats = Mapping[int, FormatLike] | str
+#: {bits: accumulator}, or a text with {bits} in it.
+Accumulators = Mapping[int, Accumulator | str] | str
 
+# The formats "float". All saturate; those of 4, 6 and 8 bits are OCP's FP4, FP6 (E3M2) and E4M3.
+_FLOATS: Mapping[int, str] = {
+    3: "e2m0_sat",
+    4: "fp4_e2m1",
+    5: "e2m2_sat",
+    6: "fp6_e3m2",
+    7: "e3m3_sat",
+    8: "e4m3fn_sat",
+}
 # The tracks whose bits a kind of cost counts.
 _COUNTED = {"bitops": ("forward", "backward"), "accumulator": ("accumulator",)}
 
@@ -120,18 +136,27 @@ class PrecisionSetter(Stateful):
         targets: Targets,
         levels: Sequence[Precision],
         eval_bits: int | None,
-        accumulators: str = "e8m{bits}",
+        formats: Formats | None,
+        accumulators: Accumulators = "e8m{bits}",
     ) -> None:
         owner = type(self).__name__
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
         self._targets = _targets_by_name(owner, targets)
         self._highest = levels[-1]
-        if "{bits}" not in str(accumulators):
-            raise ValueError(f"accumulators: expected a name with {{bits}}, got {accumulators!r}")
-        self._accumulators = {
-            bits: as_accumulator(accumulators.replace("{bits}", str(bits)))
-            for bits in {level.accumulator for level in levels} - {None}
-        }
+        # The argument of set_precision, which targets without formats need not have.
+        self._formats: dict[str, Any] = {}
+        if formats is not None:
+            table = _FLOATS if formats == "float" else formats
+            bits = {level.forward for level in levels} | {self.eval_bits}
+            # A mapping may leave out the gradients' bits, for targets that do not round gradients.
+            if isinstance(table, str):
+                bits |= {level.backward for level in levels}
+            texts = "'fixed{bits}_f4', or 'float'"
+            self._formats["formats"] = _by_bits("formats", table, bits, as_format, texts)
+        bits = {level.accumulator for level in levels}
+        self._accumulators = _by_bits(
+            "accumulators", accumulators, bits, as_accumulator, "'e8m{bits}'"
+        )
         rounding = [target for target in self._targets.values() if _rounds(target)]
         if self._highest.forward is not None and self._targets and not rounding:
             raise ValueError(
@@ -161,7 +186,8 @@ class PrecisionSetter(Stateful):
             # Asked for first: without this method nothing is set.
             set_accumulator: Any = None if accumulator is None else target.set_accumulator
             if forward is not None and _rounds(target):
-                (target if _is_function(target) else target.set_precision)(forward, backward)
+                setter = target if _is_function(target) else target.set_precision
+                setter(forward, backward, **self._formats)
             if accumulator is not None:
                 set_accumulator(self._accumulators[accumulator])
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
@@ -219,6 +245,30 @@ class PrecisionSetter(Stateful):
         return self.precision.forward, self.precision.backward
 
 
+def _by_bits(
+    label: str, rule: Any, bits: set[int | None], read: Callable[[Any], T], texts: str
+) -> dict[int, T]:
+    """The format or accumulator of each number of bits, by a mapping or by a text with {bits}.
+
+    texts: examples of texts, for errors.
+    Raises: TypeError: neither.  ValueError: a text without {bits}, bits that the mapping lacks, a
+        value that `read` refuses.
+    """
+    numbers = sorted(n for n in bits if n is not None)
+    if isinstance(rule, str) and "{bits}" in rule:
+        return {n: read(rule.replace("{bits}", str(n))) for n in numbers}
+    if not isinstance(rule, Mapping):
+        raise (ValueError if isinstance(rule, str) else TypeError)(
+            f"{label}: expected a mapping {{bits: ...}} or a text such as {texts}, got {rule!r}"
+        )
+    if missing := [n for n in numbers if n not in rule]:
+        raise ValueError(
+            f"{label}: expected a value for all bits of the schedule, got none for "
+            f"{', '.join(map(str, missing))}; add these"
+        )
+    return {n: read(value) for n, value in rule.items()}
+
+
 class PrecisionScheduler(PrecisionSetter):
     """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
@@ -239,12 +289,16 @@ class PrecisionScheduler(PrecisionSetter):
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
         accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
-        accumulators: the accumulator of a number of bits, by its name with {bits} in it.
+        accumulators: the accumulator of a number of bits, by a name with {bits} in it or a mapping.
         eval_bits: of `at()`; None: the highest.
+        formats: the format of a number of bits, for targets that take formats= as lp.set_precision
+            does: a mapping {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or
+            "float", floating point of 3 to 8 bits. None: the targets' own rule.
         last_step: the step before the one that the constructor sets.
     Raises: TypeError: an argument of another type, or an unknown one.  ValueError: as Schedule;
         fewer steps than cycles; a model without a precision to set; a target that does not take a
-        width of the schedule. Then all attributes of the targets are as before.
+        width of the schedule, or a mapping that lacks one. Then all attributes of the targets are
+        as before.
     Reference: Fu et al. 2021, arXiv 2101.09868, whose code sets forward bits as `bits` here with
         remainder="partial", and constant backward bits.
     Differs: where the exact value lies halfway between two widths the even one is taken; the
@@ -271,8 +325,9 @@ class PrecisionScheduler(PrecisionSetter):
         bits: Bits | None,
         grad_bits: Bits = 8,
         accumulator_bits: Bits | None = None,
-        accumulators: str = "e8m{bits}",
+        accumulators: Accumulators = "e8m{bits}",
         eval_bits: int | None = None,
+        formats: Formats | None = None,
         last_step: int = -1,
         **settings: Any,
     ) -> None:
@@ -299,7 +354,7 @@ class PrecisionScheduler(PrecisionSetter):
             for track, schedule in self.schedules.items()
             for level in range(schedule.bits[0], schedule.highest + 1)
         ]
-        super().__init__(targets, levels, eval_bits, accumulators)
+        super().__init__(targets, levels, eval_bits, formats, accumulators)
         self.step()
 
     @property

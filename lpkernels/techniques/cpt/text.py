@@ -84,9 +84,9 @@ def _pfq(values: Mapping[str, Any], targets: Targets, total_steps: int, *, seed:
 
 def _options(kind: str) -> dict[str, Option]:
     """The options of a kind's text, from the signatures of its scheduler."""
-    eval_bits = {"name": "eval", "read": whole}
+    eval_bits, formats = {"name": "eval", "read": whole}, {"read": _formats}
     if kind == "pfq":
-        options = options_of(PFQ, stages=None, eval_bits=eval_bits)
+        options = options_of(PFQ, stages=None, eval_bits=eval_bits, formats=formats)
         return {**options, "period": Option("period", None, whole)}
     return {
         **options_of(Schedule, shuffled=None),
@@ -96,6 +96,7 @@ def _options(kind: str) -> dict[str, Option]:
             accumulator_bits={"name": "acc", "read": partial(_pair, "acc", kind)},
             accumulators={"name": "acc_format"},
             eval_bits=eval_bits,
+            formats=formats,
             last_step=None,
         ),
     }
@@ -136,3 +137,11 @@ def _numbers(label: str, text: str) -> list[int]:
         return [whole(part) for part in text.split("-")]
     except ValueError as error:
         raise ValueError(f"{label}: {error}, got {text!r}") from None
+
+
+def _formats(text: str) -> str | dict[int, str]:
+    """ "3:e2m0_sat+4:fp4_e2m1" as a mapping, "float" and "fixed{bits}_f4" as they are."""
+    if ":" not in text:
+        return text
+    pairs = [part.partition(":") for part in text.split("+")]
+    return {whole(bits): fmt for bits, _, fmt in pairs}

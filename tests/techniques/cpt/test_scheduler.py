@@ -11,7 +11,14 @@ import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops
 from lpkernels.techniques.cpt.schedule import Precision
 from tests.support.refusals import refused
-from tests.techniques.cpt.fakes import Named, Refusing, bits_of, layer, small_model
+from tests.techniques.cpt.fakes import (
+    Named,
+    Refusing,
+    bits_of,
+    layer,
+    layer_without_axes,
+    small_model,
+)
 
 CYCLE = [3, 3, 4, 5, 6, 6, 7, 8]
 
@@ -111,18 +118,47 @@ def test_costs_run_and_are_expected() -> None:
         scheduler.cost("flops")
 
 
-def test_a_function_gives_layers_formats_by_width() -> None:
-    recipe = lp.Recipe(input="affine8", weight="affine8", grad_output="affine8")
-    target = lp.nn.Linear(6, 3, recipe=recipe)
-    formats = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat", 8: "e4m3fn_sat"}
+FLOATS = {3: "e2m0_sat", 4: "e2m1none_sat", 5: "e2m2_sat", 8: "e4m3fn_sat"}
 
-    def set_bits(forward: int, backward: int) -> None:
-        lp.set_precision(target, forward, backward, formats=formats)
 
-    scheduler = scheduled(set_bits, bits=(3, 5))
-    assert target.recipe.input.fmt == lp.parse_format("e2m0_sat")
-    with scheduler.at():
-        assert target.recipe.weight.fmt == lp.parse_format("e2m2_sat")
+@pytest.mark.parametrize(
+    "formats, by_bits",
+    [
+        pytest.param(FLOATS, FLOATS, id="a mapping"),
+        pytest.param("float", FLOATS, id="a name"),
+        pytest.param("fixed{bits}_f2", {n: f"fixed{n}_f2" for n in FLOATS}, id="a text"),
+    ],
+)
+def test_formats_reach_layers_by_their_bits(formats: Any, by_bits: dict[int, str]) -> None:
+    scheduler = scheduled(target := layer_without_axes(), bits=(3, 5), formats=formats)
+    for _ in range(8):
+        forward = scheduler.get_last_bits()[0]
+        assert str(target.recipe.input) == str(target.recipe.weight) == by_bits[forward]
+        assert str(target.recipe.grad_output) == by_bits[8]
+        scheduler.step()
+    with scheduler.at(3):
+        assert str(target.recipe.weight) == by_bits[3]
+
+
+def test_the_name_float_has_formats_of_3_to_8_bits_that_saturate() -> None:
+    target = layer_without_axes()
+    scheduler = scheduled(target, formats="float")
+    for bits in range(3, 9):
+        with scheduler.at(bits):
+            fmt = target.recipe.weight.fmt
+            assert (fmt.bits, fmt.overflow) == (bits, "saturate")
+
+
+def test_a_mapping_may_lack_the_bits_of_gradients_that_are_not_rounded() -> None:
+    target = lp.nn.Linear(2, 2, recipe=lp.Recipe(input="fp8_e4m3_sat", weight="fp8_e4m3_sat"))
+    scheduled(target, bits=(3, 5), formats=FLOATS, grad_bits=7)
+    assert target.precision == (3, None)
+
+
+def test_functions_take_the_formats_too() -> None:
+    calls: list[Any] = []
+    scheduled(lambda *bits, formats: calls.append((bits, formats)), bits=3, formats=FLOATS)
+    assert calls == [((3, 8), {n: lp.parse_format(fmt) for n, fmt in FLOATS.items()})]
 
 
 def test_accumulators_are_scheduled_with_bits() -> None:
@@ -135,9 +171,16 @@ def test_accumulators_are_scheduled_with_bits() -> None:
     assert target.recipe.fprop.fmt.man_bits == 4
 
 
-def test_accumulators_are_scheduled_alone() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="by default"),
+        pytest.param({"accumulators": {n: f"e8m{n}" for n in range(4, 10)}}, id="a mapping"),
+    ],
+)
+def test_accumulators_are_scheduled_alone(options: dict[str, Any]) -> None:
     target = layer(4, 4)
-    scheduler = scheduled(target, bits=None, accumulator_bits=(4, 9))
+    scheduler = scheduled(target, bits=None, accumulator_bits=(4, 9), **options)
     scheduler.step(7)
     assert target.precision == (8, 8) and target.recipe.fprop == lp.Accumulator("e8m9")
     widths = Schedule((4, 9), 1).plan(8)
@@ -179,6 +222,10 @@ test_wrong_targets_and_widths_are_refused = refused(
         (lambda: scheduled(3), TypeError, "object with set_precision.* got int"),
         (lambda: scheduled(print, accumulator_bits=4), ValueError, "set_accumulator"),
         (lambda: scheduled(Refusing(2, 2), bits=(3, 6), eval_bits=20), ValueError, "'forward': 20"),
+        (lambda: scheduled(Named(), formats="float"), ValueError, "argument 'formats'"),
+        (lambda: scheduled(None, formats=FLOATS), ValueError, "formats: .* 6, 7"),
+        (lambda: scheduled(None, eval_bits=9, formats="float"), ValueError, "formats: .* 9"),
+        (lambda: scheduled(None, accumulator_bits=4, accumulators={}), ValueError, "none for 4"),
     ],
 )
 
