@@ -114,6 +114,24 @@ def values_of(shape: Sequence[int], seed: int, *, special: bool = False) -> Tens
     return x
 
 
+def signed_zeros(shape: Sequence[int], seed: int) -> Tensor:
+    """Zeros of both signs: in 16 elements those of gradients, masters and both states, which
+    `tensors_of` asks for by seeds a hundred apart, meet in every way."""
+    period = 1 << seed // 100
+    negative = torch.arange(math.prod(shape)).view(*shape) // period % 2 == 1
+    return torch.where(negative, -0.0, 0.0)
+
+
+def steps_to_zeros() -> dict[str, Step]:
+    """Every step, toward both ends and at a learning rate of 0."""
+    return {
+        f"{name}-{'up' if maximize else 'down'}-{lr}": step._replace(maximize=maximize, lr=lr)
+        for name, step in STEPS.items()
+        for maximize in (False, True)
+        for lr in (0.0, step.lr)
+    }
+
+
 def tensors_of(
     step: Step,
     formats: Formats,

@@ -5,9 +5,20 @@ from typing import Any
 import pytest
 import torch
 
+from lpkernels.arithmetic import Step
 from lpkernels.backends import cpu
 from tests.support.processor import Isas, Threads, flushed
-from tests.support.updates import FORMATS, LOOPS, STEPS, assert_same, parts_of, run, tensors_of
+from tests.support.updates import (
+    FORMATS,
+    LOOPS,
+    STEPS,
+    assert_same,
+    parts_of,
+    run,
+    signed_zeros,
+    steps_to_zeros,
+    tensors_of,
+)
 
 # A group of lanes and a little more, several spans and a little more, a few elements, none.
 SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
@@ -33,6 +44,15 @@ def test_bits_of_the_reference(formats: str, name: str, isas: Isas) -> None:
     check(isas, name, formats, scale=3.0 if name in ("adamw", "momentum") else 1024.0)
     if name == "adamw":
         check(isas, name, formats, origins=ORIGINS)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["goes on", "begins"])
+@pytest.mark.parametrize("step", steps_to_zeros().values(), ids=steps_to_zeros())
+def test_zeros_have_the_signs_of_the_reference(step: Step, begins: bool, isas: Isas) -> None:
+    tensors = tensors_of(step, FORMATS["fp32"], [(16,)], values=signed_zeros)
+    want = run(tensors, step, FORMATS["fp32"], "reference", begins=begins)
+    for _ in isas:
+        assert_same(run(tensors, step, FORMATS["fp32"], "cpu", begins=begins), want)
 
 
 @pytest.mark.parametrize("cut", [1, 6, 64, 513])

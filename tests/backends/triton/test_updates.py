@@ -53,6 +53,16 @@ def test_updates_make_every_step(name: str, begins: bool, device: str) -> None:
     check_update(device, tensors, step, formats, begins=begins)
 
 
+@pytest.mark.parametrize("begins", [False, True], ids=["goes on", "begins"])
+@pytest.mark.parametrize("step", updates.steps_to_zeros().values(), ids=updates.steps_to_zeros())
+def test_updates_of_zeros_have_the_signs_of_the_reference(
+    step: Step, begins: bool, device: str
+) -> None:
+    formats = updates.FORMATS["fp32"]
+    tensors = updates.tensors_of(step, formats, [(16,)], values=updates.signed_zeros)
+    check_update(device, tensors, step, formats, begins=begins)
+
+
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adam"], ids=str)
 def test_updates_leave_everything_as_it_is_by_their_flag(name: str, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS["bytes"]

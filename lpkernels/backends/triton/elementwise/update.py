@@ -143,7 +143,8 @@ def sgd_step(g, w, buffer, C, S: tl.constexpr):
     if S.states > 0:
         buffer = g if S.begins else buffer * C.first + g * C.first_less
         g = g + buffer * C.first if S.way else buffer
-    return w + g * C.size, buffer
+    # A constant -0.0 would be +0.
+    return w - g * C.size, buffer
 
 
 @triton.jit
@@ -198,13 +199,14 @@ def update_kernel(
         g = tl.div_rn(g, tl.load(scale_ptr) + tl.zeros_like(g))
     g = rounded(g, index, first, seed, k0, n0, P0)
     before = load_values(master_ptr, lane, inside, P1)
-    zero = before * 0.0
+    zero = tl.zeros_like(before)
     m = load_values(first_ptr, lane, inside, P2) if S.states > 0 and not S.begins else zero
     v = load_values(second_ptr, lane, inside, P3) if S.states > 1 and not S.begins else zero
-    signed = -g if S.maximize else g
+    # Triton takes -x for 0 - x, which is +0 where x is +0.
+    signed = g * -1.0 if S.maximize else g
     if S.adam:
         number = tl.load(step_ptr).to(tl.int64) + 1
-        size = single(-(double_of(lr) / (1.0 - power(double_of(beta1), number))))
+        size = single(double_of(lr) / (1.0 - power(double_of(beta1), number)) * -1.0)
         root = single(1.0 / tl.sqrt(1.0 - power(double_of(beta2), number)))
         after, m, v = adam_step(signed, before, m, v, size, root, C, S)
     else:
@@ -281,7 +283,7 @@ def _options(step: Step, begins: bool) -> Options:
 
 def _constants(step: Step) -> Constants:
     if isinstance(step, Sgd):
-        own = (step.weight_decay, step.momentum, 1 - step.dampening, 0.0, 0.0, 0.0, -step.lr)
+        own = (step.weight_decay, step.momentum, 1 - step.dampening, 0.0, 0.0, 0.0, step.lr)
         return Constants(*map(_single, own))
     decay = 1 - step.lr * step.weight_decay if step.decoupled else step.weight_decay
     weight = np.float32(1 - step.beta1)
