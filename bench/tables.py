@@ -264,8 +264,8 @@ def written(table: Table) -> str:
 
     @cache
     def arms(field: str, other: str = table.reference) -> dict[str, Any]:
-        found = summarise(results(), field, reference=other or None)
-        return {row["arm"]: row for row in found.to_dict("records")}
+        summary = summarise(results(), field, reference=other or None)
+        return {row["arm"]: row for row in summary.to_dict("records")}
 
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:

@@ -96,8 +96,8 @@ def test_what_a_cell_can_say(text: tuple, found: str) -> None:
 
     def arms(field: str, other: str = "old"):
         cells = table_of([Result(r["arm"], {}, r["seed"], "finished", r) for r in records])
-        found = summarise(cells, field, reference=other)
-        return {row["arm"]: row for row in found.to_dict("records")}
+        summary = summarise(cells, field, reference=other)
+        return {row["arm"]: row for row in summary.to_dict("records")}
 
     row = tables.Row(records[2:], "new", "old", arms)
     assert getattr(row, text[0])(*text[1:]) == found

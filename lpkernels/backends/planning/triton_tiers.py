@@ -48,7 +48,7 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     fmt, formats = parsed.fmt, (parsed.fmt, parsed.product, parsed.outermost)
     if not parsed.in_sequence:
         return ()
-    if any(isinstance(each, FloatFormat) and not each.signed for each in formats):
+    if any(isinstance(x, FloatFormat) and not x.signed for x in formats):
         return ()
     if parsed.product is not None and not _product_fits(parsed):
         return ()
