@@ -46,6 +46,8 @@ def test_matmul_matches_the_reference(shapes, acc, backends):
     for backend in backends:
         got = lp.matmul(a, b, acc, **how(backend))
         assert_bit_equal(got, want, f"{backend} {shapes} {acc}")
+        got = lp.matmul(a.detach(), b.detach(), acc, **how(backend))
+        assert_bit_equal(got, want, f"{backend} {shapes} {acc}, of tensors without gradients")
 
 
 def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray:
