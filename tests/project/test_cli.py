@@ -216,13 +216,13 @@ def test_accumulate_plans_and_simulates(tmp_path: Path) -> None:
 def test_accumulate_plans_by_the_error_law_or_by_sakrs_rule(tmp_path: Path) -> None:
     config = accumulate.AccumulateConfig(model="cnn1", width=2, batch=16, sample=16)
     for changes in ({}, {"metric": "vrr", "margin": 0}):
-        asked = config.replace(**changes)
-        made = accumulate.make_plan(asked, accumulate.find_network(asked))
+        settings = config.replace(**changes)
+        plan = accumulate.make_plan(settings, accumulate.find_network(settings))
         options = [word for name, value in changes.items() for word in (f"--{name}", value)]
         done(*ACCUMULATE, *options, "--out", tmp_path, *(["--simulate"] if changes else []))
         records = read_records(tmp_path / "accumulate.jsonl")
         rows = [record for record in records if record["type"] == "plan"]
-        assert rows == [{"type": "plan", **row.to_dict()} for row in made.rows]
+        assert rows == [{"type": "plan", **row.to_dict()} for row in plan.rows]
 
 
 def test_schedule_draws_and_counts_bits(tmp_path: Path) -> None:

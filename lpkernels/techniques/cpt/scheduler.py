@@ -41,7 +41,7 @@ Formats = Mapping[int, FormatLike] | str
 #: {bits: accumulator}, or a text with {bits} in it.
 Accumulators = Mapping[int, Accumulator | str] | str
 
-# The formats "float". All saturate; those of 4, 6 and 8 bits are OCP's FP4, FP6 (E3M2) and E4M3.
+# The formats "float" saturate; the formats of 4, 6 and 8 bits are FP4, FP6 (E3M2) and E4M3 of OCP.
 _FLOATS: Mapping[int, str] = {
     3: "e2m0_sat",
     4: "fp4_e2m1",
