@@ -36,7 +36,7 @@ _FUSED: dict[str, Any] = {
 }  # fmt: skip
 # By name: the optimizer, the formats, and those of biases.
 RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}, {}),
+    "narrow": ("momentum", _NARROW, {}),
     "blocks": ("adam", _BLOCKS, {"state": "bf16"}),
     # A scale of the whole tensor or of a tile is that of the whole parameter.
     "scaled": (

@@ -211,7 +211,7 @@ OBJECTS = {
         lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
     ),
     "MasterWeights in narrow formats": Row(
-        partial(masters, **optimizers.NARROW, compensation="e5m2:stochastic"),
+        partial(masters, **optimizers.NARROW),
         update,
         [(masters().state_dict(), "group 0 has the formats .*e4m3fn")],
         lambda technique: optimizers.snapshot(technique, optimizers.held_by(technique)),
@@ -378,7 +378,6 @@ CONSTRUCTORS = {
             "master": [*NO_FORMAT, None],
             "state": [*NO_FORMAT, {"momentum_buffer": "fp17"}, {"exp_avg": "fp32"}],
             "grad": NO_FORMAT,
-            "compensation": NO_FORMAT,
             "fused": ["x", 2],
             "generator": ["x", 3],
         },

@@ -46,18 +46,17 @@ NARROW = {
 RECIPES: dict[str, dict[str, Any]] = {
     # These formats take one pass, with the optimizers that have one.
     "fused": {"weight": "bf16", "master": "e6m9:stochastic", "state": "bf16:stochastic"},
-    # The fixed formats have no code for the values that a broken gradient makes.
+    # The fixed format has no code for the values that a broken gradient makes.
     "fixed": {"weight": "fp32", "master": "fixed18_f12"},
-    "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
     "fp32": {"weight": "fp32"},
-    "narrow": {**NARROW, "compensation": "e5m2:stochastic"},
+    "narrow": NARROW,
     "four_bits": {"weight": "bf16:stochastic", "state": "fp4_e2m1"},
 }
 KINDS = ("momentum", "adam", "adamw", "adafactor")
 #: Every optimizer keeps every kind of narrow number, and optimizers of each kind see every recipe.
 PAIRS = [
     *itertools.product(OPTIMIZERS, ("fused", "narrow")),
-    *itertools.product(KINDS, ("fixed", "fixed_kahan", "fp32", "four_bits")),
+    *itertools.product(KINDS, ("fixed", "fp32", "four_bits")),
 ]
 
 

@@ -67,11 +67,11 @@ LINEAR = "block128_linear4_sfp32"
 # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
 FORMATS = [
     ({"weight": "fp17"}, "weight: .*'fp17'"), ({"master": "affine8"}, "master: affine8"),
-    ({"weight": "block32_k_e4m3"}, "weight: .* axis='k'"),
+    ({"weight": "block32_k_e4m3"}, "weight=.* along 'k'"),
     ({"weight": "nvfp4_2d"}, "'1' .* weight="), ({"master": "block4_axis1_e4m3"}, "'1' .* master="),
     ({"grad": "affine8_axis-2"}, "'1' .* grad="),
     *(({name: LINEAR}, f"{name}: {LINEAR} has no zero")
-      for name in ("weight", "master", "grad", "compensation", "state")),
+      for name in ("weight", "master", "grad", "state")),
     ({"state": {"momentum_buffer": LINEAR}}, "exp_avg_sq"),
 ]  # fmt: skip
 
@@ -92,6 +92,7 @@ def test_a_format_that_cannot_be_kept_is_refused_and_the_weights_stay(
 
 FORMATS_OF_A_GROUP = [
     ({"weight": "e9"}, ValueError, "weight"), ({"master": None}, TypeError, "master"),
+    ({"compensation": "bf16"}, ValueError, "compensation"),
     ({"state": {"square": "bf16"}}, ValueError, "square"), ({"state": LINEAR}, ValueError, "state"),
 ]  # fmt: skip
 

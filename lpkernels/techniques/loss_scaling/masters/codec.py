@@ -21,11 +21,12 @@ from lpkernels.formats import (
     FP32,
     AffineFormat,
     BlockFormat,
+    FloatFormat,
     Format,
     Number,
 )
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import InBlock, follows_from_values
+from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
@@ -33,17 +34,14 @@ from lpkernels.functional.seeds import derived_seed
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
 
-_FLOAT32 = Quantizer(FP32)
 #: The arguments of `MasterWeights` that a param_group may have as keys of its own.
-KEYS = ("weight", "master", "state", "grad", "compensation")
-# Without a value these two round and keep nothing.
-_OPTIONAL = ("grad", "compensation")
+KEYS = ("weight", "master", "state", "grad")
 #: The tensors that are kept beside the optimizer's own states, by name.
-MASTER, COMPENSATION, COUNTS = "master", "compensation", "counts"
+MASTER, COUNTS = "master", "counts"
 #: The names that an optimizer's states cannot have.
 OWN = (*KEYS, COUNTS)
 # A state's key is above these: `draw_key`.
-_DRAW_KEYS = {"grad": 1, MASTER: 2, "weight": 3, COMPENSATION: 4}
+_DRAW_KEYS = {"grad": 1, MASTER: 2, "weight": 3}
 # Exponent and mantissa bits of the dtypes that a parameter can have.
 _WIDTHS = {
     torch.float16: (5, 10),
@@ -76,13 +74,10 @@ _DTYPES: dict[Format, torch.dtype] = {
 class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
-    named: those that are asked for, by their keys and by the names of the optimizer's states;
-        "state" is the format of all other states.
-    states: the names of states among them.
+    named: by `KEYS` and by names of the optimizer's states; "state" is for all other states.
     """
 
     named: Mapping[str, Quantizer]
-    states: frozenset[str] = frozenset()
 
     @staticmethod
     def of(group: Mapping[str, Any]) -> WeightFormats:
@@ -91,18 +86,26 @@ class WeightFormats:
         Raises: TypeError, ValueError: there is no such format, it cannot be kept, or it has no zero
             and is for values that may be negative.
         """
-        keys = [key for key in KEYS if group.get(key) is not None or key not in _OPTIONAL]
-        values, states = {key: group.get(key) for key in keys}, group.get("state")
-        named: dict[str, Quantizer] = {}
+        if group.get("compensation") is not None:
+            raise ValueError(
+                "MasterWeights: compensation is no key of a group; leave it out, and give the "
+                "master a wider format or one such as 'bf16:stochastic'"
+            )
+        values, states = {key: group.get(key) for key in KEYS}, group.get("state")
+        if values["grad"] is None:
+            values["grad"] = FP32
         if isinstance(states, Mapping):
-            named = {str(name): _quantizer(name, value) for name, value in states.items()}
-            values["state"] = "fp32"
-        own = {key: _quantizer(key, value) for key, value in values.items()}
-        return WeightFormats({**named, **own}, frozenset(named))
+            values = {**{str(name): fmt for name, fmt in states.items()}, **values, "state": FP32}
+        return WeightFormats({name: _quantizer(name, value) for name, value in values.items()})
+
+    @property
+    def states(self) -> set[str]:
+        """The names of the optimizer's states that have formats of their own."""
+        return set(self.named).difference(KEYS)
 
     def __getitem__(self, name: str) -> Quantizer:
-        """The quantizer of a key or of a state; float32 where nothing is rounded."""
-        return self.named.get(name, _FLOAT32 if name in _OPTIONAL else self.named["state"])
+        """The quantizer of a key or of a state."""
+        return self.named.get(name, self.named["state"])
 
     def format_of(self, name: str, value: Any) -> Format | None:
         """The format of the tensor that is kept under a name; None for counts and other plain
@@ -136,6 +139,12 @@ class WeightFormats:
         """Whether anything is rounded stochastically."""
         return any(quantizer.is_stochastic for quantizer in self.named.values())
 
+    @cached_property
+    def keeps_every_value(self) -> bool:
+        """Whether masters and states have codes for all values, for infinities and NaN too."""
+        kept = [self.named[name].fmt for name in self.named if name not in ("weight", "grad")]
+        return all(isinstance(fmt, BlockFormat) or has_every_code(fmt) for fmt in kept)
+
     def check_parameter(self, parameter: Tensor, label: str) -> None:
         """Raises: TypeError, ValueError: the parameter cannot have the formats."""
         if parameter.dtype not in _WIDTHS:
@@ -150,15 +159,13 @@ class WeightFormats:
                 "make it float32, or choose a narrower format"
             )
         for name, quantizer in self.named.items():
-            wrong = misfit(quantizer.fmt.to_ints(), parameter.dim())
-            if wrong is not None:
-                key = "state" if name in self.states else name
+            reason = _misfit(quantizer.fmt, parameter, name not in ("weight", "grad"))
+            if reason:
+                key = name if name in KEYS else "state"
                 raise ValueError(
                     f"{label} has shape {tuple(parameter.shape)}, but {name}={quantizer.fmt} "
-                    f"{wrong.reason}; put it into a param_group with another {key!r}"
+                    f"{reason}; put it into a param_group with another {key!r}"
                 )
-            if name not in ("weight", "grad"):
-                _check_shards(parameter, name, quantizer.fmt, label)
 
     def warn(self, group: Mapping[str, Any]) -> None:
         """Warns where a second moment stays 0, because a step's addition to 0 rounds to 0.
@@ -167,9 +174,7 @@ class WeightFormats:
         """
         for name, share_of in _SQUARES.items():
             share = share_of(group)
-            if not share > 0 or (self.states and name not in self.states):
-                continue
-            gradient = math.sqrt(_rounds_to_zero_below(self[name]) / share)
+            gradient = math.sqrt(_rounds_to_zero_below(self[name]) / share) if share > 0 else 0.0
             if gradient > _SMALLEST_GRADIENT:
                 warnings.warn(
                     f"MasterWeights: {name} in {self[name]} stays 0 where every "
@@ -189,11 +194,6 @@ def _quantizer(key: str, value: Any) -> Quantizer:
     except (TypeError, ValueError) as error:
         raise type(error)(f"MasterWeights: {label}: {error}") from error
     fmt = quantizer.fmt
-    if isinstance(fmt, BlockFormat) and fmt.axis == "k":
-        raise ValueError(
-            f"MasterWeights: {label}: {fmt} has axis='k', which is of products; give one such as "
-            "axis=-1"
-        )
     if isinstance(fmt, BlockFormat) and fmt.without_zero and key not in _NEVER_NEGATIVE:
         raise ValueError(
             f"MasterWeights: {label}: {fmt} has no zero and no negative values; it is for states "
@@ -215,34 +215,37 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Format | Quantizer) else value
 
 
-def _check_shards(parameter: Tensor, name: str, fmt: Format, label: str) -> None:
-    """Raises: ValueError: a block that is kept lies in two shards."""
+def _misfit(fmt: Format, parameter: Tensor, is_kept: bool) -> str:
+    """Why a parameter cannot have a format, or "": the axis is missing, or a block of a master or
+    state lies in two shards."""
     ints = fmt.to_ints()
-    if not isinstance(fmt, BlockFormat) or not follows_from_values(ints):
-        return
-    block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS] % max(parameter.dim(), 1)
-    for along, placement in enumerate(getattr(parameter, "placements", ())):
-        if getattr(placement, "dim", None) != axis:
-            continue
-        size = parameter.shape[axis]
-        shard = -(-size // parameter.device_mesh.size(along))  # type: ignore[attr-defined]
-        if shard < size and shard % block:
-            raise ValueError(
-                f"{label} of shape {tuple(parameter.shape)} is sharded in pieces of {shard} along "
-                f"axis {axis}, which cut the blocks of {name}={fmt}; give the blocks another axis "
-                "or size, or put it into a param_group with another format"
-            )
+    wrong = misfit(ints, parameter.dim())
+    if wrong is not None:
+        return wrong.reason
+    if is_kept and isinstance(fmt, BlockFormat) and follows_from_values(ints):
+        block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS] % max(parameter.dim(), 1)
+        for along, placement in enumerate(getattr(parameter, "placements", ())):
+            if getattr(placement, "dim", None) == axis:
+                size = parameter.shape[axis]
+                shard = -(-size // parameter.device_mesh.size(along))  # type: ignore[attr-defined]
+                if shard < size and shard % block:
+                    return f"has blocks that are cut by shards of {shard} along axis {axis}"
+    return ""
 
 
 def _rounds_to_zero_below(quantizer: Quantizer) -> float:
-    """The largest value that becomes 0; 0.0 where it depends on other values or on draws."""
+    """All smaller values become 0; 0.0 where that depends on other values or on draws."""
     if quantizer.is_stochastic or not isinstance(quantizer.fmt, Number):
         return 0.0
+    # The limit of a rounding is a power of two.
     powers = torch.exp2(torch.arange(-149, 128, dtype=torch.float32, device="cpu"))
-    # The limit of a rounding is a power of two, which is itself rounded to 0 or not.
-    values = torch.cat([powers, torch.nextafter(powers, torch.zeros_like(powers))])
-    zeros = values[quantize(values, quantizer) == 0]
-    return float(zeros.max()) if zeros.numel() else 0.0
+    below = torch.nextafter(powers, torch.zeros_like(powers))
+    return max(powers[quantize(below, quantizer) == 0].tolist(), default=0.0)
+
+
+def has_every_code(fmt: Format) -> bool:
+    """Whether a format is of floats that all have codes, infinities and NaN too."""
+    return isinstance(fmt, FloatFormat) and has_every_float_code(fmt.to_ints())
 
 
 def draw_key(name: str) -> int:

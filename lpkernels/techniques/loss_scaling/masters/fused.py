@@ -14,16 +14,15 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from lpkernels import arithmetic
 from lpkernels.arithmetic import Keyed, UpdateRounding
 from lpkernels.formats import FP32, FloatFormat
-from lpkernels.formats.integers import has_every_float_code
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import UpdateTensors, update
 from lpkernels.techniques.loss_scaling.masters.codec import (
-    COMPENSATION,
     COUNTS,
     MASTER,
     Layout,
     WeightFormats,
     draw_key,
+    has_every_code,
     here,
     is_placed,
 )
@@ -51,8 +50,6 @@ def _group_reasons(kind: type[Optimizer], group: Options, formats: WeightFormats
         value = group.get(name, 0.0)
         if any(isinstance(x, Tensor) for x in (value if isinstance(value, tuple) else (value,))):
             yield f"it takes {name} as a number, not as a tensor, which it would wait for"
-    if COMPENSATION in formats.named:
-        yield "it keeps no compensation"
     states = _STATES.get(kind, ())
     for name in ("grad", "weight", MASTER, *states):
         if not isinstance(formats[name].fmt, FloatFormat):
@@ -62,7 +59,7 @@ def _group_reasons(kind: type[Optimizer], group: Options, formats: WeightFormats
         assert isinstance(fmt, FloatFormat)
         if fmt.bits not in (8, 16, 32):
             yield f"it keeps codes of 8, 16 or 32 bits, and {name}={fmt} has {fmt.bits}"
-        if not has_every_float_code(fmt.to_ints()):
+        if not has_every_code(fmt):
             yield f"{name}={fmt} has no code for infinity or NaN, which it does not look for"
 
 
@@ -115,22 +112,23 @@ def step_fused(
     number: Tensor,
     skips: Tensor | None,
     scale: Any,
-) -> list[tuple[Master, list[str]]]:
+) -> None:
     """The updates of masters that `split` chose, in one call for each group, device and kind of
     dtypes; where parameters are sharded all processes must call this.
 
-    seed: the optimizer's.  number: the number of this step.  skips: 0-d bool, whether nothing must
+    seed: the wrapper's.  number: the number of this step.  skips: 0-d bool, whether nothing must
     change.  scale: the number that gradients are still multiplied by.
-    Returns: the masters whose states began, with the names of the states.
     """
     batches: dict[tuple[Any, ...], tuple[Options, WeightFormats, list[tuple[Any, ...]]]] = {}
-    new_states: list[tuple[Master, list[str]]] = []
     with _counts_of_all([master for _, master in updates]):
         for group, master in updates:
-            new = _begin(kind, group, master)
-            new_states += [(master, new)] if new else []
+            new = has_no_states(kind, group, master)
+            if kind is not SGD:
+                # The pass reads the count of steps where the parameter is.
+                count, device = master.state.get(_STEP, 0.0), master.parameter.device
+                master.state[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=device)
             gradient, weight, *_ = row = _row(kind, group, master)
-            key = (id(group), bool(new), gradient.dtype, weight.dtype, weight.device)
+            key = (id(group), new, gradient.dtype, weight.dtype, weight.device)
             batches.setdefault(key, (group, master.formats, []))[2].append(row)
         for (_, begins, *_, device), (group, formats, rows) in batches.items():
             *tensors, positions, origins = zip(*rows, strict=True)
@@ -147,7 +145,6 @@ def step_fused(
                 skips=None if skips is None else skips.to(device),
                 scale=scale,
             )
-    return new_states
 
 
 def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ...]:
@@ -158,7 +155,7 @@ def _row(kind: type[Optimizer], group: Options, master: Master) -> tuple[Any, ..
     # A small parameter takes less time to step than to find its layout.
     span = master.layout.span() if is_placed(parameter) else None
     local = here if span is not None else lambda tensor: tensor
-    first, second = [*(local(state[name]) for name in _names(kind, group)), None, None][:2]
+    first, second = [*(local(_state(master, name)) for name in _names(kind, group)), None, None][:2]
     return (
         local(parameter.grad).contiguous(),
         local(parameter),
@@ -194,19 +191,18 @@ def _names(kind: type[Optimizer], group: Options) -> tuple[str, ...]:
     return _STATES[kind] if kind is not SGD or group["momentum"] else ()
 
 
-def _begin(kind: type[Optimizer], group: Options, master: Master) -> list[str]:
-    """Makes the states that a master does not have yet; returns their names."""
-    parameter, state = master.parameter, master.state
-    new = [name for name in _names(kind, group) if name not in state]
-    for name in new:
-        zeros = torch.zeros_like(here(parameter), dtype=torch.float32)
-        state[name] = master.layout.encoded_part(zeros, master.formats[name].fmt)
-    if kind is not SGD:
-        new += [] if _STEP in state else [_STEP]
-        # The pass reads the count of steps where the parameter is.
-        count = state.get(_STEP, 0.0)
-        state[_STEP] = torch.as_tensor(count, dtype=torch.float32, device=parameter.device)
-    return new
+def has_no_states(kind: type[Optimizer], group: Options, master: Master) -> bool:
+    """Whether this step is the first that has the states of these options."""
+    return not {*_names(kind, group)} <= master.state.keys()
+
+
+def _state(master: Master, name: str) -> Tensor:
+    """A state as it is kept; zeros at first."""
+    if name not in master.state:
+        zeros = torch.zeros_like(here(master.parameter), dtype=torch.float32)
+        master.state[name] = master.layout.encoded_part(zeros, master.formats[name].fmt)
+    state: Tensor = master.state[name]
+    return state
 
 
 def _step_of(kind: type[Optimizer], group: Options) -> arithmetic.Step:

@@ -18,7 +18,6 @@ from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import packed_bytes
 from lpkernels.techniques.loss_scaling.masters.codec import (
-    COMPENSATION,
     COUNTS,
     MASTER,
     OWN,
@@ -30,10 +29,6 @@ from lpkernels.techniques.loss_scaling.masters.codec import (
     whole,
 )
 
-_REFUSED = {
-    LBFGS: "it evaluates the loss again within a step, and all parameters are one vector to it",
-    SparseAdam: "it takes sparse gradients",
-}
 _NO_PARAMETER = "it keeps states of no parameter"
 
 
@@ -42,8 +37,8 @@ class Master:
     """A parameter, its formats, and its state between steps.
 
     name: the optimizer's name of the parameter, or the number.  number: in the keys of draws.
-    state: the wrapper's state of the parameter: codes or values of its master and compensation,
-        its counts, and the states of the optimizer, by name.
+    state: the wrapper's state of the parameter: codes or values of its master, its counts, and the
+        states of the optimizer, by name.
     dtype: of the parameter when it was wrapped.
     """
 
@@ -74,32 +69,13 @@ class Master:
     def begin(self, states: Mapping[str, Any], seed: Tensor | None) -> None:
         """Makes the master of the parameter, which becomes its working copy, and takes over states
         that the optimizer has; counts go on."""
-        clash = sorted(set(states) & set(OWN))
-        if clash:
-            raise NotImplementedError(
-                f"MasterWeights: the optimizer has states {', '.join(clash)}, names that are used "
-                "here"
-            )
-        layout, formats, parameter = self.layout, self.formats, self.parameter
-        values = layout.whole(here(parameter))
+        values = self.layout.whole(here(self.parameter)).clone()
         # A float64 value is rounded once, straight to the format.
         values = values if values.dtype == torch.float64 else values.float()
-        master = formats.rounded(MASTER, values, seed)
-        working = formats.rounded("weight", master, seed)
-        new: dict[str, Any] = {}
-        if not formats.working_is_master:
-            # Codes of float32 may be the parameter's own memory.
-            new[MASTER] = self._codes(MASTER, master).clone()
-        if COMPENSATION in formats.named:
-            new[COMPENSATION] = self._codes(COMPENSATION, torch.zeros_like(master))
-        if COUNTS not in self.state:
-            new[COUNTS] = torch.zeros(2, dtype=torch.int64, device=parameter.device)
-        here(parameter).copy_(layout.part(working))
-        for name, value in states.items():
-            # Bare optimizers keep states in the parameter's dtype.
-            value = whole(value).float() if is_values(name, value) else value
-            new[name] = self._packed_state(name, value, seed)
-        self.state.update(new)
+        working, new = self._encoded(self.formats.rounded(MASTER, values, seed), states, seed)
+        device = self.parameter.device
+        self.state.setdefault(COUNTS, torch.zeros(2, dtype=torch.int64, device=device))
+        self.keep(working, new)
 
     def values(self) -> Tensor:
         """The whole master in float32, perhaps the memory that is kept itself; all processes must
@@ -150,14 +126,12 @@ class Master:
         Raises: ValueError: a value has no code in its format.
         """
         before = self.values()
+        master = self.formats.rounded(MASTER, after, seed)
         asked = asked | (after != before)
-        master, unchanged, new = self._rounded(before, after, seed)
-        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & unchanged)])
-        new[COUNTS] = self.state[COUNTS] + count
-        for name, value in states.items():
-            new[name] = self._packed_state(name, value, seed)
-        working = self.formats.rounded("weight", master, seed)
-        return self.layout.part(working), new
+        unchanged = asked & (master == before)
+        working, new = self._encoded(master, states, seed)
+        count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(unchanged)])
+        return working, {**new, COUNTS: self.state[COUNTS] + count}
 
     def keep(self, working: Tensor, new: Mapping[str, Any]) -> None:
         """Takes over what `packed` returned, into the memory that there is."""
@@ -169,29 +143,27 @@ class Master:
             else:
                 self.state[name] = value
 
-    def _rounded(
-        self, before: Tensor, after: Tensor, seed: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The master in its format, the elements that did not change, and both tensors to keep.
+    def _encoded(
+        self, master: Tensor, states: Mapping[str, Any], seed: Tensor | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """This process's part of the working copy, and the master and the states to keep.
 
-        With a compensation it is Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for
-        updates: the part that earlier updates left is added to the next. Differs: only the two
-        results are rounded to formats, all else is float32.
+        master: rounded.  states: as the optimizer has them; float values are rounded here, and kept
+        as codes and in parts where they have the parameter's shape.
         """
-        formats, new = self.formats, dict[str, Any]()
-        if COMPENSATION not in formats.named:
-            master = formats.rounded(MASTER, after, seed)
-            unchanged = master == before
-        else:
-            lost = self.layout.decoded(self.state[COMPENSATION], formats[COMPENSATION].fmt)
-            wanted = after - before + lost
-            master = formats.rounded(MASTER, before + wanted, seed)
-            left = formats.rounded(COMPENSATION, wanted - (master - before), seed)
-            unchanged = (master == before) & (left == lost)
-            new[COMPENSATION] = self._codes(COMPENSATION, left)
-        if not formats.working_is_master:
-            new[MASTER] = self._codes(MASTER, master)
-        return master, unchanged, new
+        new = {} if self.formats.working_is_master else {MASTER: self._codes(MASTER, master)}
+        for name, value in states.items():
+            if name in OWN or is_codes(value, self.formats[name].fmt):
+                raise NotImplementedError(
+                    f"MasterWeights: state {name!r} of the optimizer has a name that is used here, "
+                    "or is of bytes, which look like codes; rename it, or keep bytes in fp32"
+                )
+            if is_values(name, value):
+                # Bare optimizers keep states in the parameter's dtype.
+                value = self.formats.rounded(name, whole(value).float(), seed)
+                value = self._codes(name, value) if value.shape == self.layout.shape else value
+            new[name] = value
+        return self.layout.part(self.formats.rounded("weight", master, seed)), new
 
     def states(self) -> dict[str, Any]:
         """The optimizer's states as the optimizer knows them, whole, and never the memory that is
@@ -218,19 +190,6 @@ class Master:
                 "infinities takes all others"
             ) from error
 
-    def _packed_state(self, name: str, value: Any, seed: Tensor | None) -> Any:
-        """A state as it is kept: rounded, and as codes and in parts where it has the parameter's
-        shape."""
-        if is_values(name, value):
-            values = self.formats.rounded(name, value, seed)
-            return self._codes(name, values) if value.shape == self.parameter.shape else values
-        if is_codes(value, self.formats[name].fmt):
-            raise NotImplementedError(
-                f"MasterWeights: state {name!r} of the optimizer is made of bytes, which cannot be "
-                f"told from codes of {self.formats[name].fmt}; keep it in fp32"
-            )
-        return value
-
     def save(self) -> dict[str, Any]:
         """What is kept, as whole tensors, for a state_dict; all processes must call this."""
         return {name: self.layout.saved(x, self.format_of(name)) for name, x in self.state.items()}
@@ -252,7 +211,7 @@ class Master:
             # Some loaders place what has a parameter's shape as the parameter is placed.
             value = whole(value)
             fmt = self.formats.format_of(name, value)
-            shape = self.parameter.shape if name in (MASTER, COMPENSATION) else value.shape
+            shape = self.parameter.shape if name == MASTER else value.shape
             if fmt is not None and is_codes(value, fmt):
                 shape = torch.Size([packed_bytes(fmt.to_ints(), self.parameter.shape)])
             if value.shape != shape:
@@ -306,13 +265,18 @@ def check_optimizer(optimizer: Any) -> None:
             f"MasterWeights: optimizer: this {kind} is wrapped already; make another one, or use "
             "the wrapper"
         )
-    reasons = [why for refused, why in _REFUSED.items() if isinstance(optimizer, refused)]
-    if any(not isinstance(key, Tensor) for key in optimizer.state):
-        reasons.append(_NO_PARAMETER)
-    if any(group.get("differentiable") for group in optimizer.param_groups):
-        reasons.append("rounding has no gradient here; leave differentiable=True out")
-    if reasons:
-        raise NotImplementedError(f"MasterWeights: {kind} cannot be wrapped: {reasons[0]}")
+    refusals = [
+        (isinstance(optimizer, LBFGS), "it evaluates the loss again within a step"),
+        (isinstance(optimizer, SparseAdam), "it takes sparse gradients"),
+        (any(not isinstance(key, Tensor) for key in optimizer.state), _NO_PARAMETER),
+        (
+            any(group.get("differentiable") for group in optimizer.param_groups),
+            "rounding has no gradient here; leave differentiable=True out",
+        ),
+    ]
+    for is_refused, reason in refusals:
+        if is_refused:
+            raise NotImplementedError(f"MasterWeights: {kind} cannot be wrapped: {reason}")
 
 
 def guard(optimizer: Optimizer) -> None:
@@ -360,27 +324,41 @@ def _state_names(optimizer: Optimizer) -> set[str]:
 
 
 def step_masters(
-    optimizer: Optimizer, masters: Sequence[Master], seeds: Sequence[Tensor | None], scale: Any
+    optimizer: Optimizer, masters: Sequence[Master], seed: Tensor, number: Tensor, scale: Any
 ) -> None:
     """One step of the optimizer in float32, as if these masters were its parameters with gradients:
-    gradients are unscaled and rounded, all masters and states are unpacked, and afterwards masters,
+    gradients are unscaled and rounded, masters and states are unpacked, and afterwards masters,
     states and working copies are rounded.
 
-    seeds: of the masters' draws.  scale: the number that gradients are still multiplied by, or
-    None.
+    An optimizer of torch steps each parameter by itself: one parameter at a time is unpacked. All
+    parameters are, where the optimizer is another, or where a value may have no code.
+
+    seed: the wrapper's.  number: the number of this step.  scale: the number that gradients are
+    still multiplied by, or None.
     Raises:
         ValueError: a value has no code in its format.
         NotImplementedError: the step keeps states of no parameter.
         Weights, masters and states are as before then.
     """
+    is_torch = type(optimizer).__module__.startswith("torch.optim.")
+    apart = is_torch and all(master.formats.keeps_every_value for master in masters)
+    for batch in [[master] for master in masters] if apart else [masters]:
+        _step_together(optimizer, batch, [m.seed(seed, number) for m in batch], scale)
+
+
+def _step_together(
+    optimizer: Optimizer, masters: Sequence[Master], seeds: Sequence[Tensor | None], scale: Any
+) -> None:
+    """The step of some masters, all of which are unpacked."""
     inputs = [
         (master, *master.stand_in(seed, scale), seed)
         for master, seed in zip(masters, seeds, strict=True)
     ]
     by_parameter = {master.parameter: stand_in for master, stand_in, *_ in inputs}
-    # An empty parameter without a gradient takes the place of any other.
+    # A parameter without a gradient takes the place of all others.
+    other = _zeros([0], torch.device("cpu"))
     groups = [
-        {**group, "params": [by_parameter.get(p, _zeros([0], p.device)) for p in group["params"]]}
+        {**group, "params": [by_parameter.get(p, other) for p in group["params"]]}
         for group in optimizer.param_groups
     ]
     before = {stand_in: master.states() for master, stand_in, *_ in inputs}
@@ -391,11 +369,11 @@ def step_masters(
             "not be saved; use an optimizer that keeps them in its groups"
         )
     packed = [
-        master.packed(stand_in.detach(), asked, states.get(stand_in, {}), seed)
+        (master, *master.packed(stand_in.detach(), asked, states.get(stand_in, {}), seed))
         for master, stand_in, asked, seed in inputs
     ]
-    for master, parts in zip(masters, packed, strict=True):
-        master.keep(*parts)
+    for master, working, new in packed:
+        master.keep(working, new)
     for group, changed in zip(optimizer.param_groups, groups, strict=True):
         group.update({name: x for name, x in changed.items() if name != "params"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from lpkernels.techniques.loss_scaling.masters.codec import (
     is_codes,
     plain,
 )
-from lpkernels.techniques.loss_scaling.masters.fused import split, step_fused
+from lpkernels.techniques.loss_scaling.masters.fused import has_no_states, split, step_fused
 from lpkernels.techniques.loss_scaling.masters.master import (
     Master,
     check_optimizer,
@@ -37,7 +38,7 @@ from lpkernels.techniques.loss_scaling.masters.master import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _formats _masters _fused _seed _step _new_states _lent".split()
+_OWN = "optimizer _formats _masters _fused _seed _step _lent".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
 # The row of the parameters themselves in a table of memory.
@@ -72,9 +73,9 @@ class MasterWeights(Optimizer):
     Where weight and master are one float or fixed format the parameter is the master, and nothing
     else is kept.
 
-    A group of the optimizer may have the keys weight, master, state, grad and compensation, whose
-    values come before the arguments; other groups get the arguments as keys, as plain values.
-    They are read when the group is wrapped.
+    A group of the optimizer may have the keys weight, master, state and grad, whose values come
+    before the arguments; other groups get the arguments as keys, as plain values. They are read
+    when the group is wrapped.
 
     Args:
         optimizer: a torch.optim.Optimizer. It belongs to the wrapper from now on; its states are
@@ -88,8 +89,6 @@ class MasterWeights(Optimizer):
             fp16 below 5.5e-3 with beta2 = 0.999; such a request warns. A format without zero,
             "block128_linear4_sfp32", is for states that are never negative, given by name.
         grad: of the gradients as they enter; None leaves them.
-        compensation: keeps the part of an update that rounding the master loses, in this format,
-            and adds it to the next update (Kahan).
         fused: one pass over each parameter (docs/master-weights.md), of SGD, Adam and AdamW, with
             float formats whose codes have 8, 16 or 32 bits. None: wherever it can be; True: always,
             or an error; False: never. The steps and draws are the same, but for last places.
@@ -101,7 +100,7 @@ class MasterWeights(Optimizer):
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed. The host reads the flag
-    once a step if a parameter is not stepped in one pass, else in the step after states began.
+    once a step if a parameter is not stepped in one pass, else only in steps in which states begin.
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; a state that the
@@ -129,14 +128,13 @@ class MasterWeights(Optimizer):
         master: FormatLike = "fp32",
         state: StateLike = "fp32",
         grad: FormatLike | None = None,
-        compensation: FormatLike | None = None,
         fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
         check_optimizer(optimizer)
         if fused not in (None, True, False):
             raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
-        formats = dict(zip(KEYS, (weight, master, state, grad, compensation), strict=True))
+        formats = dict(zip(KEYS, (weight, master, state, grad), strict=True))
         # The arguments are checked even where every group has formats of its own.
         WeightFormats.of(formats)
         self._formats = {key: plain(value) for key, value in formats.items()}
@@ -148,9 +146,6 @@ class MasterWeights(Optimizer):
         assert seed is not None
         self._seed = seed.to(masters[0].parameter.device, copy=True)
         self._step = torch.zeros_like(self._seed)
-        # A flag that says whether the last fused step did not run, and the parameters whose states
-        # began in that step, with the names of these states.
-        self._new_states: tuple[Tensor | None, list[tuple[Master, list[str]]]] = None, []
         self._lent = False
         self._adopt(masters)
         guard(optimizer)
@@ -174,25 +169,26 @@ class MasterWeights(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._refuse_if_lent("step")
-        self._settle()
-        fused, general = list[tuple[Any, Master]](), list[Master]()
+        kind, fused, general = type(self.optimizer), list[tuple[Any, Master]](), list[Master]()
         for group in self.param_groups:
             masters = [self._masters[p] for p in group["params"] if p.grad is not None]
             for master in masters:
                 master.check_step()
-            passed, others = split(type(self.optimizer), group, masters, self._fused)
+            passed, others = split(kind, group, masters, self._fused)
             fused += [(group, master) for master in passed]
             general += others
         skips, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        number = self._step + 1
         if skips is not None:
             skips = torch.as_tensor(skips, device=self._step.device).reshape(()) != 0
-        number = self._step + 1
+            # A skipped step leaves no states behind.
+            waits = general or not fused or any(has_no_states(kind, *update) for update in fused)
+            if waits and bool(skips):
+                return loss
         # Without any gradient, an optimizer that counts its steps in its groups goes on to count.
-        if (general or not fused) and (skips is None or not bool(skips)):
-            seeds = [master.seed(self._seed, number) for master in general]
-            step_masters(self.optimizer, general, seeds, scale)
-        new_states = step_fused(type(self.optimizer), fused, self._seed, number, skips, scale)
-        self._new_states = skips, new_states
+        if general or not fused:
+            step_masters(self.optimizer, general, self._seed, number, scale)
+        step_fused(kind, fused, self._seed, number, skips, scale)
         self._step.copy_(number if skips is None else number - skips.to(number))
         return loss
 
@@ -225,7 +221,6 @@ class MasterWeights(Optimizer):
         It holds plain values and tensors. A tensor that is whole here is the one that is kept: copy
         it if it must not change. The weights themselves are the model's: save its state_dict too.
         """
-        self._settle()
         state = {master.number: master.save() for master in self._masters.values()}
         own = {"seed": int(self._seed), "step": int(self._step)}
         return {**super().state_dict(), "state": state, _SAVED: own}
@@ -259,7 +254,6 @@ class MasterWeights(Optimizer):
             torch.tensor(state_dict[_SAVED][key], dtype=torch.int64, device=self._seed.device)
             for key in ("seed", "step")
         )
-        self._new_states = None, []
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -322,9 +316,9 @@ class MasterWeights(Optimizer):
         """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
 
         An update of an element is asked for if its gradient is not 0 or the optimizer's step in
-        float32 moves it. It changes nothing if the master, and its compensation, are as before: it
-        was lost when the master was rounded, in float32 itself, or by a learning rate of 0. Reads
-        the counts from the device.
+        float32 moves it. It changes nothing if the master is as before: it was lost when the master
+        was rounded, in float32 itself, or by a learning rate of 0. Reads the counts from the
+        device.
         """
         masters = self._masters.values()
         return {master.name: Stagnation(*master.state[COUNTS].tolist()) for master in masters}
@@ -346,10 +340,7 @@ class MasterWeights(Optimizer):
         """Masters without a state, of groups that are checked, and get their formats as keys. A
         parameter has the name that the optimizer was made with, else its number."""
         masters: list[Master] = []
-        by_group = [
-            WeightFormats.of({key: group.get(key, self._formats[key]) for key in KEYS})
-            for group in groups
-        ]
+        by_group = [WeightFormats.of(self._formats | group) for group in groups]
         for group, formats in zip(groups, by_group, strict=True):
             first = len(self._masters) + len(masters)
             names = group.get("param_names") or map(str, itertools.count(first))
@@ -376,14 +367,6 @@ class MasterWeights(Optimizer):
             states = self.optimizer.state.pop(master.parameter, {})
             master.begin(states, master.seed(self._seed, self._step))
 
-    def _settle(self) -> None:
-        """Forgets the states that began in a step which did not run."""
-        (skips, new_states), self._new_states = self._new_states, (None, [])
-        if new_states and skips is not None and bool(skips):
-            for master, names in new_states:
-                for name in names:
-                    del master.state[name]
-
     def _refuse_if_lent(self, what: str) -> None:
         if self._lent:
             raise RuntimeError(
@@ -394,7 +377,7 @@ class MasterWeights(Optimizer):
 class MemoryRow(NamedTuple):
     """The memory that one kind of tensor takes in this process.
 
-    what: "working copy", "master", "compensation", a state's name, or "counts".
+    what: "working copy", "master", a state's name, or "counts".
     fmt: the name of the tensors' format; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
@@ -428,7 +411,7 @@ class Memory(tuple[MemoryRow, ...], Tabular):
 def memory(optimizer: MasterWeights) -> Memory:
     """The memory of masters, states and working copies: a row for each kind of tensor and format.
 
-    Gradients are not counted. Reads one flag from the device, as the next step would.
+    Gradients are not counted.
 
     Args: optimizer: a MasterWeights.
     Returns: a Memory.
@@ -443,18 +426,17 @@ def memory(optimizer: MasterWeights) -> Memory:
     counts                     2     16        16
     kept                     202    816       616
     """
-    optimizer._settle()
-    sums: dict[tuple[str, str], tuple[int, int, int]] = {}
+    sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for parameter, master in optimizer._masters.items():
-        part = here(parameter)
-        kept = {name: here(x) for name, x in master.state.items() if isinstance(x, Tensor)}
-        for what, tensor in {_WORKING: part, **kept}.items():
-            fmt = master.formats["weight"].fmt if what == _WORKING else master.format_of(what)
-            shape = part.shape if is_codes(tensor, fmt) else tensor.shape
-            size = tensor.numel() * tensor.element_size()
+        kept = {name: x for name, x in master.state.items() if isinstance(x, Tensor)}
+        formats = {name: master.format_of(name) for name in kept}
+        formats[_WORKING] = master.formats["weight"].fmt
+        for what, tensor in {_WORKING: parameter, **kept}.items():
+            fmt, part = formats[what], here(tensor)
+            shape = here(parameter).shape if is_codes(part, fmt) else part.shape
             has_codes = fmt is not None and not isinstance(fmt, AffineFormat)
-            bits = 8 * (packed_bytes(fmt.to_ints(), shape) if has_codes else size)
-            key = what, "" if fmt is None else str(fmt)
-            values, all_bytes, all_bits = sums.get(key, (0, 0, 0))
-            sums[key] = values + shape.numel(), all_bytes + size, all_bits + bits
+            size = packed_bytes(fmt.to_ints(), shape) if has_codes else part.nbytes
+            of_tensor = shape.numel(), part.nbytes, 8 * size
+            key = what, str(fmt or "")
+            sums[key] = [a + b for a, b in zip(sums[key], of_tensor, strict=True)]
     return Memory(MemoryRow(*key, *counts) for key, counts in sums.items())
