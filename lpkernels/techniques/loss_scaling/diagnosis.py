@@ -38,18 +38,17 @@ from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.loss_scaling.rows import (
-    CANDIDATES,
     COLUMNS,
     EVENTS,
     GRADIENTS,
     WIDTH,
     Counts,
     Histogram,
-    Recommendation,
+    ScaleAdvice,
     TensorRow,
     float_format,
     merged,
-    recommendation,
+    scale_advice,
 )
 from lpkernels.techniques.loss_scaling.scaler import LossScaler, local_values, scale
 
@@ -184,25 +183,16 @@ class Report(Tabular):
             totals[row.layer, row.name] = totals.get((row.layer, row.name), 0) + counts
         return totals
 
-    def recommend(
-        self,
-        *,
-        candidates: Sequence[Format | str] = CANDIDATES,
-    ) -> Recommendation:
-        """A static scale of the loss, and the narrowest formats, from the histograms alone.
+    def recommend(self) -> ScaleAdvice:
+        """A static scale of the loss, from the histograms alone.
 
         A model that rounds its gradients shows them as they come through at the present scale.
         Where a gradient holds no number because one before it underflows, or holds infinities or
-        NaN, neither a scale nor formats follow, and `scale.unseen` says so: diagnose the model
-        before `convert`.
+        NaN, no scale follows, and `unseen` says so: diagnose the model before `convert`.
 
-        Args:
-            candidates: float formats. For every kind the narrowest of them is looked for.
-        Raises:
-            RuntimeError: nothing was counted yet.
-            TypeError, ValueError: a format without exponent, no candidate.
+        Raises: RuntimeError: nothing was counted yet.
         """
-        return recommendation(self._counted(), candidates)
+        return scale_advice(self._counted())
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""

@@ -1,4 +1,4 @@
-"""The rows of a diagnosis, and the loss scale and the formats that follow from exponents alone.
+"""The rows of a diagnosis, and the loss scale that follows from exponents alone.
 
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2. They
 count the values below fp16's range, and find that in one network the smallest of these do not
@@ -30,11 +30,6 @@ _BINS, _BIAS = 255, 127
 #: The exponent of each bin.
 EXPONENTS = np.arange(_BINS) - _BIAS
 
-#: Formats that hardware has, and some between, by width.
-CANDIDATES = (
-    "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
-    "fp32",
-)  # fmt: skip
 # The part of the sum of a tensor's magnitudes that may be lost.
 _TOLERANCE = 0.01
 # The binades that stay free above the top of the largest gradient's binade. The top is up to a
@@ -102,6 +97,10 @@ class Histogram:
     @property
     def elements(self) -> int:
         return self.numbers + self.zeros + self.nonfinite
+
+    def part_below(self, exponent: int) -> float:
+        """The part of the numbers below 2 ** exponent."""
+        return int(self.bins[EXPONENTS < exponent].sum()) / max(1, self.numbers)
 
     @property
     def exponents(self) -> tuple[int, int] | None:
@@ -171,31 +170,34 @@ class TensorRow:
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
         where its range is not its own."""
-        return self._part_below(lambda fmt: fmt.emin)
+        fmt = self.float_format
+        return None if fmt is None else self.histogram.part_below(fmt.emin)
 
     @property
     def below_subnormal(self) -> float | None:
         """The part of the numbers below the format's smallest value: these underflow."""
-        return self._part_below(smallest_exponent)
+        fmt = self.float_format
+        return None if fmt is None else self.histogram.part_below(smallest_exponent(fmt))
 
-    def _part_below(self, limit: Callable[[FloatFormat], int]) -> float | None:
-        if self.float_format is None:
-            return None
-        bins = self.histogram.bins[EXPONENTS < limit(self.float_format)]
-        return int(bins.sum()) / max(1, self.histogram.numbers)
+    def __add__(self, other: TensorRow) -> TensorRow:
+        """The counts of both rows, which are of one tensor and format."""
+        return replace(
+            self,
+            rounded=self.rounded or other.rounded,
+            calls=self.calls + other.calls,
+            histogram=self.histogram + other.histogram,
+            unscaled=self.unscaled + other.unscaled,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
         exponents, unscaled = self.histogram.to_pairs(), self.unscaled.to_pairs()
         own = ("layer", "kind", "tensor", "calls", "overflow", "underflow")
-        counts = ("elements", "zeros", "nonfinite")
         return {
             **{name: getattr(self, name) for name in own},
             "format": str(self.format),
             "rounded": None if self.rounded is None else str(self.rounded),
-            **{name: getattr(self.histogram, name) for name in counts},
-            "below_normal": self.below_normal,
-            "below_subnormal": self.below_subnormal,
+            **{n: getattr(self.histogram, n) for n in ("elements", "zeros", "nonfinite")},
             "exponents": exponents,
             "unscaled": None if unscaled == exponents else unscaled,
         }
@@ -222,12 +224,7 @@ def merged(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
     for row in rows:
         layers.setdefault(row.layer, len(layers))
         key = row.layer, row.kind, row.tensor, row.format
-        if key in sums:
-            of = sums[key]
-            counts = {x: getattr(of, x) + getattr(row, x) for x in ("histogram", "unscaled")}
-            calls, rounded = of.calls + row.calls, of.rounded or row.rounded
-            row = replace(of, calls=calls, rounded=rounded, **counts)
-        sums[key] = row
+        sums[key] = sums[key] + row if key in sums else row
 
     def place(row: TensorRow) -> tuple[int, int, int]:
         # Backward meets the products of a layer from the last to the first.
@@ -297,7 +294,7 @@ class ScaleAdvice(NamedTuple):
 
     scale: the largest safe scale, at which no tensor leaves its format: 2 ** floor(log2(max /
         largest gradient)) less one to two binades; LossScaler(static=scale). It knows nothing of
-        gradients that are unseen.
+        gradients that are unseen. None: no gradient with a format holds a number.
     least: the smallest scale at which no tensor loses more than 1% of sum |g|, over its
         elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
     unseen: a sentence on gradients that hold no number because one before them underflows, or hold
@@ -305,49 +302,13 @@ class ScaleAdvice(NamedTuple):
     text: all lines.
     """
 
-    scale: float
-    least: float | None
-    unseen: str
-    text: str
+    scale: float | None = None
+    least: float | None = None
+    unseen: str = ""
+    text: str = "no loss scale: no gradient with a format holds a number"
 
     def __str__(self) -> str:
         return self.text
-
-
-class FormatAdvice(NamedTuple):
-    """The narrowest format for the tensors of a kind.
-
-    format: None: no candidate holds the tensors.
-    scale: the scale of the loss under which it holds them; 1 for tensors of the forward pass.
-    lost: the part of its magnitude that the tensor loses that loses most.
-    """
-
-    kind: str
-    format: FloatFormat | None = None
-    scale: float = 1.0
-    lost: float = 0.0
-
-    def __str__(self) -> str:
-        if self.format is None:
-            return f"{self.kind}: none of the candidates"
-        times = f" at a loss scale of {self.scale:g}" if self.scale != 1 else ""
-        return f"{self.kind}: {self.format}{times}, losing at most {self.lost:.2%}"
-
-
-class Recommendation(NamedTuple):
-    """scale: None if no gradient with a format holds a number. formats: for the kinds that were
-    seen."""
-
-    scale: ScaleAdvice | None
-    formats: tuple[FormatAdvice, ...]
-
-    def __str__(self) -> str:
-        lines = [str(self.scale or "no loss scale: no gradient with a format holds a number")]
-        if self.formats:
-            lines.append(
-                "narrowest formats by range, and the magnitude that the worst tensor loses:"
-            )
-        return "\n".join([*lines, *(f"  {advice}" for advice in self.formats)])
 
 
 class InFormats:
@@ -362,30 +323,20 @@ class InFormats:
     def __init__(self, tensors: Sequence[tuple[Histogram, FloatFormat]]) -> None:
         self.formats = [fmt for _, fmt in tensors]
         self._bins = np.stack([histogram.bins for histogram, _ in tensors])
-        self._magnitudes = self._bins * _MIDDLES
         self._low = np.array([[smallest_exponent(fmt)] for fmt in self.formats])
         self._high = np.array([[fmt.emax + 1] for fmt in self.formats])
 
-    def lost(self, scale: int = 0) -> tuple[float, float]:
-        """The parts of all numbers that underflow and overflow, times 2 ** scale."""
-        numbers = max(1, int(self._bins.sum()))
-        under, over = (int(self._bins[beyond].sum()) for beyond in self._beyond(scale))
-        return under / numbers, over / numbers
-
-    def parts(self, scale: int = 0, *, overflow: bool = True) -> NDArray[np.float64]:
-        """For each tensor, the part of its magnitude that it loses, times 2 ** scale."""
-        under, over = self._beyond(scale)
-        gone = np.where(under | (over & overflow), self._magnitudes, 0.0).sum(axis=1)
-        whole = self._magnitudes.sum(axis=1)
-        parts: NDArray[np.float64] = gone / np.where(whole, whole, 1.0)
-        return parts
-
-    def worst(self, scale: int = 0, *, overflow: bool = True) -> float:
-        """The largest of the `parts`."""
-        return float(self.parts(scale, overflow=overflow).max())
-
-    def _beyond(self, scale: int) -> tuple[Any, Any]:
-        return EXPONENTS < self._low - scale, EXPONENTS >= self._high - scale
+    def lost(
+        self, scale: int = 0, *, overflow: bool = True
+    ) -> tuple[float, float, NDArray[np.float64]]:
+        """What is lost times 2 ** scale: the parts of all numbers that underflow and overflow, and
+        for each tensor the part of its magnitude, without overflow if that is False."""
+        under, over = EXPONENTS < self._low - scale, EXPONENTS >= self._high - scale
+        shares = [self._bins[beyond].sum() / max(1, self._bins.sum()) for beyond in (under, over)]
+        magnitudes = self._bins * _MIDDLES
+        gone = np.where(under | (over & overflow), magnitudes, 0.0).sum(axis=1)
+        whole = magnitudes.sum(axis=1)
+        return *shares, gone / np.where(whole, whole, 1.0)
 
     def fitting(self) -> int:
         """The largest exponent of a scale, from -126 to 126, under which no tensor leaves its
@@ -411,73 +362,36 @@ class InFormats:
         Of the scales that are enough, the smallest leaves the most room for gradients that grow.
         """
         scales = range(min(0, most), most + 1)
-        return next((s for s in scales if self.worst(s) <= _TOLERANCE), None)
+        return next((s for s in scales if self.lost(s)[2].max() <= _TOLERANCE), None)
 
 
-def recommendation(rows: Sequence[TensorRow], candidates: Sequence[Format | str]) -> Recommendation:
-    """`Report.recommend` of these rows."""
-    formats = [float_format("recommend: candidates", value) for value in candidates]
-    if not formats:
-        raise ValueError("recommend: candidates: expected at least one format, got none")
-    scale, advice = _scale_advice(rows), []
-    if scale is not None and scale.unseen:
-        rows = tuple(row for row in rows if not row.is_gradient)
-    # An operand of one product alone gets no format of its own.
-    for kind in (kind for kind in KINDS if not kind.startswith(("dgrad_", "wgrad_"))):
-        tensors = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
-        if tensors:
-            advice.append(narrowest(kind, tensors, formats))
-    return Recommendation(scale, tuple(advice))
-
-
-def narrowest(
-    kind: str, histograms: Sequence[Histogram], candidates: Sequence[FloatFormat]
-) -> FormatAdvice:
-    """The format of fewest bits that loses at most 1% of every tensor's magnitude.
-
-    Gradients have the smallest scale that is `enough`, up to `fitting`; others have none. Among
-    formats of one width it takes the one with most mantissa bits, then the first. A format that
-    does not saturate may lose nothing by overflow, because one infinity or NaN spoils everything
-    that follows. The histogram tells which numbers are out of range. It tells nothing about
-    precision: only training does.
-    """
-    for fmt in sorted(candidates, key=lambda f: (f.bits, -f.man_bits)):
-        tensors = InFormats([(histogram, fmt) for histogram in histograms])
-        scale = tensors.enough(tensors.fitting() if kind in GRADIENTS else 0)
-        if scale is None:
-            continue
-        if fmt.overflow == "saturate" or not tensors.lost(scale)[1]:
-            return FormatAdvice(kind, fmt, 2.0**scale, tensors.worst(scale))
-    return FormatAdvice(kind)
-
-
-def _scale_advice(rows: Iterable[TensorRow]) -> ScaleAdvice | None:
+def scale_advice(rows: Iterable[TensorRow]) -> ScaleAdvice:
     """The scale for the gradients among the rows, in their own formats."""
     gradients = [row for row in rows if row.is_gradient and row.float_format]
     seen = [row for row in gradients if row.unscaled.numbers]
     if not seen:
-        return None
+        return ScaleAdvice()
     own: list[Any] = [(row.unscaled, row.format) for row in seen]
     tensors = InFormats(own)
     names = ", ".join(dict.fromkeys(map(str, tensors.formats)))
     unseen, scale = _unseen(gradients), tensors.fitting()
     if unseen:
-        text = f"no loss scale and no formats for gradients in {names}: {unseen}"
+        text = f"no loss scale for gradients in {names}: {unseen}"
         return ScaleAdvice(2.0**scale, None, unseen, text)
     exponent = tensors.enough(scale)
     least = None if exponent is None else 2.0**exponent
     smallest = "none" if least is None else f"{least:.17g} the smallest"
-    under, over = tensors.lost()
+    (under, over, without), (under_scaled, _, parts) = tensors.lost(), tensors.lost(scale)
     lines = [
         f"loss scale for gradients in {names}: {2.0**scale:.17g} is the largest safe one, "
         f"{smallest} that loses at most {_TOLERANCE:.0%} of sum |g|",
-        f"  underflow: {tensors.lost(scale)[0]:.2%} of the gradients, and of the worst tensor "
-        f"{tensors.worst(scale):.2%} of its magnitude",
-        f"  without a scale: {under:.2%}, and {tensors.worst():.2%}"
+        f"  underflow: {under_scaled:.2%} of the gradients, and of the worst tensor "
+        f"{parts.max():.2%} of its magnitude",
+        f"  without a scale: {under:.2%}, and {without.max():.2%}"
         + (f"; {over:.2%} overflow" if over else ""),
     ]
-    parts = zip(seen, tensors.parts(scale), strict=True)
-    lost = dict.fromkeys(row.layer for row, part in parts if part > _TOLERANCE)
+    losing = zip(seen, parts, strict=True)
+    lost = dict.fromkeys(row.layer for row, part in losing if part > _TOLERANCE)
     if lost:
         lines.append(
             f"  no one scale fits: at this one {', '.join(lost)} underflow, larger ones overflow"
@@ -495,7 +409,7 @@ def _unseen(gradients: Sequence[TensorRow]) -> str:
     histograms = [row.histogram for row in gradients]
     rounded = [(x.histogram, x.rounded) for x in gradients if isinstance(x.rounded, FloatFormat)]
     infinite = sum(h.nonfinite > _TOLERANCE * max(1, h.elements - h.zeros) for h in histograms)
-    underflows = rounded and InFormats(rounded).worst(overflow=False) > _TOLERANCE
+    underflows = rounded and InFormats(rounded).lost(overflow=False)[2].max() > _TOLERANCE
     empty = sum(0 < h.elements == h.zeros for h in histograms) if underflows else 0
     counts = [(empty, "no number"), (infinite, "infinities or NaN")]
     texts = [f"{n} of {len(gradients)} tensors hold {kind}" for n, kind in counts if n]

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import Report, diagnose
-from lpkernels.techniques.loss_scaling.rows import ScaleAdvice, TensorRow
+from lpkernels.techniques.loss_scaling.rows import TensorRow
 from tests.compare import assert_bit_equal
 from tests.nn import layer_cases
 from tests.nn.observed import Calls
@@ -339,12 +339,6 @@ def diagnosed(
     return report
 
 
-def advice(report: Report) -> ScaleAdvice:
-    found = report.recommend().scale
-    assert found is not None
-    return found
-
-
 def deep_loss(model: nn.Module) -> Tensor:
     x = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
     return 2.0**-8 * model(x).square().mean()
@@ -355,12 +349,13 @@ def test_advice_that_is_followed_is_a_scale_that_fits(gain: float) -> None:
     """The plain model shows the scale at once; converted it shows too little, at no scale and at
     one at which most gradients are infinite."""
     formats = {"grad_output": "e4m3", "grad_weight": "e5m2"}
-    plain = advice(diagnosed(deep(gain), deep_loss, 1.0, formats))
+    plain = diagnosed(deep(gain), deep_loss, 1.0, formats).recommend()
+    assert plain.scale is not None
     model = lp.convert(deep(gain), lp.Recipe(**formats))
     for scale in (1.0, 2.0**40):
-        assert advice(diagnosed(model, deep_loss, scale)).unseen
+        assert diagnosed(model, deep_loss, scale).recommend().unseen
     report = diagnosed(model, deep_loss, plain.scale)
-    found = advice(report)
+    found = report.recommend()
     assert plain.unseen == found.unseen == "" and found.scale == plain.scale and found.least
     rows = [row for row in report.rows if row.is_gradient]
     assert len(rows) == 13 + 13

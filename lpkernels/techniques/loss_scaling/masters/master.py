@@ -73,9 +73,9 @@ class Master:
         # A float64 value is rounded once, straight to the format.
         values = values if values.dtype == torch.float64 else values.float()
         working, new = self._encoded(self.formats.rounded(MASTER, values, seed), states, seed)
+        self.keep(working, new)
         device = self.parameter.device
         self.state.setdefault(COUNTS, torch.zeros(2, dtype=torch.int64, device=device))
-        self.keep(working, new)
 
     def values(self) -> Tensor:
         """The whole master in float32, perhaps the memory that is kept itself; all processes must
