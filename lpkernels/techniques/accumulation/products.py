@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths
@@ -55,19 +56,21 @@ class Product:
     needs_x: bool
     needs_w: bool
 
-    def dgrad(self, g: Tensor, w: Tensor) -> Tensor:
-        """The sums of x's gradient, for any values of g and w."""
-        x = torch.zeros(self.x.shape, dtype=g.dtype, device=g.device, requires_grad=True)
-        with torch.enable_grad():
-            y = self.forward(x, w)
-        return torch.autograd.grad(y, x, g)[0]
+    @cached_property
+    def count(self) -> float:
+        """How many products fprop adds up; dgrad and wgrad add up as many."""
+        ones = (torch.ones(x.shape, device=x.device) for x in (self.x, self.w))
+        return _total(self.forward(*ones))
 
-    def wgrad(self, x: Tensor, g: Tensor) -> Tensor:
-        """The sums of w's gradient, for any values of x and g."""
-        w = torch.zeros(self.w.shape, dtype=g.dtype, device=g.device, requires_grad=True)
+    def sums(self, gemm: int, left: Tensor, right: Tensor) -> Tensor:
+        """The sums of fprop, dgrad or wgrad (0, 1, 2), for any values of the two operands."""
+        if gemm == 0:
+            return self.forward(left, right)
+        shape = self.x.shape if gemm == 1 else self.w.shape
+        other = torch.zeros(shape, dtype=left.dtype, device=left.device, requires_grad=True)
         with torch.enable_grad():
-            y = self.forward(x, w)
-        return torch.autograd.grad(y, w, g)[0]
+            y = self.forward(other, right) if gemm == 1 else self.forward(left, other)
+        return torch.autograd.grad(y, other, left if gemm == 1 else right)[0]
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ class Products(Visitor):
             self.modules[layer] = module
         for gemm in GEMMS:
             self.statistics.setdefault((layer, gemm), [])
-        self._add(product, 0, product.x, product.w, forward)
+        self._add(product, 0, product.x, product.w)
         if any(needs):
             self._products[call] = product
             self.waiting.add(layer)
@@ -169,11 +172,11 @@ class Products(Visitor):
         self.waiting.discard(product.layer)
         g = gradient.reshape(product.y_shape)
         if product.needs_x:
-            self._add(product, 1, g, product.w, product.dgrad)
+            self._add(product, 1, g, product.w)
         if product.needs_w:
-            self._add(product, 2, product.x, g, product.wgrad)
+            self._add(product, 2, product.x, g)
 
-    def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
+    def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor) -> None:
         length = product.lengths[gemm]
         if self._batch is not None and gemm == 2 and product.weights:
             if length % self._examples:
@@ -188,10 +191,11 @@ class Products(Visitor):
             bits = [_format_bits(q.fmt if q is not None else None) for q in quantizers]
             statistics = Statistics(product_bits(*bits), max(bits))
         else:
-            with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
+            # A mode that counts the model's operators would only slow these.
+            with torch.autocast(left.device.type, enabled=False), _disable_current_modes():
                 operands = zip((left, right), _ROLES[gemm], _SUMMED[gemm], strict=True)
                 left, right = (self._rounded(product.layer, *operand) for operand in operands)
-                statistics = _statistics(left, right, combine)
+                statistics = _statistics(product, gemm, left, right)
         if length:
             self.statistics[product.layer, GEMMS[gemm]].append((length, statistics))
 
@@ -313,9 +317,10 @@ def _format_bits(fmt: Format | None) -> int:
     return 23
 
 
-def _statistics(left: Tensor, right: Tensor, combine: Forward) -> Statistics:
-    """The statistics of the sums combine(left, right), for float32 operands without infinities and
-    NaN. combine is bilinear, so the same map adds up magnitudes, squares and counts."""
+def _statistics(product: Product, gemm: int, left: Tensor, right: Tensor) -> Statistics:
+    """The statistics of the sums of one GEMM, for float32 operands without infinities and NaN. The
+    sums are bilinear, so the same map adds up magnitudes, squares and counts."""
+    combine = partial(product.sums, gemm)
     bits = mantissa_bits(left), mantissa_bits(right)
     zero = Statistics(product_bits(*bits), max(bits), nzr=0.0, growth=1.0)
     # Scaled by powers of two, squares of small gradients do not underflow.
@@ -323,26 +328,26 @@ def _statistics(left: Tensor, right: Tensor, combine: Forward) -> Statistics:
     if scale_left is None or scale_right is None:
         return zero
     a, b = torch.ldexp(left, -scale_left), torch.ldexp(right, -scale_right)
-
-    def total(sums: Tensor) -> float:
-        return sums.sum(dtype=torch.float64).item()
-
-    nonzero = total(combine((a != 0).float(), (b != 0).float()))
+    nonzero = _total(combine((a != 0).float(), (b != 0).float()))
     energy = combine(a.square(), b.square())
-    squares = total(energy)
+    squares = _total(energy)
     if nonzero == 0 or squares == 0:
         return zero
     shift = int(scale_left + scale_right)
     per_sum = max(1.0, nonzero / energy.numel())
     return replace(
         zero,
-        nzr=min(1.0, nonzero / total(combine(torch.ones_like(a), torch.ones_like(b)))),
+        nzr=min(1.0, nonzero / product.count),
         exponents=(
             math.floor(math.log2(math.sqrt(_small(energy) / per_sum))) + shift,
             math.floor(math.log2(combine(a.abs(), b.abs()).max().item())) + shift,
         ),
-        growth=total(combine(a, b).square()) / squares,
+        growth=_total(combine(a, b).square()) / squares,
     )
+
+
+def _total(sums: Tensor) -> float:
+    return sums.sum(dtype=torch.float64).item()
 
 
 def _exponent(x: Tensor) -> Tensor | None:
