@@ -34,10 +34,10 @@ class Stateful:
             ValueError: the state of another type or of other settings, a value that is missing,
                 unknown or of another kind; the message names it. Nothing changes then.
         """
-        progress = self._progress_of(state)
+        self._check_state(state)
         before = {name: getattr(self, name) for name in self._progress}
         try:
-            self._go_on(progress)
+            self._go_on({name: plain(state[_key(name)]) for name in self._progress})
         except BaseException:
             self._go_on(before)
             raise
@@ -51,37 +51,20 @@ class Stateful:
             setattr(self, name, value)
         self._resume()
 
-    def _progress_of(self, state: Any) -> dict[str, Any]:
-        """The progress of a state that fits, by the names of the attributes."""
-        label = "load_state_dict"
+    def _check_state(self, state: Any) -> None:
+        """Raises TypeError or ValueError for a state that does not fit this object."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"{label}: expected a dict, got {type(state).__name__}")
-        expected = self.state_dict()
-        kind = expected["type"]
-        if state.get("type") != kind:
-            raise ValueError(
-                f"{label}: type: expected the state of a {kind}, got {state.get('type')!r}"
-            )
-        missing, unknown = expected.keys() - state.keys(), state.keys() - expected.keys()
-        if missing or unknown:
-            fault, names = ("without", missing) if missing else ("with unknown", unknown)
-            raise ValueError(
-                f"{label}: expected the state of a {kind}, got one {fault} "
-                f"{', '.join(sorted(map(str, names)))}"
-            )
-        values = {name: plain(state[_key(name)]) for name in (*self._settings, *self._progress)}
-        for name, value in values.items():
-            example = expected[_key(name)]
-            if name in self._settings and value != example:
+            raise TypeError(f"load_state_dict: expected a dict, got {type(state).__name__}")
+        own, progress = self.state_dict(), set(map(_key, self._progress))
+        for key in {**own, **state}:
+            example, value = own.get(key, "nothing"), plain(state.get(key, "nothing"))
+            fits = _is_of_kind(value, example) if key in progress else value == example
+            if key not in own or key not in state or not fits:
+                kind = "a value such as " if key in progress else ""
                 raise ValueError(
-                    f"{label}: {_key(name)}: expected {example}, got {state[_key(name)]}; make the "
-                    f"{kind} as the saved one was"
+                    f"load_state_dict: {key}: expected {kind}{example!r}, got {value!r}; load the "
+                    f"state of a {own['type']} that was made as this one"
                 )
-            if name in self._progress and not _is_of_kind(value, example):
-                raise ValueError(
-                    f"{label}: {_key(name)}: expected a value such as {example!r}, got {value!r}"
-                )
-        return {name: values[name] for name in self._progress}
 
 
 def _key(name: str) -> str:
