@@ -136,7 +136,7 @@ def test_an_assignment_that_the_network_cannot_have_is_refused(
 
 def test_several_processes_are_refused() -> None:
     callback: Any = AssignmentConfig(assignment="ratio=0.5").build()
-    several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
+    several: Any = SimpleNamespace(processes=SimpleNamespace(count=2), sample=None)
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
         callback.prepare(several)
 

@@ -13,7 +13,7 @@ from lpkernels import schemas
 from lpkernels.arithmetic.text import Option, number, options_of, read_options, whole
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
-from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome
+from lpkernels.experiments.workloads.workload import Batch, Loss, Outcome, OutputLoss
 from lpkernels.techniques import checks
 from lpkernels.techniques.assignment import (
     Assignment,
@@ -124,6 +124,20 @@ class AssignmentConfig(CallbackConfig):
         return AssignedTraining(self.assignment)
 
 
+class MeanLoss:
+    """The loss for `assign`: the mean over a batch is one tensor, which is rounded, and stands for
+    all examples. `sums` are those of the last batch."""
+
+    def __init__(self, losses: OutputLoss) -> None:
+        self._losses = losses
+        self.sums: Mapping[str, Tensor] = {}
+
+    def __call__(self, output: Any, batch: Batch) -> Tensor:
+        outcome = self._losses(output, batch)
+        self.sums = outcome.sums
+        return outcome.losses.mean()
+
+
 class UnderAssignment(Callback):
     """Computes the loss of every step under an assignment; tests run in the formats of the moment.
 
@@ -132,34 +146,24 @@ class UnderAssignment(Callback):
 
     def __init__(self, option: str, rule: Rule, **options: Any) -> None:
         self._option, self._rule, self._options = option, rule, options
-        self._sums: Mapping[str, Tensor] = {}
 
     def prepare(self, context: Context) -> None:
-        count = context.processes.count
-        if count > 1:
-            raise ValueError(
-                f"{self._option}: trains in one process, got {count}; start it without torchrun"
-            )
-        sample = context.sample
+        sample, count = context.sample, context.processes.count
         try:
-            self._losses = context.workload.output_loss(sample)
-            assignment = self._rule(trace(context.model, self._mean, (sample[0], sample)))
+            if count > 1:
+                raise ValueError(f"trains in one process, got {count}; start it without torchrun")
+            self._loss = MeanLoss(context.workload.output_loss(sample))
+            assignment = self._rule(trace(context.model, self._loss, (sample[0], sample)))
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self._option}: {error}") from error
-        self.assigned = assign(context.model, self._mean, assignment, **self._options)
+        self.assigned = assign(context.model, self._loss, assignment, **self._options)
         # A resumed run may begin with a shorter batch than the one it is made of.
         self.assigned.check_batch(sample[0], sample)
 
-    def _mean(self, output: Any, batch: Batch) -> Tensor:
-        outcome = self._losses(output, batch)
-        self._sums = outcome.sums
-        return outcome.losses.mean()
-
     def losses(self, loss: Loss) -> Loss:
         def outcome(model: nn.Module, batch: Batch) -> Outcome:
-            # One loss that counts for all examples, because their mean is rounded.
             mean = self.assigned(batch[0], batch)
-            return Outcome((mean * len(batch[0])).reshape(1), self._sums)
+            return Outcome((mean * len(batch[0])).reshape(1), self._loss.sums)
 
         return outcome
 
