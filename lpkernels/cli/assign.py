@@ -7,7 +7,6 @@ import typer
 
 from lpkernels.cli._options import Seed, named_options, one_of, say, valid, with_settings
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
-from lpkernels.report.tables import bytes_text
 from lpkernels.techniques.assignment.rules import BASELINES
 
 
@@ -41,7 +40,7 @@ def assign(
 
     Example: `lpkernels assign --data digits32 --model resnet18 --width 16 --save a.json`
     """
-    from lpkernels.techniques.assignment import demote, group, kept_memory
+    from lpkernels.techniques.assignment import demote, group
 
     for name, value in {"--ratio": ratio, "--bits": bits}.items():
         if order in BASELINES and value is not None:
@@ -61,7 +60,6 @@ def assign(
             assignment = demote(group(ops), share, bits=bits, order=kind, seed=drawn)
     say(f"{values['model'] or 'the usual network'} on {values['data']}, batches of {batch}")
     say(assignment)
-    say(f"tensors kept for backward, as codes: {bytes_text(kept_memory(ops, assignment))}")
     if save is not None:
         assignment.save(save)
         say(f"assignment in {save}")

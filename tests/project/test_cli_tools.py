@@ -18,8 +18,6 @@ def test_it_shows_and_saves_an_assignment(tmp_path: Path) -> None:
     made = Assignment.load(file)
     assert made.ratio >= 0.5
     assert str(made) in said
-    kept = r"tensors kept for backward, as codes: [\d.]+ KiB"
-    assert re.search(kept, said)
 
 
 @pytest.mark.parametrize("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])

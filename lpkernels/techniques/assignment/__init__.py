@@ -9,7 +9,6 @@ from lpkernels.techniques.assignment.rules import (
     Promoter,
     amp_like,
     demote,
-    kept_memory,
     operator_based,
     uniform,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "assign",
     "demote",
     "group",
-    "kept_memory",
     "operator_based",
     "trace",
     "uniform",

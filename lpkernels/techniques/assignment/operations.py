@@ -83,9 +83,6 @@ PASSES_GRADIENTS = frozenset("add sub rsub neg sum mean".split())
 """Operations that give operands of one element the gradient of their result, as it is or with its
 sign changed, unless a factor (`alpha`) is among their arguments."""
 
-READS_NOTHING_BACK = PASSES_GRADIENTS | {*_JOINS, *_MOVES, *_DROPOUTS, *_SPLITS, "embedding"}
-"""Operations whose gradients read neither their operands nor their result."""
-
 BY_THEIR_RESULT = frozenset(
     """
     relu relu6 elu selu celu leaky_relu threshold sigmoid tanh exp expm1 sqrt rsqrt reciprocal

@@ -1,11 +1,11 @@
 """The rules of precision assignments: demotion by groups, three baselines, promotion while training
-runs, and the formula of the memory kept for backward."""
+runs."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, get_args
@@ -26,19 +26,13 @@ from lpkernels.techniques.assignment.graph import (
     key_of,
     pinned_keys,
 )
-from lpkernels.techniques.assignment.operations import (
-    BY_THEIR_RESULT,
-    FOLLOWS_ITS_INPUTS,
-    READS_NOTHING_BACK,
-    canonical,
-)
+from lpkernels.techniques.assignment.operations import FOLLOWS_ITS_INPUTS
 from lpkernels.techniques.state import Stateful
 
 Order = Literal["decreasing", "increasing", "random"]
 
 #: The kinds that are promoted by what they hold; gradients overflow to infinity, for the scaler.
 FORWARD = ("weight", "activation")
-_FLOAT_BITS = 32
 
 
 def demote(
@@ -343,62 +337,3 @@ class Promoter(Stateful):
                     "start here; load the state for the assignment it was saved with"
                 )
         self.assignment = self._first.promoted(promotion.key for promotion in self.promotions)
-
-
-def kept_memory(ops: Sequence[Op], assignment: Assignment) -> int:
-    """The bytes of the assignment's tensors that the forward pass keeps for backward.
-
-    It counts each tensor once at its width, however many operations keep it: the operands and the
-    weight of a product, the result of a ReLU, softmax and their like, and the inputs and the scale
-    of every other operation. Sums, means, joins, moves and dropouts keep none. In float32 and in
-    formats without codes an element takes 32 bits; parameters in float32 are not counted, because
-    the optimizer keeps them.
-
-    Statistics, masks, indices and copies in another order are not counted: `Assigned.memory` tells
-    what a step kept in all.
-
-    Args:
-        ops: of `trace`.
-        assignment: of these.
-    Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
-
-    >>> from lpkernels.techniques.assignment import kept_memory, trace, uniform
-    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
-    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
-    >>> ops = trace(model, loss, batch)
-    >>> kept_memory(ops, uniform(ops))
-    48
-    """
-    ops = checked_ops("kept_memory", ops)
-    assignment.check(group(ops))
-    learning: set[str] = set()
-    keys: set[str] = set()
-    for op in ops:
-        has_gradient = bool(learning.intersection(op.inputs))
-        if has_gradient or op.params:
-            keys.update(_kept(op, has_gradient))
-            learning.add(op.name)
-    return sum(_bytes(key, assignment) for key in keys)
-
-
-def _kept(op: Op, input_has_gradient: bool) -> Iterator[str]:
-    """The keys of the tensors that the operation keeps."""
-    name = canonical(op.operation)
-    if not op.is_gemm:
-        if name in READS_NOTHING_BACK:
-            return
-        if name in BY_THEIR_RESULT:
-            yield key_of(op.name, "activation")
-            return
-    yield from (key_of(name, "activation") for name in op.inputs)
-    # A matrix product reads its weight for the gradient of its input, if that has one.
-    if not op.is_gemm or name.startswith("conv") or input_has_gradient:
-        yield from (key_of(p, "weight") for p in op.full_params if not p.endswith("bias"))
-
-
-def _bytes(key: str, assignment: Assignment) -> int:
-    tensor, bits = assignment.tensors[key], assignment.format_of(key).fmt.bits
-    width = min(int(bits) if isinstance(bits, int) else _FLOAT_BITS, _FLOAT_BITS)
-    if width == _FLOAT_BITS and tensor.kind == "weight":
-        return 0
-    return -(-tensor.numel * width // 8)
