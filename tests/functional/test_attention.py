@@ -36,12 +36,8 @@ MASKS: dict[str, dict[str, Any]] = {
     "one row for all": {"attn_mask": torch.tensor([[0.0, -math.inf, 1.0, 2.0, 0.5]])},
     "scale": {"scale": 0.3},
 }
-every_mask = pytest.mark.parametrize("options", MASKS.values())
-
-
-def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    """query, key and value that require gradients."""
-    return leaves((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6), dtype=dtype)
+#: Of query, key and value.
+SHAPES = ((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6))
 
 
 class Attention:
@@ -79,67 +75,49 @@ class Attention:
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-@every_mask
+@pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
 def test_attention_is_its_steps_by_the_reference(
     options: dict[str, Any], recipe: lp.Recipe, backends: list[str]
 ) -> None:
-    tensors, steps = operands(), Attention(recipe)
+    tensors, steps = leaves(*SHAPES), Attention(recipe)
     y = steps.forward(*(t.detach().numpy() for t in tensors), **options)
     want = [y, *steps.gradients(output_gradients(y.shape)[0].numpy())]
     assert_composed(partial(sdpa, *tensors, **options, recipe=recipe), tensors, want, backends)
 
 
-@every_mask
-def test_attention_summed_in_sequence_is_torchs_within_fp32(options: dict[str, Any]) -> None:
-    tensors = operands()
-    want = torch_sdpa(*tensors, **options)
-    close(gradients(sdpa(*tensors, **options, recipe=SUMS), tensors), gradients(want, tensors))
+SHARED = ((2, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8))
+GROUPED: dict[str, Any] = {"enable_gqa": True}
+ALONE = torch.ones(4, 5, dtype=torch.bool).index_fill(0, torch.tensor([1]), False)
+#: The shapes of query, key, value and of a mask that has a gradient, and the other arguments.
+AS_IN_TORCH: dict[str, tuple[tuple[tuple[int, ...], ...], dict[str, Any]]] = {
+    "gradient of a mask": ((*SHAPES, (3, 4, 5)), {}),
+    "dropout": (SHAPES, {"dropout_p": 0.5}),
+    "a query without a key": (SHAPES, {"attn_mask": ALONE}),
+    "leading dimensions broadcast": (((3, 2, 4), (5, 4), (5, 4)), {}),
+    "shared heads": (SHARED, GROUPED),
+    "shared heads, causal": (SHARED, {"is_causal": True, **GROUPED}),
+    **{
+        f"shared heads, mask {shape}": ((*SHARED, shape), GROUPED)
+        for shape in ((2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5))
+    },
+}
 
 
-def test_attention_by_the_fp32_recipe_is_torchs() -> None:
-    tensors = operands(torch.float64)
-    want = torch_sdpa(*tensors)
-    assert_bit_equal(sdpa(*tensors), want)
-
-
-def test_attention_widens_narrow_operands() -> None:
-    tensors = operands(torch.bfloat16)
-    got = sdpa(*tensors, recipe=DETERMINISTIC)
-    assert got.dtype == torch.float32
-    assert_bit_equal(got, sdpa(*(x.float() for x in tensors), recipe=DETERMINISTIC))
-    got.sum().backward()
-    assert tensors[1].grad is not None and tensors[1].grad.dtype == torch.bfloat16
-
-
-def test_query_without_a_key_gets_zeros_and_no_gradient() -> None:
-    tensors = operands()
-    mask = torch.ones(4, 5, dtype=torch.bool)
-    mask[1] = False
-    got = gradients(sdpa(*tensors, mask, recipe=SUMS), tensors)
-    want = torch_sdpa(*tensors, mask)
-    close(got, gradients(want, tensors))
-    assert not got[0][:, :, 1].any() and not got[1][:, :, 1].any()
+@pytest.mark.parametrize("shapes, options", AS_IN_TORCH.values(), ids=AS_IN_TORCH)
+def test_attention_summed_in_sequence_is_torchs_within_fp32(shapes: Any, options: Any) -> None:
+    tensors, results = leaves(*shapes), []
+    for function in (partial(sdpa, recipe=SUMS), torch_sdpa):
+        torch.manual_seed(5)
+        results.append(gradients(function(*tensors, **options), tensors))
+    close(*results)
 
 
 def test_query_whose_scores_are_all_minus_infinity_gets_zeros_where_a_mask_is() -> None:
     query, key = torch.tensor([[math.inf, 1.0]]), torch.tensor([[-1.0, 2.0], [-3.0, 0.0]])
     all_keys = torch.ones(1, 2, dtype=torch.bool)
-    got = sdpa(query, key, key, all_keys, recipe=SUMS)
-    assert_bit_equal(got, torch.zeros(1, 2))
+    for mask in (all_keys, ~all_keys):
+        assert_bit_equal(sdpa(query, key, key, mask, recipe=SUMS), torch.zeros(1, 2))
     assert sdpa(query, key, key, recipe=SUMS).isnan().all()
-
-
-def test_gradient_of_an_additive_mask_and_dropout_are_torchs() -> None:
-    mask = torch.randn(3, 4, 5, requires_grad=True)
-    tensors = [*operands(), mask]
-    want = torch_sdpa(*tensors)
-    close(gradients(sdpa(*tensors, recipe=SUMS), tensors), gradients(want, tensors))
-    tensors = operands()
-    torch.manual_seed(5)
-    got = sdpa(*tensors, dropout_p=0.5, recipe=SUMS)
-    torch.manual_seed(5)
-    want = torch_sdpa(*tensors, dropout_p=0.5)
-    close(gradients(got, tensors), gradients(want, tensors))
 
 
 @pytest.mark.parametrize("options", [{}, MASKS["causal"]])
@@ -149,26 +127,8 @@ def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=DETERMINISTIC), tensors)
     grouped = (q.unflatten(1, (2, 3)), k.unsqueeze(2), v.unsqueeze(2))
     same(got, gradients(sdpa(*grouped, **options, recipe=DETERMINISTIC).flatten(1, 2), tensors))
-    want = torch_sdpa(*tensors, **options, enable_gqa=True)
-    got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=SUMS), tensors)
-    close(got, gradients(want, tensors))
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)])
-def test_masks_of_shared_heads(shape: tuple[int, ...]) -> None:
-    q, k, v = (torch.randn(2, h, 5, 8) for h in (6, 2, 2))
-    mask = torch.randn(shape)
-    want = torch_sdpa(q, k, v, mask, enable_gqa=True)
-    torch.testing.assert_close(sdpa(q, k, v, mask, enable_gqa=True, recipe=SUMS), want)
-
-
-def test_leading_dimensions_broadcast() -> None:
-    tensors = [torch.randn(shape, requires_grad=True) for shape in ((3, 2, 4), (5, 4), (5, 4))]
-    want = gradients(torch_sdpa(*tensors), tensors)
-    close(gradients(sdpa(*tensors, recipe=SUMS), tensors), want)
-
-
-Q, K, V = operands()
 RANDOM = torch.Generator().manual_seed(0)
 E = torch.randn(4, 2, 8, generator=RANDOM)
 WEIGHT, OUT = (torch.randn(n, 8, generator=RANDOM) / 2 for n in (24, 8))

@@ -1,6 +1,6 @@
 """Convolutions and transposed ones: each step is the reference's, and all else is as in torch.
 
-test_every_layer.py tests the promises that they share with linear.
+test_every_function.py tests the promises that they share with other functions.
 """
 
 from functools import partial
@@ -17,8 +17,7 @@ from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, draws
 from tests.cases import CONV_CASES, ConvCase
-from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
+from tests.functional.layer_recipes import RECIPES
 from tests.support.autograd import (
     Steps,
     assert_composed,
@@ -29,8 +28,8 @@ from tests.support.autograd import (
 )
 
 CONV = {dims: getattr(lp.functional, f"conv{dims}d") for dims in (1, 2, 3)}
-TORCH_CONV = {dims: getattr(F, f"conv{dims}d") for dims in (1, 2, 3)}
-SUMS = lp.Recipe(input="fp32", fprop="fp32", dgrad="fp32", wgrad="fp32")
+TRANSPOSED = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
+TORCH_TRANSPOSED = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 
 
 def operands(case: ConvCase) -> list[torch.Tensor]:
@@ -57,51 +56,11 @@ def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> 
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-@pytest.mark.parametrize("case", CONV_CASES.values())
+@pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES)
 def test_conv_is_its_steps_by_the_reference(recipe: lp.Recipe, case: ConvCase, backends: list[str]):
     tensors = operands(case)
     call = partial(CONV[len(case.stride)], *tensors, *numbers(case), recipe=recipe)
     assert_composed(call, tensors, composed(case, tensors, recipe), backends)
-
-
-@pytest.mark.parametrize("case", CONV_CASES.values())
-def test_quantizers_alone_leave_the_products_to_torch(case: ConvCase) -> None:
-    recipe = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
-    (x, w, b), dims = operands(case), len(case.stride)
-    got = gradients(CONV[dims](x, w, b, *numbers(case), recipe=recipe), [x, w, b])
-    rounded = [lp.quantize(x, "e4m3").detach(), lp.quantize(w, "e5m2").detach(), b]
-    y = TORCH_CONV[dims](*(t.requires_grad_() for t in rounded), *numbers(case))
-    g = lp.quantize(*output_gradients(y.shape), "e5m2")
-    close(got, [y, *torch.autograd.grad(y, rounded, g)])
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("kernel, dilation", [(3, 1), (2, 1), (4, 3)])
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
-def test_same_padding_is_torchs(dims: int, kernel: int, dilation: int) -> None:
-    tensors = leaves((2, 2, 6, 5, 7)[: dims + 2], (3, 2, kernel, 3, kernel)[: dims + 2], (3,))
-    got = CONV[dims](*tensors, 1, "same", dilation, recipe=SUMS)
-    close(
-        gradients(got, tensors), gradients(TORCH_CONV[dims](*tensors, 1, "same", dilation), tensors)
-    )
-
-
-def test_valid_padding_is_none_and_one_number_stands_for_both_sizes() -> None:
-    x, w, b = operands(CONV_CASES["conv2d_groups"])
-    for given, meant in (
-        ((1, "valid", 1, 2), ((1, 1), (0, 0), (1, 1), 2)),
-        ((2, [1], (1,), 2), ((2, 2), (1, 1), (1, 1), 2)),
-    ):
-        want = lp.functional.conv2d(x, w, b, *meant, recipe=DETERMINISTIC)
-        assert_bit_equal(lp.functional.conv2d(x, w, b, *given, recipe=DETERMINISTIC), want)
-
-
-@pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("name", ["conv", "conv_transpose"])
-def test_an_image_alone_is_a_batch_of_one(name: str, dims: int) -> None:
-    x, w = leaves((1, 2, *(5,) * dims), (2, 2, *(3,) * dims))
-    conv = getattr(lp.functional, f"{name}{dims}d")
-    assert_bit_equal(conv(x[0], w, recipe=DETERMINISTIC), conv(x, w, recipe=DETERMINISTIC)[0])
 
 
 @pytest.mark.parametrize("order", ["sequential", "native"])
@@ -113,10 +72,6 @@ def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order:
     y = lp.functional.conv2d(x, w, recipe=recipe, backend=backend)
     strides = [t.stride() for t in (y, *torch.autograd.grad(y.sum(), (x, w)))]
     assert strides == [(4, 1, 1, 1), (3, 1, 1, 1), (3, 1, 1, 1)]
-
-
-TRANSPOSED = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
-TORCH_TRANSPOSED = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 
 
 class Transposed(NamedTuple):
@@ -144,6 +99,7 @@ TRANSPOSED_CASES = {
     "1d room beyond the stride": Transposed((2, 2, 4), (2, 3, 2), (1,), (1,), (2,), 1, (3,)),
     "2d strided": Transposed((2, 3, 4, 3), (3, 2, 3, 2), (2, 3), (1, 0), (1, 2), 1, (1, 1)),
     "2d groups": Transposed((1, 4, 3, 4), (4, 2, 3, 3), (2, 1), (1, 1), (0, 0), 2, (1, 2)),
+    "2d empty batch": Transposed((0, 4, 3, 4), (4, 2, 3, 3), (1, 1), (0, 0), (0, 0), 2, (1, 1)),
     "2d kernel below the stride": Transposed(
         (1, 2, 3, 3), (2, 2, 1, 2), (3, 3), (0, 0), (2, 1), 1, (1, 1)
     ),
@@ -195,26 +151,20 @@ def composed_transposed(
     return [y, dx, step.rounded(dw, "grad_weight"), db]
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values())
-@pytest.mark.parametrize("case", TRANSPOSED_CASES.values())
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("case", TRANSPOSED_CASES.values(), ids=TRANSPOSED_CASES)
 def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
     assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)
 
 
-@pytest.mark.parametrize("product", ["fp32", "native", "native_chunk1", "native_chunk3"])
-@pytest.mark.parametrize("case", TRANSPOSED_CASES.values())
-def test_transposed_sums_in_fp32_are_torchs_within_rounding(case: Transposed, product: str) -> None:
+@pytest.mark.parametrize("product", ["native", "native_chunk1", "native_chunk3"])
+@pytest.mark.parametrize("case", TRANSPOSED_CASES.values(), ids=TRANSPOSED_CASES)
+def test_transposed_sums_by_torch_are_torchs_within_rounding(
+    case: Transposed, product: str
+) -> None:
     sums = lp.Recipe(input="fp32", fprop=product, dgrad=product, wgrad=product)
     tensors, dims = transposed_operands(case), len(case.stride)
     got = gradients(TRANSPOSED[dims](*tensors, *case.numbers, recipe=sums), tensors)
     close(got, gradients(TORCH_TRANSPOSED[dims](*tensors, *case.numbers), tensors))
-
-
-def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
-    x, w, b = leaves((0, 4, 3, 4), (4, 2, 3, 3), (4,))
-    y = lp.functional.conv_transpose2d(x, w, b, groups=2, recipe=DETERMINISTIC)
-    assert y.shape == F.conv_transpose2d(x, w, b, groups=2).shape
-    y.sum().backward()
-    assert not w.grad.any() and not b.grad.any()

@@ -1,7 +1,6 @@
-"""What every function that takes a recipe refuses: axes that a tensor lacks, unknown backends,
-generators that are none, and float64."""
+"""What holds of every function that takes a recipe: results of torch, dtypes, draws, gradients, and
+refusals of axes that a tensor lacks, of unknown backends, of wrong generators and of float64."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,16 @@ from lpkernels import functional as F
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
 from tests.compare import assert_bit_equal
+from tests.functional.calls import CALLS
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.support.autograd import close, flat, gradients, how, output_gradients, same
 
 ACC = lp.Accumulator("e8m23")
+SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
+every_function = pytest.mark.parametrize("function", CALLS)
+#: torch warns that the padding of an even kernel is copied.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+every_layer = pytest.mark.parametrize("function", ["linear", "conv2d", "conv_transpose2d"])
 
 
 def t(*shape: int) -> Tensor:
@@ -22,106 +29,162 @@ def t(*shape: int) -> Tensor:
     return torch.randn(shape, generator=generator).requires_grad_()
 
 
-def multi_head(**options: Any) -> Any:
-    projections = (t(12, 4), t(12), None, None, False, 0.0, t(4, 4), t(4))
-    return F.multi_head_attention_forward(*[t(5, 3, 4)] * 3, 4, 2, *projections, **options)
+@every_function
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_recipe_fp32_is_torchs_own_function(function: str, dtype: torch.dtype) -> None:
+    call = CALLS[function]
+    tensors = call.tensors(dtype)
+    want = flat(call.torchs(*tensors))
+    same(flat(call(*tensors, recipe="fp32")), want)
+    same(flat(call(*tensors)), want)
 
 
-def attention(**options: Any) -> Any:
-    return F.scaled_dot_product_attention(t(2, 3, 4), t(2, 5, 4), t(2, 5, 4), **options)
+@every_function
+def test_sums_in_fp32_are_torchs_within_rounding(function: str) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    got = gradients(call(*tensors, recipe=SUMS), tensors)
+    close(got, gradients(call.torchs(*tensors), tensors))
 
 
-CELL = (t(12, 4), t(12, 3), t(12), t(12))
-AFFINE, INDICES = (t(4, 5), t(4, 5)), torch.tensor([[0, 1]])
-LAYER = [t(9, 4), t(9, 3), t(9), t(9)]
-#: Each function, and the dimensions of its input, weight, bias and output: the least, where its
-#: products differ, and 0 for a tensor that it does not round.
-FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[int, int, int, int]]] = {
-    "linear": (lambda **o: F.linear(t(2, 3, 4), t(3, 4), t(3), **o), (3, 2, 1, 3)),
-    "conv1d": (lambda **o: F.conv1d(t(2, 3, 5), t(4, 3, 2), t(4), **o), (3, 3, 1, 3)),
-    "conv2d": (lambda **o: F.conv2d(t(2, 3, 5, 4), t(4, 3, 2, 2), t(4), **o), (4, 4, 1, 4)),
-    # An image alone is rounded as a batch of one.
-    "conv3d": (lambda **o: F.conv3d(t(3, 4, 4, 4), t(4, 3, 2, 2, 2), t(4), **o), (5, 5, 1, 5)),
-    "conv_transpose2d": (
-        lambda **o: F.conv_transpose2d(t(2, 3, 5, 4), t(3, 4, 2, 2), t(4), **o),
-        (4, 4, 1, 4),
-    ),
-    "bilinear": (
-        lambda **o: F.bilinear(t(2, 5, 3), t(2, 5, 4), t(6, 3, 4), t(6), **o),
-        (2, 2, 1, 2),
-    ),
-    "embedding": (lambda **o: F.embedding(INDICES, t(3, 4), **o), (0, 2, 0, 3)),
-    "bmm": (lambda **o: F.bmm(t(2, 3, 4), t(2, 4, 3), **o), (3, 3, 0, 3)),
-    "baddbmm": (lambda **o: F.baddbmm(t(3), t(2, 3, 4), t(2, 4, 3), **o), (3, 3, 1, 3)),
-    "addmm": (lambda **o: F.addmm(t(3), t(3, 4), t(4, 3), **o), (2, 2, 1, 2)),
-    "matmul": (lambda **o: lp.matmul(t(2, 3, 4), t(4, 3), **o), (3, 2, 0, 3)),
-    "einsum": (lambda **o: F.einsum("ij,jk->ik", t(3, 4), t(4, 3), **o), (3, 3, 0, 3)),
-    "scaled_dot_product_attention": (attention, (3, 3, 0, 3)),
-    "multi_head_attention_forward": (multi_head, (3, 2, 1, 3)),
-    "lstm": (lambda **o: F.lstm(t(5, 2, 4), (t(1, 2, 3),) * 2, CELL, **o)[0], (2, 2, 1, 2)),
-    "gru": (lambda **o: F.gru(t(5, 2, 4), t(1, 2, 3), LAYER, **o)[0], (2, 2, 1, 2)),
-    "lstm_cell": (lambda **o: F.lstm_cell(t(3, 4), (t(3, 3),) * 2, *CELL, **o)[0], (2, 2, 1, 2)),
-    "layer_norm": (lambda **o: F.layer_norm(t(3, 4, 5), (4, 5), *AFFINE, **o), (3, 2, 2, 3)),
-    "rms_norm": (lambda **o: F.rms_norm(t(3, 4), (4,), t(4), **o), (2, 1, 0, 2)),
-    "group_norm": (lambda **o: F.group_norm(t(3, 4, 5), 2, t(4), t(4), **o), (3, 1, 1, 3)),
-    "batch_norm": (
-        lambda **o: F.batch_norm(t(3, 4), None, None, t(4), t(4), True, **o),
-        (2, 1, 1, 2),
-    ),
-    "softmax": (lambda **o: F.softmax(t(3, 4), -1, **o), (2, 0, 0, 2)),
-    "gelu": (lambda **o: F.gelu(t(3, 4), **o), (2, 0, 0, 2)),
-}
+@every_function
+def test_backends_agree(function: str) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    got, want = (
+        gradients(call(*tensors, recipe=STOCHASTIC, **how(backend)), tensors)
+        for backend in ("auto", "reference")
+    )
+    same(got, want)
 
 
-def ranks(function: str) -> dict[str, int]:
-    """The dimensions of every tensor of a recipe that the function rounds."""
-    of_input, weight, bias, output = FUNCTIONS[function][1]
-    found = {"input": of_input, "weight": weight, "bias": bias, "output": output}
-    found |= {"grad_input": of_input, "grad_weight": weight, "grad_output": output}
-    return {name: rank for name, rank in found.items() if rank}
+@every_function
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_operands_are_widened_exactly(function: str, dtype: torch.dtype) -> None:
+    call = CALLS[function]
+    narrow = call.tensors(dtype)
+    wide = [x.detach().float().requires_grad_() for x in narrow]
+    results = call(*narrow, recipe=DETERMINISTIC)
+    want = call(*wide, recipe=DETERMINISTIC)
+    same(flat(results), flat(want))
+    count = len(flat(want))
+    want = [x.to(dtype) for x in gradients(want, wide)[count:]]
+    same(gradients(results, narrow)[count:], want, "gradient")
 
 
-every_function = pytest.mark.parametrize("function", FUNCTIONS)
+@every_function
+def test_each_gradient_is_the_same_without_the_others(function: str) -> None:
+    call = CALLS[function]
+    tensors, options = call.tensors(), {"recipe": STOCHASTIC, **how()}
+    results = flat(call(*tensors, **options))
+    y, *want = gradients(results[0], tensors)
+    with torch.no_grad():
+        same(flat(call(*tensors, **options)), results)
+    for i in range(len(tensors)):
+        alone = [x.detach() for x in tensors]
+        alone[i].requires_grad_()
+        got = gradients(flat(call(*alone, **options))[0], alone[i])
+        same(got, [y, want[i]], f"gradient {i}")
+
+
+@every_function
+def test_an_expanded_gradient_is_taken(function: str) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    y = flat(call(*tensors, recipe=DETERMINISTIC))[0]
+    want = torch.autograd.grad(y, tensors, torch.ones(y.shape), retain_graph=True)
+    same(torch.autograd.grad(y.sum(), tensors), want)
+
+
+@every_function
+@pytest.mark.parametrize("recipe", [lp.Recipe(input="e4m3"), DETERMINISTIC])
+def test_the_result_can_be_changed_in_place(function: str, recipe: lp.Recipe) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    got, want = (
+        gradients(change(flat(call(*tensors, recipe=recipe))[0], 2), tensors)
+        for change in (Tensor.mul_, Tensor.mul)
+    )
+    same(got, want)
+
+
+@every_function
+def test_a_call_draws_one_seed_where_something_is_stochastic(function: str) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    generator, other = (torch.Generator().manual_seed(5) for _ in range(2))
+    flat(call(*tensors, recipe=DETERMINISTIC, generator=generator))[0].sum().backward()
+    assert torch.equal(generator.get_state(), other.get_state())
+    results = flat(call(*tensors, recipe=STOCHASTIC, generator=generator))
+    results[0].sum().backward()
+    seed = torch.empty((), dtype=torch.int64).random_(generator=other)
+    assert torch.equal(generator.get_state(), other.get_state())
+    same(flat(call(*tensors, recipe=STOCHASTIC, generator=seed)), results)
+
+
+@every_layer
+def test_quantizers_alone_leave_the_products_to_torch(function: str) -> None:
+    call = CALLS[function]
+    recipe = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2", output="bf16")
+    x, w, b = call.tensors()
+    got = gradients(call(x, w, b, recipe=recipe), [x, w, b])
+    rounded = [lp.quantize(x, "e4m3"), lp.quantize(w, "e5m2"), b]
+    leaves = [each.detach().requires_grad_() for each in rounded]
+    y = call.torchs(*leaves)
+    g = lp.quantize(*output_gradients(y.shape), "e5m2")
+    close(got, [lp.quantize(y, "bf16"), *torch.autograd.grad(y, leaves, g)])
+
+
+@every_layer
+@pytest.mark.parametrize("native", ["fprop", "dgrad", "wgrad"])
+def test_each_product_has_its_own_accumulator(function: str, native: str) -> None:
+    call, fields = CALLS[function], {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
+    tensors = call.tensors()
+    emulated = gradients(call(*tensors, recipe=lp.Recipe(**fields)), tensors)
+    mixed = gradients(call(*tensors, recipe=lp.Recipe(**{**fields, native: "native"})), tensors)
+    torchs = gradients(call.torchs(*tensors), tensors)
+    for product, results in {"fprop": (0,), "dgrad": (1,), "wgrad": (2, 3)}.items():
+        for i in results:
+            if product == native:
+                close([mixed[i]], [torchs[i]])
+            else:
+                assert_bit_equal(mixed[i], emulated[i])
 
 
 @every_function
 def test_an_axis_that_a_tensor_lacks_is_refused_before_anything_is_drawn(function: str) -> None:
-    (call, _), of = FUNCTIONS[function], ranks(function)
-    before = torch.get_rng_state()
-    for name, rank in of.items():
+    call = CALLS[function]
+    tensors, before = call.tensors(), torch.get_rng_state()
+    for name, rank in call.rounded().items():
         plural = "" if rank == 1 else "s"
         for axis in (rank, -rank - 1):
             match = (
-                f"^{function}: affine4_axis{axis} runs along axis {axis}, but {function}'s {name} "
-                rf"has {rank} dimension{plural}; the axis must be in {-rank}\.\.{rank - 1}$"
+                f"^{call.name}: affine4_axis{axis} runs along axis {axis}, but {call.name}'s "
+                rf"{name} has {rank} dimension{plural}; the axis must be in {-rank}\.\.{rank - 1}$"
             )
             with pytest.raises(ValueError, match=match):
-                call(recipe=lp.Recipe(**{name: f"affine4_axis{axis}:stochastic"}))
+                call(*tensors, recipe=lp.Recipe(**{name: f"affine4_axis{axis}:stochastic"}))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @every_function
 def test_unknown_backends_other_generators_and_float64_are_refused(function: str) -> None:
-    (call, _), recipe = FUNCTIONS[function], lp.Recipe(input="e4m3", weight="e4m3", fprop="e6m9")
+    call, recipe = CALLS[function], lp.Recipe(input="e4m3", weight="e4m3", fprop="e6m9")
     with pytest.raises(ValueError, match="unknown backend 'gpu'"):
-        call(recipe=recipe, backend="gpu")
+        call(*call.tensors(), recipe=recipe, backend="gpu")
     with pytest.raises(TypeError, match="generator must be"):
-        call(recipe=recipe, generator=3)
-    torch.set_default_dtype(torch.float64)
-    try:
-        with pytest.raises(TypeError, match="float64"):
-            call(recipe=recipe)
-    finally:
-        torch.set_default_dtype(torch.float32)
+        call(*call.tensors(), recipe=recipe, generator=3)
+    with pytest.raises(TypeError, match="float64"):
+        call(*call.tensors(torch.float64), recipe=recipe)
 
 
 @every_function
 def test_the_first_and_the_last_axis_are_taken(function: str) -> None:
-    (call, _), of = FUNCTIONS[function], ranks(function)
-    for axes in ([-rank for rank in of.values()], [rank - 1 for rank in of.values()]):
-        formats: Any = {n: f"block2_axis{a}_e2m1" for n, a in zip(of, axes, strict=True)}
-        y = call(recipe=lp.Recipe(**formats))
-        (y if isinstance(y, Tensor) else y[0]).sum().backward()
+    call = CALLS[function]
+    ranks = call.rounded()
+    for axes in ([-rank for rank in ranks.values()], [rank - 1 for rank in ranks.values()]):
+        formats: Any = {n: f"block2_axis{a}_e2m1" for n, a in zip(ranks, axes, strict=True)}
+        flat(call(*call.tensors(), recipe=lp.Recipe(**formats)))[0].sum().backward()
 
 
 def test_the_result_of_a_product_has_the_axis_of_its_quantizer() -> None:

@@ -11,6 +11,7 @@ import lpkernels as lp
 from lpkernels import ops
 from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
+from tests.functional.calls import Call
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.support.autograd import (
     SEED,
@@ -27,9 +28,9 @@ from tests.support.autograd import (
 )
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
-every_recipe = pytest.mark.parametrize("recipe", RECIPES.values())
-without_rounding = pytest.mark.parametrize("recipe", [SUMS, lp.Recipe(input="fp32", weight="fp32")])
+every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 F = lp.functional
+Shape = tuple[int, ...]
 
 
 def composed_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
@@ -55,36 +56,41 @@ def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str)
     same(gradients(got, (x, w)), gradients(want, (x, w)))
 
 
-@without_rounding
-@pytest.mark.parametrize("shapes", [
+EQUATIONS: list[tuple[str, Shape, Shape]] = [
+    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ba,cb", (3, 4), (5, 3)),
+    ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
+    ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("ij,kj->ki", (3, 4), (5, 4)),
+    ("i,j->ij", (3,), (4,)), ("i,i", (3,), (3,)), ("ij,jk->", (3, 4), (4, 5)),
+    ("ijl,jk->ik", (3, 4, 2), (4, 5)), ("ij,jkl->ik", (3, 4), (4, 5, 2)),
+    ("ij,j->ij", (3, 4), (1,)), ("ij,j->i", (3, 4), (4,)), (" i j , j k -> i k ", (3, 4), (4, 5)),
+    ("ii,ij->j", (3, 3), (3, 4)), ("iij,jk->ik", (3, 3, 4), (4, 5)),
+    ("...ij,jk->...ik", (2, 3, 4), (4, 5)), ("...a,...b->...ab", (2, 1, 3), (5, 4)),
+    ("...ij,...j->i...", (2, 3, 4), (4,)), ("b...,b...->...", (2, 3), (2, 3)),
+    ("...ij,...jk", (2, 3, 4), (4, 5)), ("ij,jk->ik", (3, 0), (0, 5)),
+]  # fmt: skip
+SHAPES: list[tuple[Shape, Shape]] = [
     ((3, 4), (4, 5)), ((4,), (4,)), ((4,), (2, 4, 5)), ((2, 3, 4), (4,)),
     ((2, 1, 3, 4), (5, 4, 2)), ((3, 0), (0, 2)),
-])  # fmt: skip
-def test_matmul_by_a_recipe_has_torchs_shapes(recipe: lp.Recipe, shapes: Any) -> None:
-    tensors = leaves(*shapes)
-    got, want = F.matmul(*tensors, recipe=recipe), torch.matmul(*tensors)
+]  # fmt: skip
+AS_IN_TORCH = [
+    *(Call("matmul", shapes) for shapes in SHAPES),
+    *(Call("baddbmm", (shape, (2, 3, 7), (2, 7, 4)), options={"beta": beta, "alpha": alpha})
+      for shape in ((2, 3, 4), (3, 4), (4,), (2, 1, 4), (3, 1), ())
+      for beta, alpha in ((1, 1), (0.5, 1), (1, -0.3), (0, 2))),
+    *(Call("bilinear", ((*lead, 3), (*lead, 4), (2, 3, 4), (2,))) for lead in ((), (2, 3), (0,))),
+    *(Call("einsum", shapes, arguments=partial(lambda *call: call, equation))
+      for equation, *shapes in EQUATIONS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", [SUMS, lp.Recipe(input="fp32", weight="fp32")])
+@pytest.mark.parametrize("call", AS_IN_TORCH, ids=str)
+def test_products_without_rounding_are_torchs_within_fp32(call: Call, recipe: lp.Recipe) -> None:
+    tensors = call.tensors()
+    got, want = call(*tensors, recipe=recipe), call.torchs(*tensors)
     assert got.shape == want.shape
-    close(gradients(got, tensors), gradients(want, tensors))
-
-
-def test_matmul_by_the_fp32_recipe_is_torchs_own() -> None:
-    a, b = torch.randint(5, (3, 4)), torch.randint(5, (4, 5))
-    assert torch.equal(F.matmul(a, b, recipe="fp32"), a @ b)
-    x = torch.randn(2, 3, 3, dtype=torch.float64)
-    assert_bit_equal(F.bmm(x, x, recipe="fp32"), torch.bmm(x, x))
-    assert_bit_equal(
-        F.baddbmm(x, x, x, beta=2, alpha=0.5), torch.baddbmm(x, x, x, beta=2, alpha=0.5)
-    )
-
-
-@without_rounding
-@pytest.mark.parametrize("beta, alpha", [(1, 1), (0.5, 1), (1, -0.3), (0, 2)])
-@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (4,), (2, 1, 4), (3, 1), ()])
-def test_baddbmm_without_rounding_is_torch_within_fp32(recipe, beta, alpha, shape):
-    tensors = leaves(shape, (2, 3, 7), (2, 7, 4))
-    got = F.baddbmm(*tensors, beta=beta, alpha=alpha, recipe=recipe)
-    want = torch.baddbmm(*tensors, beta=beta, alpha=alpha)
-    wanted = tensors if beta else tensors[1:]
+    # A matrix that beta=0 leaves out has no gradient.
+    wanted = tensors[1:] if call.options.get("beta") == 0 else tensors
     close(gradients(got, wanted), gradients(want, wanted))
 
 
@@ -93,17 +99,6 @@ def test_baddbmm_of_a_bias_is_the_linear_layer(backend: str) -> None:
     got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **how(backend))
     want = F.linear(x, w, bias, recipe=STOCHASTIC, **how(backend))
     same(gradients(got, (bias, x)), gradients(want, (bias, x)))
-
-
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
-def test_baddbmm_backends_agree(recipe: lp.Recipe) -> None:
-    tensors = leaves((2, 1, 4), (2, 3, 7), (2, 7, 4))
-
-    def run(backend: str) -> list[torch.Tensor]:
-        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **how(backend))
-        return gradients(y, tensors)
-
-    same(run("auto"), run("reference"))
 
 
 def test_baddbmm_scales_the_sums_before_it_adds(backend: str) -> None:
@@ -146,57 +141,26 @@ def test_bilinear_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: lis
     assert_composed(call, tensors, composed_bilinear(recipe, tensors), backends)
 
 
-@without_rounding
-@pytest.mark.parametrize("leading", [(), (5,), (2, 3), (0,)])
-def test_bilinear_without_rounding_is_torch_within_fp32(recipe: lp.Recipe, leading: Any) -> None:
-    tensors = leaves((*leading, 3), (*leading, 4), (2, 3, 4), (2,))
-    got = F.bilinear(*tensors, recipe=recipe)
-    want = torch.nn.functional.bilinear(*tensors)
-    assert got.shape == want.shape
-    close(gradients(got, tensors), gradients(want, tensors))
-
-
-einsum = lp.functional.einsum
-
-
-@pytest.mark.parametrize("equation, left, right", [
-    ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ba,cb", (3, 4), (5, 3)),
-    ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
-    ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("ij,kj->ki", (3, 4), (5, 4)),
-    ("i,j->ij", (3,), (4,)), ("i,i", (3,), (3,)), ("ij,jk->", (3, 4), (4, 5)),
-    ("ijl,jk->ik", (3, 4, 2), (4, 5)), ("ij,jkl->ik", (3, 4), (4, 5, 2)),
-    ("ij,j->ij", (3, 4), (1,)), ("ij,j->i", (3, 4), (4,)), (" i j , j k -> i k ", (3, 4), (4, 5)),
-    ("ii,ij->j", (3, 3), (3, 4)), ("iij,jk->ik", (3, 3, 4), (4, 5)),
-    ("...ij,jk->...ik", (2, 3, 4), (4, 5)), ("...a,...b->...ab", (2, 1, 3), (5, 4)),
-    ("...ij,...j->i...", (2, 3, 4), (4,)), ("b...,b...->...", (2, 3), (2, 3)),
-    ("...ij,...jk", (2, 3, 4), (4, 5)), ("ij,jk->ik", (3, 0), (0, 5)),
-])  # fmt: skip
-def test_einsum_without_rounding_is_torch_within_fp32(equation: str, left: Any, right: Any) -> None:
-    tensors = leaves(left, right)
-    got, want = einsum(equation, *tensors, recipe=SUMS), torch.einsum(equation, *tensors)
-    assert got.shape == want.shape
-    close(gradients(got, tensors), gradients(want, tensors))
-
-
 def test_einsum_is_the_product_of_its_groups(backend: str) -> None:
     q, k = leaves((2, 4, 3, 5), (2, 6, 3, 5))
     call: dict[str, Any] = {"recipe": STOCHASTIC, "backend": backend}
     call["generator"] = torch.tensor(7)
-    got = einsum("bqhd,bkhd->bhqk", q, k, **call)
+    got = F.einsum("bqhd,bkhd->bhqk", q, k, **call)
     left = q.permute(0, 2, 1, 3).reshape(6, 4, 5)
     right = k.permute(0, 2, 3, 1).reshape(6, 5, 6)
-    want = lp.functional.bmm(left, right, **call).reshape(2, 3, 4, 6)
+    want = F.bmm(left, right, **call).reshape(2, 3, 4, 6)
     same(gradients(got, (q, k)), gradients(want, (q, k)))
 
 
 def test_einsum_sums_in_the_order_of_the_equation(backend: str) -> None:
     a, b = torch.randn(3, 4, 5), torch.randn(5, 4, 2)
-    got = einsum("ijk,kjl->il", a, b, recipe=DETERMINISTIC, backend=backend)
+    got = F.einsum("ijk,kjl->il", a, b, recipe=DETERMINISTIC, backend=backend)
     right = b.permute(1, 0, 2).reshape(20, 2)
-    want = lp.functional.matmul(a.reshape(3, 20), right, recipe=DETERMINISTIC, backend=backend)
+    want = F.matmul(a.reshape(3, 20), right, recipe=DETERMINISTIC, backend=backend)
     assert_bit_equal(got, want)
 
 
-def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
-    a, b, c = torch.randn(3, 3, 3).double()
-    assert_bit_equal(einsum("ij,jk,kl->il", a, b, c), torch.einsum("ij,jk,kl->il", a, b, c))
+def test_einsum_of_three_operands_by_the_fp32_recipe_is_torchs_own() -> None:
+    operands = torch.randn(3, 3, 3).double()
+    equation = "ij,jk,kl->il"
+    assert_bit_equal(F.einsum(equation, *operands), torch.einsum(equation, *operands))

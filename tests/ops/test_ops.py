@@ -1,20 +1,23 @@
 """The private operators: torch.library.opcheck, shapes, and the promises to torch."""
 
 import contextlib
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from lpkernels import ops
-from lpkernels.arithmetic import NATIVE, Accumulator, as_quantizer
-from lpkernels.backends import How, matmul_of, native
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.backends import How, matmul_of
 from lpkernels.formats import parse_format
 from lpkernels.ops._products import crossing
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
+from tests.ops.calls import calls
 from tests.support.autograd import Operators
-from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
+from tests.support.strategies import LAYOUTS
 
 SEED = torch.tensor(77)
 #: Of codes as their format has them.
@@ -35,40 +38,80 @@ FUSED = {
     "as they are": ops.NOT_FUSED,
     "rounded": ops.Fused(quantizer("e5m2"), quantizer("fixed6_f2:toward_zero"), FUSED_RESULT),
 }
-#: Of two backends one traces graphs: the name of a backend is a constant of a graph, no more.
+#: Of two backends one traces graphs, which takes ten times the rest: the name of a backend is a
+#: constant of a graph, no more.
 TRACED = "reference"
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+GRAPHS = (*OPCHECKS, "test_aot_dispatch_dynamic")
 
 
-def check(op, *args, graph=True) -> None:
-    """torch.library.opcheck; without a graph, which takes ten times the rest, where another call
-    has the same kinds of arguments."""
-    tests = (*OPCHECKS, "test_aot_dispatch_dynamic") if graph else OPCHECKS
-    torch.library.opcheck(op.default, args, test_utils=tests)
+def more_calls(backend: str) -> dict[str, tuple[Any, ...]]:
+    """Calls of more formats, dtypes and shapes, empty ones among them."""
+    rows, x = {}, torch.randn(4, 6)
+    for text in ("e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"):
+        for dtype in (torch.float16, torch.float32, torch.float64):
+            call = (quantizer(text), None, SEED, 0, 4, backend)
+            rows[f"_quantize {text} {dtype}"] = (x.to(dtype), *call)
+    rows["_quantize of nothing"] = (x[:0], *call)
+    rows["_count of nothing"] = (x[:, :0], *call, 260)
+    rows["_quantize of a number"] = (x[0, 0], quantizer("e5m2"), None, SEED, 0, 4, backend)
+    for (kind, acc), fused in itertools.product(ACCUMULATORS.items(), FUSED):
+        how = How(acc.to_ints(), SEED, 4, FUSED[fused])
+        products = [matmul_of(torch.randn(m, k), torch.randn(k, 2)) for m, k in ((3, 0), (0, 9))]
+        for case in ("conv1d_stride", "conv3d", "conv2d_empty_batch"):
+            products += passes(case)
+        for number, product in enumerate(products):
+            name = f"_multiply {kind} {fused} {product.kind} {number}"
+            rows[name] = crossing(product, how, backend)
+        rest = (how.acc, SEED, 4, backend, how.fused.result)
+        rows[f"_add_bias {kind} {fused}"] = (torch.randn(2, 3, 4), torch.randn(1, 4), -1, *rest)
+        rows[f"_add_bias to nothing {kind} {fused}"] = (torch.randn(0, 3), torch.ones(3), 1, *rest)
+    for text in ("fp4_e2m1", "fixed5_f2", "block4_axis0_e2m1"):
+        ints = parse_format(text).to_ints()
+        for shape in ((5, 6), (3, 0)):
+            rows[f"_pack {text} {shape}"] = (torch.ones(shape), None, None, ints, ROOM)
+            codes = OP._pack(torch.ones(shape), None, None, ints, ROOM)
+            rows[f"_unpack {text} {shape}"] = (codes, None, None, ints, list(shape), "auto")
+    for text in ("fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"):
+        ints = quantizer(text)
+        amax = torch.ones(1, dtype=torch.float64) if text == "fp8_tensor" else None
+        for shape in ((5, 33), (3, 0)):
+            rows[f"_scaled {text} {shape}"] = (torch.randn(shape), ints, amax, SEED, 0, 4, "auto")
+            parts = OP._scaled(torch.randn(shape), ints, amax, None, 0, 4, "auto")
+            rows[f"_unpack {text} {shape}"] = (*parts, ints[:-4], list(shape), "auto")
+            rows[f"_pack {text} {shape}"] = (*parts, ints[:-4], ROOM)
+    for text in ("tensor_e4m3_te", "tensor_int8:stochastic"):
+        rest = (quantizer(text), SEED, 1, 4, True, "auto")
+        rows[f"_delayed {text}"] = (x, torch.tensor(2.0), *rest)
+    return rows
 
 
-@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_opcheck_quantize(dtype, fmt, backend):
-    graph = backend == TRACED and dtype == torch.float32
-    dense = torch.randn(4, 6, dtype=dtype)
-    call = (quantizer(fmt), None, SEED, 0, 4, backend)
-    check(OP._quantize, dense, *call, graph=backend == TRACED)
-    for x in (dense.t(), dense[:, ::2], dense[0, 0], dense[:0], dense[:1].expand(4, 6)):
-        if x.dim() or "axis" not in fmt:
-            check(OP._quantize, x, *call, graph=graph and fmt == "e5m2:stochastic")
+def check(op, *args, graph: bool) -> None:
+    """torch.library.opcheck of an operator, with a graph or without."""
+    torch.library.opcheck(op.default, args, test_utils=GRAPHS if graph else OPCHECKS)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
-def test_opcheck_counting_and_limits(fmt, backend):
-    x, call = torch.randn(4, 6), (SEED, 0, 4, backend)
-    limits = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(2, 4).contiguous()
-    limits = limits if fmt == "affine4_axis0" else None
-    graph, rule = backend == TRACED and fmt != "block4_e2m1", quantizer(fmt)
-    for counted in (x, x.t()[:, :2] if limits is None else x[:, ::2], x[:, :0]):
-        check(OP._quantize, counted, rule, limits, *call, graph=graph)
-        for length in (4, 260):
-            check(OP._count, counted, rule, limits, *call, length, graph=graph)
+@pytest.mark.parametrize("name", calls("cpu"))
+def test_opcheck(name: str, backend: str) -> None:
+    check(getattr(OP, name.split()[0]), *calls(backend)[name], graph=backend == TRACED)
+
+
+def laid_out(value: Any, layout: str) -> Any:
+    """An argument, where a tensor of values lies otherwise in memory; limits are dense."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 1:
+        return value if value.dtype == torch.float64 else LAYOUTS[layout](value)
+    return value
+
+
+OPERATORS = sorted({name.split()[0] for name in calls("cpu")})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_opcheck_of_other_shapes_and_layouts(operator: str, layout: str, backend: str) -> None:
+    for name, arguments in (calls(backend) | more_calls(backend)).items():
+        if name.split()[0] == operator:
+            check(getattr(OP, operator), *(laid_out(x, layout) for x in arguments), graph=False)
 
 
 @pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
@@ -96,21 +139,6 @@ def test_traced_calls_write_and_count_what_direct_ones_do(fmt, length, backend):
         assert_bit_equal(direct, traced)
 
 
-@pytest.mark.parametrize("kind", ACCUMULATORS)
-@pytest.mark.parametrize("fused", FUSED.values())
-def test_opcheck_matmul(kind, fused, backend):
-    graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
-    how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, fused)
-    for a, b, c in (
-        (torch.randn(3, 9), torch.randn(9, 2), bias),
-        (torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None),
-        (torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias),
-        (torch.randn(3, 0), torch.randn(0, 2), None),
-        (torch.randn(0, 9), torch.randn(9, 2), None),
-    ):
-        check(OP._multiply, *crossing(matmul_of(a, b, c), how, backend), graph=graph)
-
-
 def test_rows_of_a_table_hold_operands_and_exchange_them():
     acc = Accumulator("fp16", block=4, aligned_bits=2, operands=("e5m2", "e4m3fn"))
     wgrad = passes("conv2d_groups")[2]
@@ -128,28 +156,6 @@ def test_rows_of_a_table_hold_operands_and_exchange_them():
         assert_bit_equal(got[0], want[0])
         assert_bit_equal(got[1], want[1])
         assert not torch.equal(*got)
-
-
-@pytest.mark.parametrize("fused", FUSED)
-@pytest.mark.parametrize("kind", ACCUMULATORS)
-@pytest.mark.parametrize("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
-def test_opcheck_convolutions(case, kind, fused, backend):
-    plain = fused == "as they are" or case == "conv2d_groups"
-    graph = backend == TRACED and kind == "sequential" and plain
-    for product in passes(case):
-        how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, FUSED[fused])
-        check(OP._multiply, *crossing(product, how, backend), graph=graph)
-
-
-@pytest.mark.parametrize("kind", ACCUMULATORS)
-@pytest.mark.parametrize("result", [(), FUSED_RESULT])
-def test_opcheck_add_bias(kind, result, backend):
-    graph = backend == TRACED and kind == "sequential"
-    rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)
-    dense = torch.randn(2, 3, 4)
-    for total in (dense, dense.transpose(0, 1), dense[:0]):
-        check(OP._add_bias, total, torch.randn(total.shape[1]), 1, *rest, graph=graph)
-        check(OP._add_bias, total, torch.randn(1, 4), -1, *rest, graph=graph)
 
 
 @pytest.mark.parametrize("kind", ACCUMULATORS)
@@ -175,33 +181,6 @@ def passes(case):
     g = torch.randint(-3, 4, fprop.shape).float()
     dgrad = ops.Product("conv_dgrad", g, w, list(x.shape), numbers)
     return fprop, dgrad, ops.Product("conv_wgrad", x, g, list(w.shape), numbers)
-
-
-@pytest.mark.parametrize(
-    "fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"]
-)
-def test_opcheck_pack(fmt):
-    ints, graph = parse_format(fmt).to_ints(), fmt in ("e5m2", "block4_e2m1")
-    for x in (torch.ones(5, 6), torch.ones(6, 5).t(), torch.ones(3, 0)):
-        check(OP._pack, x, None, None, ints, ROOM, graph=graph)
-        codes = OP._pack(x, None, None, ints, ROOM)
-        check(OP._unpack, codes, None, None, ints, list(x.shape), "auto", graph=graph)
-
-
-@pytest.mark.parametrize(
-    "fmt", ["nvfp4", "fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"]
-)
-def test_opcheck_scaled(fmt):
-    ints, graph = quantizer(fmt), fmt == "nvfp4"
-    amax = torch.ones(1, dtype=torch.float64) if fmt in ("nvfp4", "fp8_tensor") else None
-    for x in (torch.randn(5, 33), torch.randn(6, 5).t(), torch.ones(3, 0)):
-        check(OP._scaled, x, ints, amax, SEED, 0, 4, "auto", graph=graph)
-        parts = OP._scaled(x, ints, amax, None, 0, 4, "auto")
-        rest = (ints[:-4], list(x.shape), "auto")
-        check(OP._unpack, *parts, *rest, graph=graph)
-        check(OP._pack, *parts, ints[:-4], ROOM, graph=graph)
-        values = OP._unpack(OP._pack(*parts, ints[:-4], ROOM), None, None, *rest)
-        assert_bit_equal(values, OP._unpack(*parts, *rest))
 
 
 def table_of(*descriptions):
@@ -260,30 +239,10 @@ def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
     check(OP._pack, *packing, graph=backend == TRACED)
 
 
-def test_opcheck_ranges():
-    x = torch.randn(4, 6)
-    for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
-        check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
-        for name in ("tensor_e4m3_te", "tensor_int8:stochastic"):
-            rest = (as_quantizer(name).to_ints(), SEED, 1, 4, True, "auto")
-            check(OP._delayed, view, torch.tensor(2.0), *rest)
-
-
-@pytest.mark.parametrize("name", ["momentum", "adam"])
-def test_opcheck_update(name, backend):
-    step, formats = STEPS[name], FORMATS["bytes"]
-    tensors = tensors_of(step, formats, [(3, 5), (7,)])
-    rest = ([0, 1], [0, 6], rounding_of(formats).to_ints(), step.to_numbers(), False, backend)
-    call = (SEED, torch.tensor(False), torch.tensor(2.0), *rest)
-    check(OP._update, *tensors, *call, graph=backend == TRACED)
-
-
-def test_every_operator_is_checked_here():
+def test_every_operator_is_checked() -> None:
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
-    rounding = {"_quantize", "_count", "_scaled", "_delayed", "_update_range", "_hadamard"}
-    products, codes = {"_multiply", "_add_bias"}, {"_pack", "_unpack"}
-    assert found == rounding | products | codes | {"_seed", "_update"}
+    assert found == {*OPERATORS, "_seed"}
 
 
 def test_operators_alone_have_no_gradient():
@@ -323,26 +282,6 @@ def test_native_sums_ignore_autocast_and_record_nothing(backend):
     assert y[0, 0].item() == 4 + 2**-18
 
 
-def test_native_without_chunks_has_no_operator():
-    with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
-        native.multiply(None, matmul_of(torch.ones(2, 2), torch.ones(2, 2)), How(NATIVE.to_ints()))
-
-
-def test_sums_over_nothing_are_zero_plus_bias(backend):
-    bias = torch.tensor([1.1, -0.0])
-    product = matmul_of(torch.ones(3, 0), torch.ones(0, 2), bias)
-    got = ops.multiply(product, How(Accumulator("e5m2").to_ints()), backend)
-    assert_bit_equal(got, torch.tensor([[1.0, 0.0]]).expand(3, 2))
-
-
-def test_a_kernel_longer_than_the_image_is_refused():
-    how, conv = How(Accumulator("e6m9").to_ints()), ops.Convolution((1,), (0,), (1,), 1)
-    for length in (4, 5):
-        with pytest.raises(ValueError, match="expected a kernel that fits into the padded image"):
-            product = ops.fprop_of(torch.ones(1, 1, 2), torch.ones(1, 1, length), None, conv)
-            OP._multiply(*crossing(product, how, "cpu"))
-
-
 INF, NAN = math.inf, math.nan
 ENDS = [
     ([3.0, -1.5, 2.0], (-1.5, 3.0)), ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
@@ -372,3 +311,12 @@ def test_average_takes_the_range_with_what_the_past_leaves() -> None:
     assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625
     ops.update_range(torch.tensor([NAN, INF]), average, weight, 0.75)
     assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625
+
+
+def test_a_hadamard_transform_is_new_and_takes_empty_tensors() -> None:
+    x = torch.randn(3, 0, 2)
+    assert ops.hadamard(x, 64, 7, 1).shape == (3, 0, 2)
+    x = torch.randn(32, 4, dtype=torch.float16)
+    y = ops.hadamard(x, 32, 7, 0)
+    assert y.dtype == torch.float32 and y.is_contiguous()
+    assert_bit_equal(ops.hadamard(x, 32, 7, -2), y)
