@@ -198,81 +198,22 @@ def test_matmul_takes_one_draw_for_everything():
     assert torch.equal(generator.get_state(), twin_generator.get_state())
 
 
-ORDERS = [
-    "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
-    "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",
-    "e8m13:toward_zero:block=32:aligned_bits=13:operands=e4m3fn",
-]  # fmt: skip
-
-
-def numbers(*shape: int) -> torch.Tensor:
-    return lp.quantize(torch.randn(shape), "e4m3fn")
-
-
-@pytest.mark.parametrize("acc", ["e6m9", "e6m9:toward_negative", "fixed16_f8"])
-def test_a_start_is_a_product_that_comes_first(acc: str) -> None:
-    a, b, c = numbers(5, 12), numbers(12, 3), lp.quantize(torch.randn(5, 3), "e6m9")
-    for column in range(3):
-        first = torch.cat([c[:, column : column + 1], a], 1)
-        second = torch.cat([torch.ones(1, 1), b[:, column : column + 1]])
-        want = lp.matmul(first, second, acc)
-        got = lp.matmul(a, b[:, column : column + 1], acc, initial=c[:, column : column + 1])
-        assert_bit_equal(got, want)
-
-
-def test_chunks_start_at_zero_and_their_sum_at_initial() -> None:
-    a, b = torch.ones(1, 6), torch.ones(6, 1)
-    start = torch.tensor(1024.0)
-    assert lp.matmul(a, b, "e6m9_chunk3", initial=start).item() == 1024 + 8
-    assert lp.matmul(a, b, "e6m9", initial=start).item() == 1024
-
-
-@pytest.mark.parametrize("acc", ORDERS)
-def test_a_sum_of_no_products_is_its_start_rounded(acc: str) -> None:
-    a, b = torch.zeros(2, 0), torch.zeros(0, 3)
-    start = torch.tensor([1.0, -0.0, 1 + 2.0**-20])
-    got = lp.matmul(a, b, acc, initial=start)
-    assert_bit_equal(got, torch.tensor([1.0, -0.0, 1.0]).expand(2, 3).contiguous())
-
-
+@pytest.mark.parametrize("acc", ACCUMULATORS)
 @pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 1, 3), (2, 5, 3)])
-def test_a_start_broadcasts_to_the_result(shape: tuple[int, ...]) -> None:
-    a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape)
-    want = lp.matmul(a, b, "e6m9", initial=c.expand(2, 5, 3).contiguous())
-    assert_bit_equal(lp.matmul(a, b, "e6m9", initial=c), want)
+def test_matmul_from_a_start_matches_the_reference(shape, acc, backends):
+    a, b, c = tensors = leaves((2, 5, 12), (12, 3), shape)
+    start = np.broadcast_to(c.detach().numpy(), (2, 5, 3))
+    operands, seed = (a.detach().numpy(), b.detach().numpy()), derive_seed(SEED, Role.DIRECT)
+    y = torch.from_numpy(twin.matmul(*operands, None, acc, seed=seed, initial=start))
+    of_operands = gradients(lp.matmul(a, b, acc, **how()), [a, b])[1:]
+    of_start = output_gradients((2, 5, 3))[0].sum_to_size(shape)
+    want = [lp.quantize(y, "e3m2"), *of_operands, of_start]
+    for backend in backends:
+        got = lp.matmul(a, b, acc, initial=c, output="e3m2", **how(backend))
+        same(gradients(got, tensors), want, backend)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 5, 3)])
-def test_the_gradient_of_a_start_is_that_of_the_result_summed(shape: tuple[int, ...]) -> None:
-    a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape).requires_grad_()
-    grad = numbers(2, 5, 3)
-    lp.matmul(a, b, "e6m9", initial=c).backward(grad)
-    assert_bit_equal(c.grad, grad.sum_to_size(shape))
-
-
-def test_operands_have_the_gradients_of_a_product_without_a_start() -> None:
-    a, b = numbers(5, 12).requires_grad_(), numbers(12, 3).requires_grad_()
-    want = torch.autograd.grad(lp.matmul(a, b, "e6m9").sum(), (a, b))
-    c = torch.zeros(3, dtype=torch.float16, requires_grad=True)
-    *got, grad = torch.autograd.grad(lp.matmul(a, b, "e6m9", initial=c).sum(), (a, b, c))
-    same(got, want)
-    assert grad.dtype is torch.float16 and grad.tolist() == [5, 5, 5]
-
-
-def test_output_rounds_a_sum_with_a_start_last() -> None:
-    a, b, c = numbers(5, 12), numbers(12, 3), numbers(5, 3).requires_grad_()
-    y = lp.matmul(a, b, "e6m9", initial=c)
-    rounded = lp.matmul(a, b, "e6m9", initial=c, output="e3m2")
-    assert_bit_equal(rounded, lp.quantize(y, "e3m2"))
-    rounded.sum().backward()
-    assert c.grad.tolist() == torch.ones(5, 3).tolist()
-
-
-def test_a_stochastic_start_is_drawn_once_a_call() -> None:
-    a, b = torch.zeros(1, 0), torch.zeros(0, 4000)
-    start = torch.full((4000,), 1.0625)
-    draws = lp.matmul(a, b, "e5m2:stochastic", initial=start, generator=torch.tensor(3))
-    again = lp.matmul(a, b, "e5m2:stochastic", initial=start, generator=torch.tensor(3))
-    assert_bit_equal(draws, again)
-    assert set(draws.unique().tolist()) == {1.0, 1.25}
-    assert abs((draws == 1.25).float().mean().item() - 0.25) < 0.03
+def test_the_gradient_of_a_start_has_its_dtype():
+    a, b, c = torch.ones(5, 12), torch.ones(12, 3), torch.zeros(3, dtype=torch.float16)
+    lp.matmul(a, b, "e6m9", initial=c.requires_grad_()).sum().backward()
+    assert c.grad.dtype is torch.float16 and c.grad.tolist() == [5, 5, 5]

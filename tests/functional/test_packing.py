@@ -19,7 +19,7 @@ def every_backend(backend, monkeypatch):
     monkeypatch.setenv("LPKERNELS_BACKEND", backend)
 
 
-def held(fmt: str, *shape: int) -> torch.Tensor:
+def values_of(fmt: str, *shape: int) -> torch.Tensor:
     """Values of fmt with both zeros, and with infinities and NaN where fmt has codes for them."""
     x = torch.randn(shape) * 3
     parsed = lp.parse_format(fmt)
@@ -34,36 +34,20 @@ def held(fmt: str, *shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (5, 13), (3, 4, 5), (0,), (2, 0, 3)])
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_pack_round_trips_to_the_bit(fmt, shape):
-    x = held(fmt, *shape)
+def test_pack_round_trips_with_the_codes_of_the_reference(fmt, shape, monkeypatch):
+    x = values_of(fmt, *shape)
     codes = lp.pack(x, fmt)
     assert codes.dtype == torch.uint8
     assert codes.shape == (ops.packed_bytes(lp.parse_format(fmt).to_ints(), shape),)
     want = x + 0.0 if "fixed" in fmt else x
     assert_bit_equal(lp.unpack(codes, fmt, shape), want)
-
-
-@pytest.mark.parametrize("fmt", FORMATS)
-def test_pack_gives_the_same_codes_on_every_backend(fmt, monkeypatch):
-    x = held(fmt, 6, 11)
-    codes = lp.pack(x, fmt)
     monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
     assert_bit_equal(codes, lp.pack(x, fmt))
 
 
-def test_pack_is_dense_and_least_significant_bit_first():
-    # With bias 1 the codes of 1, -1.5 and 0.5 are 0|01|0, 1|01|1 and 0|00|1.
-    fmt = lp.FloatFormat(2, 1, specials="none")
-    assert lp.pack(torch.tensor([1.0, -1.5, 0.5]), fmt).tolist() == [0b1011_0010, 0b0001]
-    assert lp.pack(torch.tensor([1.0, -1.0, 0.5]), lp.FixedFormat(3, 1)).tolist() == [
-        0b01_110_010,
-        0,
-    ]
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_pack_takes_other_dtypes_and_strides(dtype):
-    x = held("e5m2", 6, 5).to(dtype)
+    x = values_of("e5m2", 6, 5).to(dtype)
     assert_bit_equal(lp.pack(x.t(), "e5m2"), lp.pack(x.float().t().contiguous(), "e5m2"))
 
 

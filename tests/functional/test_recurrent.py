@@ -12,15 +12,7 @@ from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.support.autograd import (
-    SEED,
-    Steps,
-    flat,
-    gradients,
-    output_gradients,
-    same,
-    signed,
-)
+from tests.support.autograd import SEED, Steps, flat, gradients, output_gradients, same, signed
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -28,7 +20,7 @@ L, N, IN, H = 4, 3, 5, 6
 PACKED = torch.tensor([3, 2, 2, 1])
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-padded_or_packed = pytest.mark.parametrize("batch_sizes", [None, PACKED])
+padded_or_packed = pytest.mark.parametrize("batch_sizes", [None, PACKED], ids=["padded", "packed"])
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -112,16 +104,17 @@ class StepsOfState:
 
 
 def composed(
-    kind: str, recipe: lp.Recipe, x: Any, hx: Any, w: Any, sizes: list[int], gs: list[Tensor]
-) -> list[Any]:
+    kind: str, recipe: lp.Recipe, x: Any, hx: Any, w: Any, sizes: list[int], gs: list[Tensor],
+    path: int = 1,
+) -> list[Any]:  # fmt: skip
     """y, the last states, and the gradients of x, hx and the weights, of a layer of one direction.
 
     Every rounding and every product is the reference's; only the cell's gradient is torch's. gs are
-    the gradients of y and of the last states.
+    the gradients of y and of the last states. path: the number of the direction's seed.
     """
     w_ih, w_hh, b_ih, b_hh, *w_hr = w
-    of_input, of_state = Steps(recipe, seed_of(1)), StepsOfState(recipe, w_hh, b_hh, 1, 1)
-    of_output = StepsOfState(recipe, w_hr[0], None, 1, 2) if w_hr else None
+    of_input, of_state = Steps(recipe, seed_of(path)), StepsOfState(recipe, w_hh, b_hh, path, 1)
+    of_output = StepsOfState(recipe, w_hr[0], None, path, 2) if w_hr else None
     # The last step's rows come first.
     rows = torch.cat(x.detach().reshape(-1, IN).split(sizes)[::-1]).numpy()
     zx = of_input.product(rows, w_ih.detach().numpy(), b_ih.detach().numpy())
@@ -176,18 +169,40 @@ def test_layer_is_its_steps_by_the_reference(
     same(got, composed(kind, recipe, x, hx, w, sizes, [of_y, *(g[0] for g in of_states)]))
 
 
+def turned(rows: Tensor, sizes: list[int]) -> Tensor:
+    """The rows of the last position first."""
+    return torch.cat(rows.split(sizes)[::-1])
+
+
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
 @every_kind
-def test_reverse_direction_is_the_layer_on_the_reversed_sequence(kind: str) -> None:
-    x, hx, w = leaf(L, N, IN), states(kind, 2), weights(kind) + weights(kind)
-    options: dict[str, Any] = {"recipe": DETERMINISTIC}
-    y, *last = getattr(F, kind)(x, hx, w, bidirectional=True, **options)
-    got = gradients([y, *last], [x, hx, w])
-    halves = split(hx)
-    ahead = getattr(F, kind)(x, halves[0], w[:4], **options)
-    back = getattr(F, kind)(x.flip(0), halves[1], w[4:], **options)
-    both = [torch.cat([ahead[0], back[0].flip(0)], -1)]
-    both += [torch.cat(pair) for pair in zip(ahead[1:], back[1:], strict=True)]
-    same(got, gradients(both, [x, hx, w]))
+@padded_or_packed
+def test_each_direction_is_its_steps_by_the_reference(
+    kind: str, batch_sizes: Any, recipe: lp.Recipe
+) -> None:
+    x, hx, w = sequence(batch_sizes), states(kind, 2), weights(kind) + weights(kind)
+    sizes = [N] * L if batch_sizes is None else batch_sizes.tolist()
+    call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
+    got = gradients(getattr(F, kind)(x, hx, w, bidirectional=True, **call), [x, hx, w])
+    of_y, *of_states = output_gradients(*(t.shape for t in got[: 1 + len(flat(hx))]))
+    rows, of_rows, count = x.detach().reshape(-1, IN), of_y.reshape(-1, 2 * H), len(of_states)
+    results = []
+    for i, (order, state) in enumerate(zip((sizes, sizes[::-1]), split(hx), strict=True)):
+        operands = [rows, of_rows[:, H * i : H * (i + 1)]]
+        x_rows, g_rows = [turned(t, sizes) for t in operands] if i else operands
+        gs = [g_rows, *(g[i] for g in of_states)]
+        results.append(
+            composed(kind, recipe, x_rows, state, w[4 * i : 4 * i + 4], order, gs, path=i + 1)
+        )
+    ahead, back = results
+    y = torch.cat([ahead[0], turned(back[0], sizes[::-1])], -1)
+    dx = ahead[1 + count] + turned(back[1 + count], sizes[::-1])
+    last, of_hx = (
+        [torch.cat(pair) for pair in zip(ahead[at], back[at], strict=True)]
+        for at in (slice(1, 1 + count), slice(2 + count, 2 + 2 * count))
+    )
+    of_w = [*ahead[2 + 2 * count :], *back[2 + 2 * count :]]
+    same(got, [y.reshape(of_y.shape), *last, dx.reshape(x.shape), *of_hx, *of_w])
 
 
 @every_kind
@@ -199,15 +214,6 @@ def test_layers_follow_each_other(kind: str) -> None:
     y, *second = getattr(F, kind)(y, halves[1], w[4:], recipe=DETERMINISTIC)
     last = [torch.cat(pair) for pair in zip(first, second, strict=True)]
     same(got, gradients([y, *last], [x, hx, w]))
-
-
-@every_kind
-def test_layer_without_gradient_is_the_same(kind: str) -> None:
-    x, hx, w = leaf(L, N, IN), states(kind), weights(kind)
-    call = {"recipe": STOCHASTIC, "generator": torch.tensor(SEED)}
-    got = flat(getattr(F, kind)(x, hx, w, **call))
-    with torch.no_grad():
-        same(flat(getattr(F, kind)(x, hx, w, **call)), got)
 
 
 @every_kind

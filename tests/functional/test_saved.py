@@ -55,7 +55,7 @@ def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
 
-@pytest.mark.parametrize("recipe", FORMATS.values())
+@pytest.mark.parametrize("recipe", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     layer, inputs = LAYERS[kind](recipe)
@@ -86,7 +86,7 @@ def test_a_tensor_that_a_recipe_does_not_round_is_kept_whole() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("text", [
     "e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1", "int8_training",
-    "block32_k_e2m1_up_deepgemm",
+    "block32_k_e2m1_up_deepgemm", "block4_e2m1_se4m3none",
 ])  # fmt: skip
 def test_values_without_a_code_are_kept_too(text: str, value: float) -> None:
     named = text in lp.recipes()

@@ -100,25 +100,40 @@ def test_recurrent_layers_are_linear_ones() -> None:
             assert_bit_equal(got, expected)
 
 
-def test_the_weight_of_the_states_reads_codes_along_all_steps() -> None:
+@pytest.mark.parametrize("wgrad", ["native", "e6m9"])
+@pytest.mark.parametrize("fields", [MXFP8.to_dict(), TENSORS], ids=["blocks", "tensors"])
+def test_the_weight_and_bias_of_the_states_have_one_sum_over_all_steps(
+    fields: dict[str, str], wgrad: str
+) -> None:
     torch.manual_seed(3)
-    layer = lp.nn.RNN(32, 32, nonlinearity="relu", bias=False, recipe=MXFP8)
-    x, w = torch.randn(3, 16, 32), layer.weight_hh_l0
+    recipe = lp.Recipe(**{**fields, "wgrad": wgrad})
+    layer = lp.nn.RNN(32, 32, nonlinearity="relu", recipe=recipe)
+    x, w, b = torch.randn(3, 16, 32), layer.weight_hh_l0, layer.bias_hh_l0
     y = layer(x)[0]
     g = torch.zeros_like(y)
     g[2] = torch.randn(16, 32)
-    dw = torch.autograd.grad(y, w, g)[0]
+    dw, db = torch.autograd.grad(y, (w, b), g)
     # The gradient goes back through the steps.
     tops, state = [], g[2] * (y[2] > 0)
-    weight = made(w.detach(), MXFP8, "dgrad_weight", -2)
+    weight = made(w.detach(), recipe, "dgrad_weight", -2)
     for step in (2, 1, 0):
         tops.append(state)
-        back = made(state, MXFP8, "grad_output", -1) @ weight
+        back = made(state, recipe, "grad_output", -1) @ weight
         state = back * (y[step - 1] > 0)
-    states = [y[1], y[0], torch.zeros(16, 32)]
-    left = made(torch.cat(tops), MXFP8, "wgrad_grad_output", -2)
-    right = made(torch.cat(states).detach(), MXFP8, "wgrad_input", -2)
-    assert_bit_equal(dw, left.t() @ right)
+    states = [y[1].detach(), y[0].detach(), torch.zeros(16, 32)]
+    if fields is TENSORS:
+        # Each step has a scale of its own, and the bias sums what the weight's gradient reads.
+        left = torch.cat([made(top, recipe, "grad_output", -1) for top in tops])
+        right = torch.cat([made(state, recipe, "input", -1) for state in states])
+        of_bias = left
+    else:
+        left = made(torch.cat(tops), recipe, "wgrad_grad_output", -2)
+        right = made(torch.cat(states), recipe, "wgrad_input", -2)
+        of_bias = torch.cat(tops)
+    assert_bit_equal(dw, lp.matmul(left.t(), right, wgrad))
+    ones = torch.ones(1, 48)
+    want = of_bias.sum(0) if wgrad == "native" else lp.matmul(ones, of_bias, wgrad)[0]
+    assert_bit_equal(db, want)
 
 
 def test_convolutions_take_one_scale_a_tensor_and_blocks_along_fixed_axes() -> None:

@@ -1,7 +1,10 @@
-"""Where draws come from: generators, seed_from, and nothing where nothing is stochastic."""
+"""Where draws come from: generators, seed_from, the roles of a call, and nothing where nothing is
+stochastic."""
 
+import re
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.functional.seeds import derived_seed, seed_for
-from lpkernels.rng import derive_seed
+from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
-from tests.support.autograd import alike, gradients
+from tests.support.autograd import alike, gradients, signed
 
 EDGES = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
 
@@ -104,3 +107,27 @@ def test_seed_from_inside_a_checkpoint_draws_the_same_again():
     x = torch.rand(64, requires_grad=True)
     functions = (block, partial(checkpoint, block, use_reentrant=False))
     alike(functions, lambda run: gradients(run(x), x))
+
+
+def test_roles_are_numbered_as_in_the_contract():
+    page = Path(__file__).parents[2] / "docs" / "contract.md"
+    (line,) = re.findall(r"^- Roles: .*?\n(?=- )", page.read_text(), re.MULTILINE | re.DOTALL)
+    numbers = {name: int(number) for number, name in re.findall(r"(\d+) `(\w+)`", line)}
+    assert numbers == {role.name.lower(): role for role in Role if role}
+
+
+def test_a_running_range_has_a_seed_of_its_own():
+    x, w = torch.rand(4, 3), torch.rand(2, 3)
+    recipe = lp.Recipe(
+        input="affine4:stochastic", weight="e4m2:stochastic", input_range=lp.RunningRange(0.9)
+    )
+    layer = lp.nn.Linear(3, 2, bias=False, recipe=recipe)
+    layer.weight.data.copy_(w)
+    with lp.seed_from(torch.tensor(3)):
+        got = layer(x)
+    of_input, of_layer = (derive_seed(3, call) for call in (1, 2))
+    generator = signed(derive_seed(of_input, Role.INPUT))
+    xq = lp.quantize(x, "affine4", "stochastic", generator=generator)
+    rest = lp.Recipe(weight="e4m2:stochastic")
+    want = lp.functional.linear(xq, w, recipe=rest, generator=signed(of_layer))
+    assert_bit_equal(got.detach(), want)
