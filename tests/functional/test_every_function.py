@@ -12,7 +12,7 @@ from lpkernels import functional as F
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
 from tests.compare import assert_bit_equal
-from tests.functional.calls import CALLS
+from tests.functional.calls import CALLS, RECURRENT
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.support.autograd import close, flat, gradients, how, output_gradients, same
 
@@ -176,6 +176,37 @@ def test_unknown_backends_other_generators_and_float64_are_refused(function: str
         call(*call.tensors(), recipe=recipe, generator=3)
     with pytest.raises(TypeError, match="float64"):
         call(*call.tensors(torch.float64), recipe=recipe)
+
+
+#: All of whose tensors are checked; torch looks up an embedding that nothing rounds.
+UNCHECKED = (*RECURRENT, "multi_head_attention_forward", "embedding")
+CHECKED = [name for name in CALLS if name not in UNCHECKED]
+
+
+@pytest.mark.parametrize("function", CHECKED)
+def test_shapes_that_torch_refuses_are_refused(function: str) -> None:
+    call = CALLS[function]
+    tensors = call.tensors()
+    for i, x in enumerate(tensors):
+        lower = [x[(0,) * n] for n in range(1, x.dim())]
+        for other in [x[..., :-1], x[:-1], x[None], *lower]:
+            changed = [*tensors[:i], other, *tensors[i + 1 :]]
+            try:
+                call.torchs(*changed)
+            except (RuntimeError, ValueError, IndexError):
+                # The products of a cell are linear layers.
+                with pytest.raises(ValueError, match=rf"{call.name}|linear"):
+                    call(*changed, recipe=SUMS)
+
+
+@pytest.mark.parametrize("function", [name for name in CHECKED if len(CALLS[name].shapes) > 1])
+def test_integers_and_mixed_devices_are_refused(function: str) -> None:
+    tensors = CALLS[function].tensors()
+    for i, x in enumerate(tensors):
+        with pytest.raises(TypeError, match="int32"):
+            CALLS[function](*tensors[:i], x.detach().int(), *tensors[i + 1 :], recipe=SUMS)
+        with pytest.raises(ValueError, match="on meta"):
+            CALLS[function](*tensors[:i], x.to("meta"), *tensors[i + 1 :], recipe=SUMS)
 
 
 @every_function

@@ -24,7 +24,6 @@ def by_recipe(function: Any) -> Any:
     return partial(function, recipe=RECIPE)
 
 
-linear, bmm, baddbmm, bilinear = map(by_recipe, (F.linear, F.bmm, F.baddbmm, F.bilinear))
 einsum, layer_norm, group_norm = map(by_recipe, (F.einsum, F.layer_norm, F.group_norm))
 batch_norm, softmax, gru = map(by_recipe, (F.batch_norm, F.softmax, F.gru))
 gru_cell, attention = map(by_recipe, (F.gru_cell, F.scaled_dot_product_attention))
@@ -95,27 +94,13 @@ def calls_with_range(fmt: str, ends: Any, word: str = "range") -> list[tuple[Any
 
 test_wrong_values_are_refused = refused(
     [
-        (lambda: linear(X[:, :4], W, B), "in_features=5"),
-        (lambda: linear(X[0, 0], W, B), "x has shape"),
-        (lambda: linear(X, W, B[:2]), "bias has shape"),
-        (lambda: linear(X, meta(W), B), "weight on meta"),
-        *(
-            (partial(function, *call, **options), word)
-            for function, w in ((conv, KERNEL), (up, TRANSPOSED))
-            for call, options, word in (
-                ((IMAGE[0, 0], w, BIAS), {}, r"\(N, C_in, H, W\)"),
-                ((IMAGE, w[0], BIAS), {}, "weight"),
-                ((IMAGE, w, BIAS[:3]), {}, "bias"),
-                ((IMAGE, w, BIAS), {"stride": 0}, "stride=0"),
-            )
-        ),
+        (lambda: conv(IMAGE, KERNEL, BIAS, stride=0), "stride=0"),
+        (lambda: up(IMAGE, TRANSPOSED, BIAS, stride=0), "stride=0"),
         (lambda: conv(IMAGE, KERNEL, BIAS, groups=1), "groups=1"),
         (lambda: conv(IMAGE, KERNEL, BIAS, groups=4), "groups=4"),
-        (lambda: conv(IMAGE, meta(KERNEL), BIAS), "weight on meta"),
         (lambda: conv(IMAGE, KERNEL, BIAS, padding="full"), "padding='full'"),
         (lambda: conv(IMAGE, KERNEL, BIAS, padding="same", stride=2), "stride 1"),
         (lambda: conv(IMAGE, KERNEL, BIAS, dilation=3), r"kernel .* \(7, 7\)"),
-        (lambda: up(IMAGE, TRANSPOSED[:2], BIAS), r"\(2, 3, 3, 3\)"),
         (lambda: up(IMAGE, TRANSPOSED, BIAS, output_padding=1), "output_padding="),
         (lambda: up(IMAGE, TRANSPOSED, BIAS, padding=9), r"padding|\(-11, -11\)"),
         (lambda: matmul(A, A), "K=4"),
@@ -134,26 +119,18 @@ test_wrong_values_are_refused = refused(
         (lambda: matmul(A, C, initial=ones(5), acc="fp16:order=pairwise"), "a tree without"),
         (lambda: matmul(A, C, initial=ones(5), acc=None, recipe="fp32"), "initial"),
         (lambda: F.matmul(LEFT, RIGHT, "bf16", recipe=RECIPE), "acc"),
-        (lambda: bmm(LEFT, RIGHT[0]), "bmm: a has shape"),
-        (lambda: baddbmm(LEFT, LEFT, RIGHT), "baddbmm: input has shape"),
-        (lambda: bilinear(LEFT, RIGHT, THIRD[0]), "bilinear: .*weight"),
-        (lambda: bilinear(LEFT, RIGHT, THIRD), "x1, x2"),
-        (lambda: bilinear(LEFT[..., :3], LEFT, THIRD, ones(3)), "bias"),
         (lambda: einsum("ij->ji", A), "operands, got 1"),
         (lambda: einsum("ij->ik", A, C), "two operands"),
         (lambda: einsum("i1,1k->ik", A, C), "letters"),
-        (lambda: einsum("ijl,jk->ik", A, C), "'ijl' .* 3 dimensions"),
         (lambda: einsum("i,jk->ik", A, C), "'i' .* 1 dimensions"),
         (lambda: einsum("ij,jk->ii", A, C), "once"),
         (lambda: einsum("ij,ik->jk", A, C), "label 'i'"),
         (lambda: einsum("ii,ij->j", A, C), "repeated"),
         (lambda: layer_norm(BATCH, (6,)), "layer_norm: input has shape"),
-        (lambda: layer_norm(BATCH, (5,), BATCH[0, 0, :3]), "bias"),
         (lambda: group_norm(BATCH, 4), "num_groups=4"),
         (lambda: batch_norm(BATCH[:1, :, :1], None, None, training=True), "more than 1 value"),
         (lambda: batch_norm(BATCH, None, None), "running_var"),
         (lambda: attention(Q, K, V, is_causal=True, attn_mask=E), "is_causal|mask"),
-        (lambda: attention(Q, V, V), "key"),
         (lambda: attention(Q[:, :2], K, V), "broadcast"),
         (lambda: attention(Q, K, V, E), "attn_mask has shape"),
         (lambda: attention(Q, K, V[:, :1], enable_gqa=True), "heads"),
@@ -167,7 +144,6 @@ test_wrong_values_are_refused = refused(
         (lambda: gru(SEQUENCE, STATE, GATES[:3]), "gru: got 3 weights"),
         (lambda: gru(SEQUENCE, STATE[:, :2], GATES), "states"),
         (lambda: gru(SEQUENCE[..., :4], STATE, GATES), r"\(gates \* H, 4\)"),
-        (lambda: gru_cell(ones(3, 6), ones(3, 6), *GATES[:2]), "x has shape"),
         (lambda: gru_cell(ones(3, 5), SEQUENCE, *GATES[:2]), "gru_cell: input has shape"),
         (lambda: quantize(VECTOR, "e5m2", "nearest"), "nearest_even.*nearest_away"),
         (lambda: quantize(VECTOR, "e5m2:stochastic", random_bits=33), "random_bits"),
@@ -254,10 +230,7 @@ test_wrong_values_are_refused = refused(
 )  # fmt: skip
 test_wrong_types_are_refused = refused(
     [
-        (lambda: linear(X, W.int(), B), "weight"),
         (lambda: F.linear(X, W, B, recipe=8), "Recipe"),
-        (lambda: conv(IMAGE, KERNEL.int(), BIAS), "weight"),
-        (lambda: up(IMAGE, TRANSPOSED.int(), BIAS), "weight"),
         (lambda: up(IMAGE, TRANSPOSED, BIAS, padding="same"), "padding='same'"),
         (lambda: matmul(A.double(), C.double()), r"a is float64.*lp.quantize\(a"),
         (lambda: matmul(A.double(), C.double(), acc=None, output="e5m2"), "a is float64"),

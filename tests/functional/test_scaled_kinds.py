@@ -1,15 +1,11 @@
 """Recipes of scaled formats in every kind of layer, and what they refuse."""
 
-import math
-
 import pytest
 import torch
 from torch.nn import grad as torchs
 
 import lpkernels as lp
-from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
-from lpkernels.functional.scaled import parts_of, saving
 from tests.compare import assert_bit_equal
 from tests.functional.scaled_layers import MXFP8, PRETRAINING, SCALE, gradients, made, top
 from tests.support.autograd import same
@@ -34,26 +30,6 @@ def test_products_of_two_activations_have_blocks_along_the_sum_of_each(packs: bo
     assert_bit_equal(da, made(g, PRETRAINING, "grad_output", -1) @ weight)
     left = made(g, PRETRAINING, "wgrad_grad_output", -2).mT
     assert_bit_equal(db.mT, left @ made(a, PRETRAINING, "wgrad_input", -2))
-
-
-@pytest.mark.parametrize("shape", [(64, 33), (37, 5), (3, 40, 6), (1, 7)], ids=str)
-@pytest.mark.parametrize(
-    "name", ["block32_axis-2_e4m3_up", "block2_axis-2_e5m2", "nvfp4", "tile4x2_e4m3_up"]
-)
-def test_kept_codes_are_unpacked_in_one_pass_as_the_products_of_their_parts(
-    name: str, shape: tuple[int, ...]
-) -> None:
-    torch.manual_seed(2)
-    x = torch.randn(shape) * torch.exp2(torch.randint(-140, 120, shape).float())
-    x.view(-1)[:2] = torch.tensor([-0.0, math.nan])
-    q = lp.scaled(x, name)
-    fmt, parts = parts_of(q)
-    codes = saving.packed(ops.DISPATCHED, parts, saving.layout_of(fmt), "auto")
-    assert_bit_equal(ops.unpack(codes, saving.apart(fmt, x.dim()), shape), q.dequantize())
-
-
-def test_codes_of_blocks_along_the_last_axis_are_not_kept_apart() -> None:
-    assert saving.apart(lp.parse_format("mxfp8").to_ints(), 2) == ()
 
 
 @SUMS
@@ -100,8 +76,15 @@ def test_recurrent_layers_are_linear_ones() -> None:
             assert_bit_equal(got, expected)
 
 
+STATES = {
+    "blocks": MXFP8.to_dict(),
+    "tensors": TENSORS,
+    "tensors with an operand of wgrad's own": {**TENSORS, "wgrad_input": "fp32"},
+}
+
+
 @pytest.mark.parametrize("wgrad", ["native", "e6m9"])
-@pytest.mark.parametrize("fields", [MXFP8.to_dict(), TENSORS], ids=["blocks", "tensors"])
+@pytest.mark.parametrize("fields", STATES.values(), ids=STATES)
 def test_the_weight_and_bias_of_the_states_have_one_sum_over_all_steps(
     fields: dict[str, str], wgrad: str
 ) -> None:
@@ -121,15 +104,15 @@ def test_the_weight_and_bias_of_the_states_have_one_sum_over_all_steps(
         back = made(state, recipe, "grad_output", -1) @ weight
         state = back * (y[step - 1] > 0)
     states = [y[1].detach(), y[0].detach(), torch.zeros(16, 32)]
-    if fields is TENSORS:
-        # Each step has a scale of its own, and the bias sums what the weight's gradient reads.
-        left = torch.cat([made(top, recipe, "grad_output", -1) for top in tops])
-        right = torch.cat([made(state, recipe, "input", -1) for state in states])
-        of_bias = left
+    if "tensor_e4m3" in fields.values():
+        # Each step has a scale of its own.
+        left = torch.cat([made(top, recipe, "wgrad_grad_output", -2) for top in tops])
+        right = torch.cat([made(state, recipe, "wgrad_input", -2) for state in states])
     else:
         left = made(torch.cat(tops), recipe, "wgrad_grad_output", -2)
         right = made(torch.cat(states), recipe, "wgrad_input", -2)
-        of_bias = torch.cat(tops)
+    # Where all products share the codes of a gradient, so does the bias.
+    of_bias = left if fields is TENSORS else torch.cat(tops)
     assert_bit_equal(dw, lp.matmul(left.t(), right, wgrad))
     ones = torch.ones(1, 48)
     want = of_bias.sum(0) if wgrad == "native" else lp.matmul(ones, of_bias, wgrad)[0]

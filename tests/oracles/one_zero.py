@@ -5,7 +5,6 @@ up. All numbers here are short binary fractions, so that float64 compares and ha
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
@@ -113,11 +112,3 @@ def rounded(
     result = np.where(negative, -result, result) + 0.0
     beyond = np.isfinite(x) & ((code > last) | (negative & (code > 0) & (not fmt.signed)))
     return np.where(np.isnan(x) | np.isnan(result), np.nan, result), beyond
-
-
-def signed_zeros(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Few bits, some values so small that products underflow, and zeros of both signs."""
-    x = torch.randint(-8, 9, shape, generator=generator).float()
-    x *= torch.exp2(torch.randint(-9, 2, shape, generator=generator).float())
-    sign = torch.where(torch.rand(shape, generator=generator) < 0.5, -0.0, 0.0)
-    return torch.where(torch.rand(shape, generator=generator) < 0.3, sign, x)

@@ -30,26 +30,6 @@ def place_of(x: float | Fraction, least: int) -> int:
     return max(floor_log2(abs(Fraction(x))), least)
 
 
-def rounded(x: Fraction, acc: Accumulator) -> float:
-    """x in the format and mode of a block: sums beyond max overflow in every mode."""
-    fmt, mode = acc.fmt, acc.rounding
-    assert isinstance(fmt, FloatFormat)
-    least = floor_log2(Fraction(fmt.min_normal))
-    unit = Fraction(2) ** (place_of(x, least) - fmt.man_bits) if x else Fraction(1)
-    down, rest = divmod(x / unit, 1)
-    up = {
-        "nearest_even": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and down % 2 == 1),
-        "toward_zero": x < 0 and rest > 0,
-        "toward_negative": False,
-        "to_odd": rest > 0 and down % 2 == 0,
-    }[mode]
-    value = (down + up) * unit
-    if abs(value) > Fraction(fmt.max):
-        past = {"infinity": math.inf, "nan": math.nan, "saturate": fmt.max}[fmt.overflow]
-        return math.copysign(past, value)
-    return float(value)
-
-
 def step(total: float, addends: list[tuple[float | Fraction, int | None]], acc: Accumulator):
     """A block: every addend, with its exponent or None, and the sum so far are cut toward zero at
     one place, and their exact sum is rounded once; every zero is +0."""
@@ -65,7 +45,8 @@ def step(total: float, addends: list[tuple[float | Fraction, int | None]], acc: 
     least = -(10**6) if acc.least_exponent is None else acc.least_exponent
     unit = Fraction(2) ** (max(*places, least) - acc.aligned_bits)
     kept = sum((int(Fraction(x) / unit) * unit for x, _ in addends), Fraction(0))
-    return rounded(kept, acc) + 0.0
+    # Sums beyond max overflow in every mode.
+    return round_scalar(kept, acc.fmt, acc.rounding, always_overflows=True) + 0.0
 
 
 def addend(
