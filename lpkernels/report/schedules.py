@@ -37,7 +37,7 @@ def _moving_plans(scheduler: PrecisionScheduler) -> dict[str, np.ndarray]:
     return {
         _LABELS[track]: schedule.plan(scheduler.total_steps)
         for track, schedule in scheduler.schedules.items()
-        if track == main or schedule.bits[0] < schedule.highest
+        if track == main or schedule.bits[0] < schedule.bits[1]
     }
 
 

@@ -85,7 +85,7 @@ class PFQ(PrecisionSetter):
         self.sum: float | Tensor = 0.0
         # The sum of the costs of all steps.
         self._bitops = 0.0
-        self._move(Precision(*self.stages[self.stage]))
+        self._move(Precision(*self.stages[self.stage]), self._inside)
 
     @property
     def threshold(self) -> float:
@@ -131,7 +131,7 @@ class PFQ(PrecisionSetter):
         self.window = [*self.window, loss][-_WINDOW:]
         if len(self.window) == _WINDOW and self._is_flat():
             self.stage, self.window = self.stage + 1, []
-            self._move(Precision(*self.stages[self.stage]))
+            self._move(Precision(*self.stages[self.stage]), self._inside)
 
     def cost(self) -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any."""
@@ -148,7 +148,7 @@ class PFQ(PrecisionSetter):
             checks.whole(f"load_state_dict: {name}", getattr(self, name), 0, most)
         for name in ("window", "first_losses"):
             checks.finite(f"load_state_dict: {name}", getattr(self, name))
-        self._move(Precision(*self.stages[self.stage]))
+        self._move(Precision(*self.stages[self.stage]), self._inside)
 
 
 def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from statistics import fmean, variance
 from typing import Any
 
@@ -59,19 +59,15 @@ class PrecisionRange(Tabular):
     reason: str = ""
 
     def _table(self) -> TextTable:
-        rows: list[tuple[str, ...]] = [
-            ("bits", "first window", "last window", "share", "spread", "")
-        ]
+        rows = [("bits", "first window", "last window", "share", "spread", "")]
         for level in self.trace:
             bounds = zip(("lowest", "highest"), self.bits or (), strict=False)
             names = ", ".join(name for name, bits in bounds if bits == level.bits)
-            shares = ("-" if x is None else f"{x:.3f}" for x in (level.share, level.spread))
-            rows.append(
-                (str(level.bits), f"{level.first:.4f}", f"{level.last:.4f}", *shares, names)
-            )
-        if self.bits is None:
-            note = f"no bits: {self.reason}"
-        else:
+            share, spread = ("-" if x is None else f"{x:.3f}" for x in (level.share, level.spread))
+            means = f"{level.first:.4f}", f"{level.last:.4f}"
+            rows.append((str(level.bits), *means, share, spread, names))
+        note = f"no bits: {self.reason}"
+        if self.bits is not None:
             note = f"from {self.bits[0]} to {self.bits[1]} bits, by windows of {self.window} steps"
         return TextTable(rows, (len(rows[0]) - 1,), [note])
 
@@ -158,13 +154,24 @@ def precision_range_test(
             "restore: expected a list such as [model, optimizer], got a single "
             f"{type(restore).__name__}"
         )
-    things = [*restore, *_generators(batches)]
+    # iter() of a DataLoader draws from torch's generator, and may start processes.
+    if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
+        raise TypeError(
+            "batches: expected data that can begin anew, such as a DataLoader or a list, got "
+            f"{type(batches).__name__}"
+        )
+    # The generators of a DataLoader decide about its order.
+    owners = (batches, getattr(batches, "sampler", None))
+    generators = [getattr(owner, "generator", None) for owner in owners]
+    things = [*restore, *(g for g in generators if isinstance(g, torch.Generator))]
     trace: list[Level] = []
     for bits in levels:
         with _state_backup(things):
             set_bits(bits)
-            arguments = islice(_arguments(batches), steps_per_level)
+            arguments = _arguments(batches, steps_per_level)
             accuracy = tuple(_accuracy(step_fn(*batch), bits) for batch in arguments)
+        if not accuracy:
+            raise ValueError("batches: expected at least one batch, got none")
         trace.append(Level(bits, accuracy, fmean(accuracy[:window]), fmean(accuracy[-window:])))
     return _verdict(trace, window, share, threshold)
 
@@ -213,34 +220,11 @@ def _accuracy(value: float, bits: int) -> float:
     return accuracy
 
 
-def _arguments(batches: Iterable[Any] | None) -> Iterator[tuple[Any, ...]]:
-    """The arguments of every step: none, or the next batch, from the first one on."""
+def _arguments(batches: Iterable[Any] | None, steps: int) -> Iterable[tuple[Any, ...]]:
+    """The arguments of every step: none, or the next batch, again from the first at their end."""
     if batches is None:
-        yield from repeat(())
-        return
-    while True:
-        is_empty = True
-        for batch in batches:
-            is_empty = False
-            yield (batch,)
-        if is_empty:
-            raise ValueError("batches: expected at least one batch, got none")
-
-
-def _generators(batches: Iterable[Any] | None) -> list[torch.Generator]:
-    """The generators of a DataLoader, which decide about its order.
-
-    Raises: TypeError: batches that cannot begin anew.
-    """
-    # iter() of a DataLoader draws from torch's generator, and may start processes.
-    if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
-        raise TypeError(
-            "batches: expected data that can begin anew, such as a DataLoader or a list, got "
-            f"{type(batches).__name__}"
-        )
-    owners = (batches, getattr(batches, "sampler", None))
-    named = [getattr(owner, "generator", None) for owner in owners]
-    return [generator for generator in named if isinstance(generator, torch.Generator)]
+        return repeat((), steps)
+    return islice(chain.from_iterable(zip(batches) for _ in range(steps)), steps)
 
 
 def _verdict(
@@ -248,7 +232,11 @@ def _verdict(
 ) -> PrecisionRange:
     """The bounds by shares of the highest candidate's improvement."""
     top = levels[-1]
-    rise, noise = top.last - top.first, _noise(top.accuracy, window)
+    rise = top.last - top.first
+    # Half the 95% interval of the difference of two windows' means, by the noise of single steps:
+    # neighbours differ by it, and hardly by the training.
+    squares = fmean((b - a) ** 2 for a, b in pairwise(top.accuracy))
+    noise = NORMAL * math.sqrt(squares / window)
     if rise <= noise:
         reason = (
             f"at {top.bits} bits the accuracy rises by {rise:.3g}, within its noise of "
@@ -256,24 +244,23 @@ def _verdict(
             "longer window"
         )
         return PrecisionRange(None, tuple(levels), window, reason)
-    shares = [(level.last - top.first) / rise for level in levels]
+    shares = np.array([(level.last - top.first) / rise for level in levels])
     # A narrower candidate that improves more than a wider one does so by chance.
-    chance = max(max(shares[: i + 1]) - shares[i] for i in range(len(shares)))
+    chance = float((np.maximum.accumulate(shares) - shares).max())
+    top_part = top.accuracy[-window:]
     spreads = [
-        max(chance, _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise)
-        for level, value in zip(levels[:-1], shares, strict=False)
+        max(chance, _spread(level.accuracy[-window:], value, top_part) / rise)
+        for level, value in zip(levels[:-1], shares.tolist(), strict=False)
     ]
     spreads.append(0.0)
-    rows = zip(levels, shares, spreads, strict=True)
+    rows = zip(levels, shares.tolist(), spreads, strict=True)
     trace = tuple(replace(level, share=value, spread=spread) for level, value, spread in rows)
 
     def sure(least_share: float) -> int:
         """The first candidate from which on all surely have this share, as the last one does."""
-        below = (i for i in range(len(shares)) if shares[i] - spreads[i] < least_share)
-        return 1 + max(below, default=-1)
+        return 1 + max(np.flatnonzero(shares - spreads < least_share).tolist(), default=-1)
 
-    least = next(i for i in range(len(shares)) if shares[i] + spreads[i] >= share)
-    lowest = next(i for i in range(len(shares)) if shares[i] >= share)
+    least, lowest = (int((bound >= share).argmax()) for bound in (shares + spreads, shares))
     if sure(share) - least > 1:
         reason = (
             f"by the spread of the shares the lowest bound may be any of {trace[least].bits} to "
@@ -283,12 +270,6 @@ def _verdict(
         return PrecisionRange(None, trace, window, reason)
     highest = min(max(lowest + 1, sure(1 - threshold)), len(trace) - 1)
     return PrecisionRange((trace[lowest].bits, trace[highest].bits), trace, window)
-
-
-def _noise(accuracy: Sequence[float], window: int) -> float:
-    """Half the 95% interval of the difference of two windows' means, by the noise of single steps:
-    neighbours differ by it, and hardly by the training."""
-    return NORMAL * math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(accuracy)) / window)
 
 
 def _spread(accuracy: Sequence[float], share: float, top: Sequence[float]) -> float:

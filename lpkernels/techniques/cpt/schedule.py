@@ -17,7 +17,7 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.precisions import MOST_AFFINE_BITS
-from lpkernels.formats import FixedFormat, TableFormat
+from lpkernels.formats import FloatFormat
 from lpkernels.rng import mix64
 from lpkernels.techniques import checks
 
@@ -77,11 +77,8 @@ def width(label: str, value: Any) -> int:
 
 def widths(label: str, value: Any) -> tuple[int, int]:
     """(lowest, highest), or one number for both."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return (width(label, value),) * 2
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{label}: expected (lowest, highest) such as (3, 8), got {value!r}")
-    low, high = width(label, value[0]), width(label, value[1])
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    low, high = (width(label, bits) for bits in (value if is_pair else (value, value)))
     if low > high:
         raise ValueError(
             f"{label}: expected (lowest, highest), got ({low}, {high}); write ({high}, {low})"
@@ -137,11 +134,6 @@ class Schedule:
         checks.whole("warmup", self.warmup, 0)
         checks.whole("seed", self.seed, 0)
 
-    @property
-    def highest(self) -> int:
-        """The highest bits of a step."""
-        return self.bits[1]
-
     def check(self, total: int) -> None:
         """Raises ValueError unless `total` steps hold the warm-up and a step of every cycle."""
         total = checks.whole("total", total, 1)
@@ -158,38 +150,37 @@ class Schedule:
         Raises: TypeError, ValueError: no such step or total; see `check`.
         """
         self.check(total)
-        return self._bits(checks.whole("step", step, 0), total)
+        step, steps = checks.whole("step", step, 0) - self.warmup, total - self.warmup
+        if not 0 <= step < steps:
+            return self.bits[1]
+        if self.shuffled:
+            step = int(_order(steps, self.seed)[step])
+        place, length = step, steps // self.cycles
+        if self.remainder == "stretch":
+            place, length = step * self.cycles, steps
+        cycle, place = divmod(place, length)
+        if self.remainder == "hold_max" and cycle >= self.cycles:
+            return self.bits[1]
+        return _bits_in_cycle(self, cycle % 2, place, length)
 
     def plan(self, total: int) -> np.ndarray:
         """bits_at of every step: (total,) int64."""
         self.check(total)
-        return np.array([self._bits(step, total) for step in range(total)], np.int64)
-
-    def _bits(self, step: int, total: int) -> int:
-        if not self.warmup <= step < total:
-            return self.highest
-        step, steps = step - self.warmup, total - self.warmup
-        if self.shuffled:
-            step = int(_order(steps, self.seed)[step])
-        if self.remainder == "stretch":
-            cycle, numerator = divmod(step * self.cycles, steps)
-            return _within(self, cycle % 2, numerator, steps)
-        length = steps // self.cycles
-        cycle, numerator = divmod(step, length)
-        if self.remainder == "hold_max" and cycle >= self.cycles:
-            return self.highest
-        return _within(self, cycle % 2, numerator, length)
+        return np.array([self.bits_at(step, total) for step in range(total)], np.int64)
 
 
 # A run has one or two schedules, and their cycles mostly repeat the same few thousand steps.
 @lru_cache(maxsize=1 << 16)
-def _within(schedule: Schedule, odd: int, numerator: int, length: int) -> int:
-    """The bits of a schedule at z = numerator / length of an even or odd cycle."""
-    z = Fraction(numerator, length)
+def _bits_in_cycle(schedule: Schedule, odd: int, place: int, length: int) -> int:
+    """The bits of a schedule at z = place / length of an even or odd cycle.
+
+    Raises: ValueError: a profile of the user's gives a number outside [0, 1].
+    """
+    z = Fraction(place, length)
     decays = schedule.form == "triangular" and not odd
-    mirrored = decays and schedule.reflection == "horizontal"
-    g = _growth(schedule.profile, 1 - z if mirrored else z)
-    if decays and not mirrored:
+    is_mirrored = decays and schedule.reflection == "horizontal"
+    g = _growth(schedule.profile, 1 - z if is_mirrored else z)
+    if decays and not is_mirrored:
         g = 1 - g
     low, high = schedule.bits
     # Python rounds a fraction half to even, exactly.
@@ -197,10 +188,7 @@ def _within(schedule: Schedule, odd: int, numerator: int, length: int) -> int:
 
 
 def _growth(profile: str | Callable[[float], float], z: Fraction) -> Fraction:
-    """The profile at z in [0, 1], exactly.
-
-    Raises: ValueError: a function of the user's gives a number outside [0, 1].
-    """
+    """The profile at z in [0, 1], exactly."""
     if not callable(profile):
         return PROFILES[profile](z)
     value = float(profile(float(z)))
@@ -256,8 +244,10 @@ def bitops(forward_bits: int, backward_bits: int) -> float:
     Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
         32, since nothing is rounded there; the code counts them as they are.
     """
-    widths = ("forward_bits", forward_bits), ("backward_bits", backward_bits)
-    checked = (width(f"bitops: {name}", bits) for name, bits in widths)
+    checked = [
+        width("bitops: forward_bits", forward_bits),
+        width("bitops: backward_bits", backward_bits),
+    ]
     b, g = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
     return (b * b + 2 * b * g) / (3 * _MOST_BITS**2)
 
@@ -269,6 +259,4 @@ def adder_bits(accumulator: Accumulator) -> float:
     word, a table its code.
     """
     fmt = accumulator.fmt
-    if isinstance(fmt, FixedFormat):
-        return fmt.word_bits / 24
-    return (fmt.bits if isinstance(fmt, TableFormat) else fmt.man_bits + 1) / 24
+    return (fmt.man_bits + 1 if isinstance(fmt, FloatFormat) else fmt.bits) / 24

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -34,8 +35,8 @@ T = TypeVar("T")
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
 #: None: nothing is set.
 Targets = Any
-#: (lowest, highest), one number, or a schedule with settings of its own.
-Bits = tuple[int, int] | int | Schedule
+#: (lowest, highest), or one number.
+Bits = tuple[int, int] | int
 #: {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or "float".
 Formats = Mapping[int, FormatLike] | str
 #: {bits: accumulator}, or a text with {bits} in it.
@@ -50,6 +51,8 @@ _FLOATS: Mapping[int, str] = {
     7: "e3m3_sat",
     8: "e4m3fn_sat",
 }
+# The tracks by the arguments that have their bits.
+_TRACKS = {"bits": "forward", "grad_bits": "backward", "accumulator_bits": "accumulator"}
 # The tracks whose bits a kind of cost counts.
 _COUNTED = {"bitops": ("forward", "backward"), "accumulator": ("accumulator",)}
 
@@ -63,65 +66,62 @@ def _rounds(target: Any) -> bool:
     return getattr(target, "precision", None) != (None, None)
 
 
-def _targets_by_name(label: str, targets: Targets) -> dict[str, Any]:
+def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
     """All modules, objects and functions whose precision is to be set, by the names that modules
     have in their model and members in their list.
 
-    Raises: TypeError: none of these, nor a list.  ValueError: a model in which nothing has a
-        precision to set, or an empty list.
+    Raises: TypeError: none of these, nor a list.  ValueError: a model or a list without any.
     """
     if targets is None:
         return {}
-    if isinstance(targets, list | tuple):
-        members = {
-            f"{index}.{name}".rstrip("."): target
-            for index, member in enumerate(targets)
-            for name, target in _targets_by_name(label, member).items()
-        }
-        if not members:
-            raise ValueError(f"{label}: expected at least one target, got none")
-        return members
     if isinstance(targets, Module):
         # A layer of lpkernels with the recipe of torch's own arithmetic stays so.
-        layers = {
+        members = {
             name: module
             for name, module in targets.named_modules()
             if not _is_function(module)
             if not (isinstance(module, Emulated) and module.recipe.is_torch)
         }
-        if not layers:
-            raise ValueError(
-                f"{label}: no module of {type(targets).__name__} has a precision to set; convert "
-                "the model to a recipe that rounds, or give modules with set_precision"
-            )
-        return layers
-    if _is_function(targets) and not callable(targets):
+    elif isinstance(targets, list | tuple):
+        members = {
+            f"{index}.{name}".rstrip("."): target
+            for index, member in enumerate(targets)
+            for name, target in _targets_by_name(owner, member).items()
+        }
+    elif callable(targets) or not _is_function(targets):
+        return {"": targets}
+    else:
         raise TypeError(
-            f"{label}: expected a model, an object with set_precision(forward_bits, backward_bits),"
+            f"{owner}: expected a model, an object with set_precision(forward_bits, backward_bits),"
             f" a function of these, or a list of such, got {type(targets).__name__}"
         )
-    return {"": targets}
+    if not members:
+        raise ValueError(
+            f"{owner}: nothing in this {type(targets).__name__} has a precision to set; convert "
+            "the model to a recipe that rounds, or give modules with set_precision"
+        )
+    return members
 
 
 @contextmanager
 def attribute_backup(things: Iterable[Any]) -> Iterator[None]:
     """At its end, after an error too, objects have the attributes that they had at its start, and
     modules their buffers, with their values, and their submodules."""
-    backups = []
+    tables, values = list[dict[str, Any]](), list[tuple[Tensor, Tensor]]()
     for attributes in (vars(thing) for thing in things if hasattr(thing, "__dict__")):
-        tables = [attributes.get(name, {}) for name in ("_buffers", "_modules")]
-        values = [(x, x.clone()) for x in tables[0].values() if not (x is None or is_lazy(x))]
-        backups.append(([(table, dict(table)) for table in (attributes, *tables)], values))
+        buffers, modules = (attributes.get(name, {}) for name in ("_buffers", "_modules"))
+        tables += [attributes, buffers, modules]
+        values += [(x, x.clone()) for x in buffers.values() if not (x is None or is_lazy(x))]
+    before = [dict(table) for table in tables]
     try:
         yield
     finally:
-        for before, values in backups:
-            for table, entries in before:
-                table.clear()
-                table.update(entries)
-            for buffer, value in values:
-                # `data` makes no new version, which a graph that holds the buffer would refuse.
-                buffer.data.copy_(value)
+        for table, entries in zip(tables, before, strict=True):
+            table.clear()
+            table.update(entries)
+        for buffer, value in values:
+            # `data` makes no new version, which a graph that holds the buffer would refuse.
+            buffer.data.copy_(value)
 
 
 class PrecisionSetter(Stateful):
@@ -143,20 +143,15 @@ class PrecisionSetter(Stateful):
         self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
         self._targets = _targets_by_name(owner, targets)
         self._highest = levels[-1]
+        forward, backward, sums = (set(bits) for bits in zip(*levels, strict=True))
         # The argument of set_precision, which targets without formats need not have.
         self._formats: dict[str, Any] = {}
         if formats is not None:
             table = _FLOATS if formats == "float" else formats
-            bits = {level.forward for level in levels} | {self.eval_bits}
             # A mapping may leave out the gradients' bits, for targets that do not round gradients.
-            if isinstance(table, str):
-                bits |= {level.backward for level in levels}
-            texts = "'fixed{bits}_f4', or 'float'"
-            self._formats["formats"] = _by_bits("formats", table, bits, as_format, texts)
-        bits = {level.accumulator for level in levels}
-        self._accumulators = _by_bits(
-            "accumulators", accumulators, bits, as_accumulator, "'e8m{bits}'"
-        )
+            bits = forward | {self.eval_bits} | (backward if isinstance(table, str) else set())
+            self._formats["formats"] = _by_bits("formats", table, bits, as_format)
+        self._accumulators = _by_bits("accumulators", accumulators, sums, as_accumulator)
         rounding = [target for target in self._targets.values() if _rounds(target)]
         if self._highest.forward is not None and self._targets and not rounding:
             raise ValueError(
@@ -198,31 +193,29 @@ class PrecisionSetter(Stateful):
                 f"{type(self).__name__}: {label} does not take {bits} bits: {error}"
             ) from error
 
-    def _set(self) -> None:
-        """Sets all targets to the precision that holds now."""
+    def _set(self, training: Precision, inside: Precision | None) -> None:
+        """Sets the targets to the precision of the open block, or of training where none is."""
+        self.precision, self._inside = training, inside
         for name in self._targets:
-            self._apply(name, self.precision if self._inside is None else self._inside)
+            self._apply(name, inside or training)
 
-    def _move(self, precision: Precision) -> None:
-        """Sets the precision of training from now on; a block that is open keeps its own. After an
-        error it is as before."""
-        before, self.precision = self.precision, precision
+    def _move(self, training: Precision, inside: Precision | None) -> None:
+        """As `_set`; after an error everything is as before."""
+        before = self.precision, self._inside
         try:
-            self._set()
+            self._set(training, inside)
         except BaseException:
-            self.precision = before
-            self._set()
+            self._set(*before)
             raise
 
     @contextmanager
     def _block(self, inside: Precision | None) -> Iterator[None]:
-        outside, self._inside = self._inside, inside
+        outside = self._inside
+        self._move(self.precision, inside)
         try:
-            self._set()
             yield
         finally:
-            self._inside = outside
-            self._set()
+            self._set(self.precision, outside)
 
     def at(self, bits: int | None = None) -> AbstractContextManager[None]:
         """The forward pass at fixed bits inside the block, as before after it.
@@ -246,21 +239,20 @@ class PrecisionSetter(Stateful):
 
 
 def _by_bits(
-    label: str, rule: Any, bits: set[int | None], read: Callable[[Any], T], texts: str
+    label: str, rule: Any, bits: set[int | None], read: Callable[[Any], T]
 ) -> dict[int, T]:
     """The format or accumulator of each number of bits, by a mapping or by a text with {bits}.
 
-    texts: examples of texts, for errors.
     Raises: TypeError: neither.  ValueError: a text without {bits}, bits that the mapping lacks, a
         value that `read` refuses.
     """
     numbers = sorted(n for n in bits if n is not None)
-    if isinstance(rule, str) and "{bits}" in rule:
-        return {n: read(rule.replace("{bits}", str(n))) for n in numbers}
+    if isinstance(rule, str):
+        if "{bits}" not in rule:
+            raise ValueError(f"{label}: expected a text with {{bits}} in it, got {rule!r}")
+        rule = {n: rule.replace("{bits}", str(n)) for n in numbers}
     if not isinstance(rule, Mapping):
-        raise (ValueError if isinstance(rule, str) else TypeError)(
-            f"{label}: expected a mapping {{bits: ...}} or a text such as {texts}, got {rule!r}"
-        )
+        raise TypeError(f"{label}: expected a mapping {{bits: ...}} or a text, got {rule!r}")
     if missing := [n for n in numbers if n not in rule]:
         raise ValueError(
             f"{label}: expected a value for all bits of the schedule, got none for "
@@ -283,8 +275,8 @@ class PrecisionScheduler(PrecisionSetter):
             function (forward_bits, backward_bits); or a list of these. None sets nothing, for plans
             and costs alone.
         total_steps: of the whole training.
-        bits: of the forward operands, (lowest, highest), a number, or a Schedule. None: only
-            accumulators are scheduled.
+        bits: of the forward operands, (lowest, highest) or a number. None: only accumulators are
+            scheduled.
         settings: of the schedule, as of Schedule: cycles=32, profile="cosine", ...
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
@@ -333,26 +325,25 @@ class PrecisionScheduler(PrecisionSetter):
     ) -> None:
         self.total_steps = checks.whole("total_steps", total_steps, 1)
         self.last_step = checks.whole("last_step", last_step, -1)
-        # The gradients and the accumulators follow the settings of the forward bits.
         base = Schedule((1, 1), **settings)
-        if isinstance(bits, Schedule):
-            base = bits
+        ranges = {} if bits is None else {"bits": bits, "grad_bits": grad_bits}
+        if accumulator_bits is not None:
+            ranges["accumulator_bits"] = accumulator_bits
         #: The schedules by track: forward, backward, accumulator.
         self.schedules: dict[str, Schedule] = {}
-        if bits is not None:
-            self.schedules["forward"] = _schedule("bits", bits, base)
-            self.schedules["backward"] = _schedule("grad_bits", grad_bits, base)
-        if accumulator_bits is not None:
-            self.schedules["accumulator"] = _schedule("accumulator_bits", accumulator_bits, base)
+        for argument, value in ranges.items():
+            low, high = widths(argument, value)
+            # A constant needs no cycles, and so any number of steps will do.
+            schedule = Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
+            schedule.check(self.total_steps)
+            self.schedules[_TRACKS[argument]] = schedule
         if not self.schedules:
             raise ValueError("PrecisionScheduler: expected bits, accumulator_bits or both")
-        for schedule in self.schedules.values():
-            schedule.check(self.total_steps)
-        highest = Precision(**{track: s.highest for track, s in self.schedules.items()})
+        highest = Precision(**{track: s.bits[1] for track, s in self.schedules.items()})
         levels = [
             highest._replace(**{track: level})
             for track, schedule in self.schedules.items()
-            for level in range(schedule.bits[0], schedule.highest + 1)
+            for level in range(schedule.bits[0], schedule.bits[1] + 1)
         ]
         super().__init__(targets, levels, eval_bits, formats, accumulators)
         self.step()
@@ -368,14 +359,14 @@ class PrecisionScheduler(PrecisionSetter):
         """Sets the bits of the next step, or of step number `step`, from 0."""
         number = self.last_step + 1 if step is None else checks.whole("step", step, 0)
         bits = {n: s.bits_at(number, self.total_steps) for n, s in self.schedules.items()}
-        self._move(Precision(**bits))
+        self._move(Precision(**bits), self._inside)
         self.last_step = number
 
     @cached_property
     def _bits(self) -> dict[str, np.ndarray]:
         """The bits of every step, and of one step after them, by track."""
         return {
-            track: np.append(schedule.plan(self.total_steps), schedule.highest)
+            track: np.append(schedule.plan(self.total_steps), schedule.bits[1])
             for track, schedule in self.schedules.items()
         }
 
@@ -419,15 +410,6 @@ class PrecisionScheduler(PrecisionSetter):
         steps = list(zip(*(self._bits[track].tolist() for track in tracks), strict=True))
         cost_of = {bits: cost(*bits) for bits in set(steps)}
         return np.array([cost_of[bits] for bits in steps])
-
-
-def _schedule(label: str, bits: Bits, base: Schedule) -> Schedule:
-    """The schedule of these bits with the settings of another."""
-    if isinstance(bits, Schedule):
-        return bits
-    low, high = widths(label, bits)
-    # A constant needs no cycles, and so any number of steps will do.
-    return Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
 
 
 #: Called with the model and a batch of the loader.

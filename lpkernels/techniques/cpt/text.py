@@ -17,7 +17,7 @@ from typing import Any
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.cpt.pfq import PFQ
-from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
+from lpkernels.techniques.cpt.schedule import NAMED, Schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler, Targets
 
 _KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -47,96 +47,85 @@ def parse_schedule(text: str) -> Callable[..., PrecisionScheduler | PFQ]:
     >>> scheduler.plan()[:, 0]
     array([3, 3, 4, 6, 7, 8, 3, 3, 4, 6, 7, 8])
     """
-    try:
-        kind, colon, rest = text.partition(":")
-        if not colon or kind not in _KINDS:
-            listed = nearest(kind, _KINDS, "docs/cyclic-precision.md lists all")
+
+    def scheduler_of(
+        targets: Targets, total_steps: int, *, seed: int = 0
+    ) -> PrecisionScheduler | PFQ:
+        if kind != "pfq":
+            return PrecisionScheduler(targets, total_steps, **{"seed": seed, **values})
+        period = values.get("period", max(1, round(total_steps / _PERIODS)))
+        if period > total_steps:
             raise ValueError(
-                "expected <kind>:<bits>/<grad bits>,<option>=<value>,... such as "
-                f"cpt:3-8/8,cycles=32; kinds are {listed}"
+                f"period: expected at most the {total_steps} steps of the run, got {period}; give "
+                "fewer, or leave period away"
             )
-        head, *parts = rest.split(",")
-        values = {**_KINDS[kind], **read_options(text, parts, _options(kind)), **_bits(kind, head)}
-        scheduler_of = partial(_pfq if kind == "pfq" else _planned, values)
+        return PFQ(targets, **{**values, "period": period})
+
+    try:
+        kind, values = _read(text)
         # The shortest run tells whether all values fit.
         shortest = values.get("cycles", Schedule.cycles) + values.get("warmup", 0)
         scheduler_of(None, max(1, values.get("period", shortest)))
-        return scheduler_of
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot read the schedule {text!r}: {error}") from error
+    return scheduler_of
 
 
-def _planned(
-    values: Mapping[str, Any], targets: Targets, total_steps: int, *, seed: int = 0
-) -> PrecisionScheduler:
-    return PrecisionScheduler(targets, total_steps, **{"seed": seed, **values})
-
-
-def _pfq(values: Mapping[str, Any], targets: Targets, total_steps: int, *, seed: int = 0) -> PFQ:
-    period = values.get("period", max(1, round(total_steps / _PERIODS)))
-    if period > total_steps:
+def _read(text: str) -> tuple[str, dict[str, Any]]:
+    """The kind of a text, and the arguments of its scheduler."""
+    kind, colon, rest = text.partition(":")
+    if not colon or kind not in _KINDS:
+        listed = nearest(kind, _KINDS, "docs/cyclic-precision.md lists all")
         raise ValueError(
-            f"period: expected at most the {total_steps} steps of the run, got {period}; give "
-            "fewer, or leave period away"
+            "expected <kind>:<bits>/<grad bits>,<option>=<value>,... such as "
+            f"cpt:3-8/8,cycles=32; kinds are {listed}"
         )
-    return PFQ(targets, **{**values, "period": period})
+    head, *parts = rest.split(",")
+    bits, slash, grad_bits = head.partition("/")
+    parts += [f"bits={bits}", f"grad_bits={grad_bits if slash else '8'}"]
+    values = {**_KINDS[kind], **read_options(text, parts, _options(kind))}
+    if kind == "pfq":
+        forward, backward = values.pop("bits"), values.pop("grad_bits")
+        backward *= len(forward) if len(backward) == 1 else 1
+        if len(forward) != len(backward):
+            raise ValueError(f"grad_bits: expected one number, or {len(forward)}, one a stage")
+        values["stages"] = tuple(zip(forward, backward, strict=True))
+    return kind, values
 
 
 def _options(kind: str) -> dict[str, Option]:
-    """The options of a kind's text, from the signatures of its scheduler."""
-    eval_bits, formats = {"name": "eval", "read": whole}, {"read": _formats}
-    if kind == "pfq":
-        options = options_of(PFQ, stages=None, eval_bits=eval_bits, formats=formats)
-        return {**options, "period": Option("period", None, whole)}
-    return {
-        **options_of(Schedule, shuffled=None),
-        **options_of(
-            PrecisionScheduler,
-            grad_bits=None,
-            accumulator_bits={"name": "acc", "read": partial(_pair, "acc", kind)},
-            accumulators={"name": "acc_format"},
-            eval_bits=eval_bits,
-            formats=formats,
-            last_step=None,
-        ),
+    """The options of a kind's text, from the signature of its scheduler."""
+    shared: dict[str, Any] = {
+        "eval_bits": {"name": "eval", "read": whole},
+        "formats": {"read": _formats},
     }
+    if kind == "pfq":
+        read = {"bits": _numbers, "grad_bits": _numbers, "period": whole}
+        options = options_of(PFQ, stages=None, **shared)
+    else:
+        pair = partial(_pair, kind)
+        read = {"bits": pair, "grad_bits": pair}
+        shared["accumulator_bits"] = {"name": "acc", "read": pair}
+        shared["accumulators"] = {"name": "acc_format"}
+        options = options_of(Schedule, shuffled=None)
+        options |= options_of(PrecisionScheduler, last_step=None, **shared)
+    return options | {name: Option(name, None, reader) for name, reader in read.items()}
 
 
-def _bits(kind: str, head: str) -> dict[str, Any]:
-    """The bits of a text's head, and its grad_bits if it has any; of pfq its stages."""
-    bits, slash, grad_bits = head.partition("/")
-    if kind != "pfq":
-        values = {"bits": None if bits == "none" else _pair("bits", kind, bits)}
-        if slash:
-            values["grad_bits"] = _pair("grad bits", kind, grad_bits)
-        return values
-    forward, backward = _numbers("bits", bits), _numbers("grad bits", grad_bits if slash else "8")
-    if len(backward) == 1:
-        backward *= len(forward)
-    if len(forward) != len(backward):
-        raise ValueError(
-            f"grad bits: expected one number, or {len(forward)}, one a stage, got {grad_bits!r}"
-        )
-    return {"stages": tuple(zip(forward, backward, strict=True))}
+def _numbers(text: str) -> list[int]:
+    return [whole(part) for part in text.split("-")]
 
 
-def _pair(label: str, kind: str, text: str) -> tuple[int, int]:
+def _pair(kind: str, text: str) -> tuple[int, int] | None:
     """ "3-8" as (3, 8), "8" as (8, 8); a schedule that falls is written from the highest down."""
-    numbers = _numbers(label, text)
-    if kind == "fall":
-        numbers.reverse()
+    if text == "none":
+        return None
+    numbers = _numbers(text)[:: -1 if kind == "fall" else 1]
     low, high = numbers[0], numbers[-1]
     if len(numbers) > 2 or low > high or (kind == "static" and low < high):
         form = {"static": "8", "fall": "8-3 or 8"}.get(kind, "3-8 or 8")
-        raise ValueError(f"{label}: expected {form}, got {text!r}")
-    return widths(label, (low, high))
-
-
-def _numbers(label: str, text: str) -> list[int]:
-    try:
-        return [whole(part) for part in text.split("-")]
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}, got {text!r}") from None
+        raise ValueError(f"expected {form}")
+    return low, high
 
 
 def _formats(text: str) -> str | dict[int, str]:
