@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from lpkernels._table import Tabular, TextTable
-from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.scheduler import attribute_backup
+from lpkernels.techniques.cpt.scheduler import model_backup
 
 # The parts of the last window. Student's t for the mean of five has four degrees of freedom: its
 # 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
@@ -192,12 +191,11 @@ def _state_backup(things: Sequence[Any]) -> Iterator[None]:
         # The first thing is put back first.
         for thing in reversed(things):
             if isinstance(thing, nn.Module):
-                stack.enter_context(left_as_found(thing, []))
                 for module in thing.modules():
                     if type(module).get_extra_state is not nn.Module.get_extra_state:
                         extra = copy.deepcopy(module.get_extra_state())
                         stack.callback(module.set_extra_state, extra)
-                stack.enter_context(attribute_backup(list(thing.modules())))
+                stack.enter_context(model_backup(thing))
             elif isinstance(thing, torch.Generator):
                 stack.callback(thing.set_state, thing.get_state())
             elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):

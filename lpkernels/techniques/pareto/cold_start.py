@@ -16,7 +16,6 @@ from lpkernels.techniques.pareto.completion import complete
 from lpkernels.techniques.pareto.prediction import (
     FrontierBand,
     band,
-    draw_residuals,
     pareto_front,
     step_function,
 )
@@ -89,29 +88,28 @@ def cold_start(
     m = checks.finite("cold_start: memory", memory, (size,))
     former = dict(measured or {})
     checks.indices("cold_start: measured", list(former), size)
-    indices = list(former)
-    errors = [float(error) for error in former.values()]
-    rest = cover(grid, [i for i in indices if not math.isnan(former[i])])
-    least = len(indices) + len(rest)
+    errors = {index: float(error) for index, error in former.items()}
+    rest = cover(grid, [index for index, error in errors.items() if not math.isnan(error)])
+    least = len(errors) + len(rest)
     if not least <= checks.whole("cold_start: n", n, 1) <= size:
         raise ValueError(
-            f"cold_start: n: expected {least} to {size}, got {n}: {len(indices)} are measured "
+            f"cold_start: n: expected {least} to {size}, got {n}: {len(errors)} are measured "
             f"already, and configurations {rest} for every row and column of the grid are not; "
             "measure them"
         )
     checks.number("cold_start: level", level, above=0, below=1)
-    draw_residuals("cold_start", [0.0], draws, 1, seed)
+    checks.whole("cold_start: draws", draws, 2)
+    checks.whole("cold_start: seed", seed, 0)
 
     def take(index: int) -> None:
         error = np.array([measure(index)], dtype=np.float64)
         checks.without_nan("cold_start", error)
-        indices.append(index)
-        errors.append(float(error[0]))
+        errors[index] = float(error[0])
 
     for index in rest:
         take(index)
     while True:
-        cells, values = np.array(indices, dtype=np.int64), np.array(errors)
+        cells, values = np.array(list(errors), dtype=np.int64), np.array(list(errors.values()))
         has_error = ~np.isnan(values)
         points, heights = cells[has_error], values[has_error]
         # A step has a seed of its own, because else one draw could be lucky all the way.
@@ -133,8 +131,7 @@ def cover(shape: Sequence[int], measured: Sequence[int] = ()) -> list[int]:
     shape: as of `cold_start`.
     """
     height, width = shape[0], math.prod(shape[1:])
-    places = [divmod(index, width) for index in measured]
-    rows, columns = {row for row, _ in places}, {column for _, column in places}
+    rows, columns = map(set, np.divmod(np.array(measured, dtype=np.int64), width))
     cells = []
     for i in range(max(height, width)):
         row, column = i % height, i % width
@@ -185,12 +182,12 @@ def _simulate(
     if len(indices) < 3:
         raise ValueError(f"cold_start: bands need 3 measured errors, got {len(indices)}")
     predicted = fit_grid(grid, indices, errors)
-    residuals = np.empty(len(indices))
-    for i, index in enumerate(indices):
-        others = np.arange(len(indices)) != i
-        residuals[i] = errors[i] - fit_grid(grid, indices[others], errors[others])[index]
-    drawn = draw_residuals("cold_start", residuals, draws, len(predicted), seed)
-    simulated = predicted + drawn
+    held_out = [
+        fit_grid(grid, np.delete(indices, i), np.delete(errors, i))[cell]
+        for i, cell in enumerate(indices)
+    ]
+    generator = np.random.default_rng(seed)
+    simulated = predicted + generator.choice(errors - held_out, (draws, len(predicted)))
     simulated[:, indices] = predicted[indices] = errors
     return predicted, simulated
 

@@ -4,6 +4,7 @@ each way of choosing measurements is on a known matrix."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +38,11 @@ def pareto_front(memory: Any, error: Any) -> Ints:
     array([0, 2])
     """
     m, e = _points("pareto_front", memory, error)
-    points = np.flatnonzero(~np.isnan(e))
-    order = points[np.lexsort((points, e[points], m[points]))]
-    best = np.minimum.accumulate(e[order])
-    better = np.ones(len(order), dtype=bool)
-    better[1:] = e[order][1:] < best[:-1]
-    return order[better].astype(np.int64)
+    # The sort is stable: of equal points the first one stays first.
+    order = np.lexsort((e, m))
+    order = order[~np.isnan(e[order])]
+    is_better = np.diff(np.minimum.accumulate(e[order]), prepend=np.inf) < 0
+    return order[is_better].astype(np.int64)
 
 
 def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> float:
@@ -54,12 +54,11 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
     """
     ends = checks.finite("hypervolume: reference (memory, error)", reference, (2,))
     m, e = _points("hypervolume", memory, error)
-    inside = (m < ends[0]) & (e < ends[1])
-    if not inside.any():
+    inside = np.flatnonzero((m < ends[0]) & (e < ends[1]))
+    if not len(inside):
         return 0.0
-    front = pareto_front(m[inside], e[inside])
-    steps, levels = m[inside][front], e[inside][front]
-    return float(np.diff(steps, append=ends[0]) @ (ends[1] - levels))
+    front = inside[pareto_front(m[inside], e[inside])]
+    return float(np.diff(m[front], append=ends[0]) @ (ends[1] - e[front]))
 
 
 def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, float]) -> float:
@@ -68,8 +67,8 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
     true_points, predicted_points: (points, 2): memory and error.  reference, and Raises: as of
     `hypervolume`.
     """
-    pairs = _pairs("hyperdiff", true_points, predicted_points)
-    true, predicted = (hypervolume(points[:, 0], points[:, 1], reference) for points in pairs)
+    true = hypervolume(*_pairs("hyperdiff: true_points", true_points).T, reference)
+    predicted = hypervolume(*_pairs("hyperdiff: predicted_points", predicted_points).T, reference)
     return abs(true - predicted)
 
 
@@ -79,7 +78,8 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
     true_points, predicted_points: as of `hyperdiff`; memory and error are best of the same scale.
     Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
-    true, predicted = _pairs("convergence", true_points, predicted_points)
+    true = _pairs("convergence: true_points", true_points)
+    predicted = _pairs("convergence: predicted_points", predicted_points)
     distances = np.linalg.norm(predicted[:, None] - true[None], axis=2)
     return float(distances.min(axis=1).mean())
 
@@ -121,18 +121,10 @@ def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
     return m, e
 
 
-def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
-    """Both sets of points as (points, 2): memory and error."""
-    sets = [
-        checks.finite(f"{function}: {name}", points, 2)
-        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
-    ]
-    if any(points.shape[1] != 2 for points in sets):
-        raise ValueError(
-            f"{function}: points must be (points, 2), memory and error, got shapes "
-            f"{sets[0].shape} and {sets[1].shape}"
-        )
-    return sets
+def _pairs(label: str, points: Any) -> Floats:
+    """Points as (points, 2): memory and error."""
+    array = checks.finite(label, points, 2)
+    return checks.numbers(label, array, (len(array), 2))
 
 
 def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) -> Floats:
@@ -248,7 +240,7 @@ def frontier_band(
         y, indices, errors: as `predict` takes them.
         memory: (configurations,).
         residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
-            the others is drawn. Or (values,): every configuration draws its own value.
+            the others is drawn.
         level: the share of the draws within a band, between 0 and 1.
         draws, seed: of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
@@ -261,7 +253,7 @@ def frontier_band(
     chosen = np.asarray(indices)[measured]
     m = checks.finite("frontier_band: memory", memory, predicted.shape)
     bounds = checks.clip_range("frontier_band: clip", clip)
-    r = draw_residuals("frontier_band", residuals, draws, len(m), seed)
+    r = _drawn_residuals(residuals, draws, len(m), seed)
     simulated = predicted + r - r[:, chosen] @ np.linalg.pinv(y[:, chosen]) @ y
     simulated[:, chosen] = predicted[chosen]
     if bounds is not None:
@@ -269,17 +261,15 @@ def frontier_band(
     return band(m, predicted, simulated, level, "frontier_band")
 
 
-def draw_residuals(function: str, residuals: Any, draws: int, size: int, seed: int) -> Floats:
-    """(draws, size): rows of a matrix of residuals, or single values of a list of them."""
-    checks.whole(f"{function}: draws", draws, 2)
-    generator = np.random.default_rng(checks.whole(f"{function}: seed", seed, 0))
-    pool = checks.numbers(f"{function}: residuals", residuals)
+def _drawn_residuals(residuals: Any, draws: int, size: int, seed: int) -> Floats:
+    """(draws, size): rows of a matrix of residuals, with other residuals where one is NaN."""
+    checks.whole("frontier_band: draws", draws, 2)
+    generator = np.random.default_rng(checks.whole("frontier_band: seed", seed, 0))
+    pool = checks.numbers("frontier_band: residuals", residuals, 2)
+    checks.numbers("frontier_band: residuals", pool, (len(pool), size))
     values = pool[~np.isnan(pool)]
     if not len(values) or np.isinf(values).any():
-        raise ValueError(f"{function}: residuals must be finite, or NaN where missing")
-    if pool.ndim == 1:
-        return generator.choice(values, (draws, size))
-    checks.numbers(f"{function}: residuals", pool, (len(pool), size))
+        raise ValueError("frontier_band: residuals must be finite, or NaN where missing")
     tasks = pool[~np.isnan(pool).all(axis=1)]
     rows = tasks[generator.integers(len(tasks), size=draws)]
     missing = np.isnan(rows)
@@ -443,12 +433,11 @@ def noise_floor(errors: Floats) -> Floats:
     Returns (tasks,) float64, NaN for a task without two seeds anywhere.
     """
     seeds = (~np.isnan(errors)).sum(axis=2)
-    repeated = seeds > 1
-    residuals = errors - mean_over_seeds(errors)[..., None]
-    variance = np.nansum(residuals**2, axis=2) / np.maximum(seeds - 1, 1)
-    squares = np.where(repeated, variance / np.maximum(seeds, 1), 0).sum(axis=1)
-    cells = repeated.sum(axis=1)
-    return np.where(cells > 0, np.sqrt(squares / np.maximum(cells, 1)), np.nan)
+    with warnings.catch_warnings():
+        # An entry with fewer than two seeds, and a task without others, is NaN.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        variance = np.nanvar(errors, axis=2, ddof=1)
+        return np.sqrt(np.nanmean(variance / np.maximum(seeds, 1), axis=1))
 
 
 def _drawn(rows: Floats, observed: float, generator: np.random.Generator) -> Floats:
