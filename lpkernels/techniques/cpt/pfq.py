@@ -155,11 +155,9 @@ def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
     """Stages as pairs of bits.  Raises TypeError, ValueError: they are none."""
     try:
         pairs = [(forward, backward) for forward, backward in stages]
-    except (TypeError, ValueError):
-        raise TypeError(
-            "stages: expected pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)], got "
-            f"{stages!r}"
-        ) from None
+    except (TypeError, ValueError) as error:
+        form = "pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)]"
+        raise TypeError(f"stages: expected {form}, got {stages!r}") from error
     checked = tuple((width("stages", b), width("stages", g)) for b, g in pairs)
     if len(checked) < 2:
         raise ValueError(

@@ -21,20 +21,12 @@ from lpkernels.formats import FloatFormat
 from lpkernels.rng import mix64
 from lpkernels.techniques import checks
 
-# Where the cosine of pi z is rational (Niven's theorem); elsewhere no value is a tie.
-_COSINE = {
-    Fraction(0): Fraction(0),
-    Fraction(1, 3): Fraction(1, 4),
-    Fraction(1, 2): Fraction(1, 2),
-    Fraction(2, 3): Fraction(3, 4),
-    Fraction(1): Fraction(1),
-}
-
 
 def _cosine(z: Fraction) -> Fraction:
-    """(1 - cos(pi z)) / 2."""
-    exact = _COSINE.get(z)
-    return Fraction(0.5 * (1 - math.cos(math.pi * z))) if exact is None else exact
+    """(1 - cos(pi z)) / 2. For z in thirds and halves it is exact, in quarters; elsewhere it is
+    irrational (Niven's theorem), so that no value of it is a tie."""
+    value = Fraction(0.5 * (1 - math.cos(math.pi * z)))
+    return value.limit_denominator(4) if z.denominator <= 3 else value
 
 
 #: Growth profiles by name: how far between the lowest and the highest precision, at z in [0, 1] of

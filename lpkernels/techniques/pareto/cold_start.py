@@ -71,7 +71,6 @@ def cold_start(
         draws, seed: of the bands.
         measured: errors that were measured before, for example by a run that was stopped; the cover
             leaves out their rows and columns.
-
     Returns: a ColdStart. The same measurements give the same choices.
     Raises: TypeError, ValueError: a grid that has no two rows and columns; n below the size of the
         cover or above the size of the grid; memory of another size; fewer than three errors that

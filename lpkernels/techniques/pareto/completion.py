@@ -60,7 +60,6 @@ def complete(
         steps, tolerance: it stops after this number of steps, or at a step below the tolerance,
             relative to the matrix in the Frobenius norm. With a rank above the rank of the errors
             without noise, many small steps at the end fit noise and make no estimate better.
-
     Raises: TypeError, ValueError: arguments of other kinds or shapes; a row or a column without an
         observed entry, about which nothing is known; an infinite error.
     Reference: Hastie, Mazumder, Lee, Zadeh 2015 (soft-impute by alternating least squares), as used

@@ -67,8 +67,8 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
     true_points, predicted_points: (points, 2): memory and error.  reference, and Raises: as of
     `hypervolume`.
     """
-    true = hypervolume(*_pairs("hyperdiff: true_points", true_points).T, reference)
-    predicted = hypervolume(*_pairs("hyperdiff: predicted_points", predicted_points).T, reference)
+    pairs = _pairs("hyperdiff", true_points, predicted_points)
+    true, predicted = (hypervolume(points[:, 0], points[:, 1], reference) for points in pairs)
     return abs(true - predicted)
 
 
@@ -78,8 +78,7 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
     true_points, predicted_points: as of `hyperdiff`; memory and error are best of the same scale.
     Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
-    true = _pairs("convergence: true_points", true_points)
-    predicted = _pairs("convergence: predicted_points", predicted_points)
+    true, predicted = _pairs("convergence", true_points, predicted_points)
     distances = np.linalg.norm(predicted[:, None] - true[None], axis=2)
     return float(distances.min(axis=1).mean())
 
@@ -121,10 +120,11 @@ def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
     return m, e
 
 
-def _pairs(label: str, points: Any) -> Floats:
-    """Points as (points, 2): memory and error."""
-    array = checks.finite(label, points, 2)
-    return checks.numbers(label, array, (len(array), 2))
+def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
+    """Both sets of points as (points, 2): memory and error."""
+    sets = {"true_points": true_points, "predicted_points": predicted_points}
+    arrays = {f"{function}: {name}": np.asarray(points) for name, points in sets.items()}
+    return [checks.finite(label, x, (x.size // 2 or 1, 2)) for label, x in arrays.items()]
 
 
 def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) -> Floats:
@@ -133,15 +133,13 @@ def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) ->
     The embedding of the task is the least-squares solution of errors = task . y[:, indices]. The
     prediction is task . y, not clipped, and does not depend on the basis of y.
 
-    Args:
-        y: (rank, configurations), as from `embed`.
-        indices: the measured configurations; one may occur once for each of its seeds.
-        errors: one for each index. NaN counts as missing, with a warning.
-        keep_measured: return a measured error as it was (the mean over seeds), not its fit.
+    y: (rank, configurations), as from `embed`.
+    indices: the measured configurations; one may occur once for each of its seeds.
+    errors: one for each index. NaN counts as missing, with a warning.
+    keep_measured: return a measured error as it was (the mean over seeds), not its fit.
     Returns: (configurations,) float64.
     Raises: TypeError, ValueError: shapes that do not agree; fewer measurements than the rank, or
         measurements whose embeddings depend on one another.
-
     Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep measured errors.
     """
     embeddings = checks.finite("predict: y", y, 2)
@@ -191,11 +189,10 @@ def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
     A row is fitted by least squares to all its measured entries. The residuals are scaled by sqrt(n
     / (n - rank)), with n measured entries, to make up for the dimensions that were fitted.
 
-    Args:
-        x: (tasks, configurations) errors as they were measured, NaN where missing. A completed
-            matrix has no noise and would give residuals that are too small.
-        rank: of the embeddings.
-        lam: as for `complete`, which fills the other rows where entries are missing.
+    x: (tasks, configurations) errors as they were measured, NaN where missing. A completed matrix
+        has no noise and would give residuals that are too small.
+    rank: of the embeddings.
+    lam: as for `complete`, which fills the other rows where entries are missing.
     Returns: residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
     Raises: TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of
         its rows; no row with more than `rank` errors.
@@ -323,7 +320,6 @@ def leave_one_out(
         cap: the most memory of the configurations that are considered; None: all are.
         draws: repetitions of "random".
         seed: of the drawn entries and of "random".
-
     Returns:
         A record for each task, method, count and draw: these four, and
         rank: the dimensions that were used; measured: configurations, as they were chosen;
@@ -334,10 +330,8 @@ def leave_one_out(
         regret: by how much the best chosen configuration is worse than the best of all;
         noise: the standard error of the truth over seeds, root mean square, which is about the rmse
             of a perfect prediction; None with one seed.
-
     Raises: TypeError, ValueError: unknown methods; counts or a rank above the data; a cap below the
         cheapest configuration; a column that only one task has.
-
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
     measurements, measured errors are kept, and entries of the new task are never used to complete.
     """

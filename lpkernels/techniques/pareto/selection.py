@@ -53,7 +53,6 @@ def select(
         measured: configurations that are measured already; these are not chosen, counted or paid.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
         seed: of "random"; other methods draw nothing.
-
     Returns: (chosen,) int64; fewer than n where the budget or `among` ends first.
     Raises: TypeError, ValueError: neither n nor budget; n above the number that may be chosen, or
         above the rank with "qr"; a budget below the cheapest, or without cost; y of less than full

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
 from lpkernels.formats.checks import set_fields
-from lpkernels.nn.observing import EVERYTHING, Call, Visitor
-from lpkernels.nn.observing.observer import trace
+from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
+from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
@@ -82,10 +83,8 @@ class FormatSpace(Sequence[Configuration]):
         Source: Yang, Wu, Chakraborty, Udell, De Sa 2021, "How low can we go: trading memory for
         error in low-precision training", and the code published with it.
         """
-        low, high = (
-            [FloatFormat(e, m, overflow="saturate") for e, m in axis]
-            for axis in (_PEPPP_LOW, _PEPPP_HIGH)
-        )
+        axes = (_PEPPP_LOW, _PEPPP_HIGH)
+        low, high = ([FloatFormat(*bits, overflow="saturate") for bits in axis] for axis in axes)
         return cls(low, high)
 
     @property
@@ -99,14 +98,14 @@ class FormatSpace(Sequence[Configuration]):
     def __getitem__(self, index: Any) -> Any:
         return self._configurations[index]
 
-    def name(self, index: int) -> str:
-        """The configuration as text: its parts with a space between."""
-        return self.names[index]
-
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The names of all configurations, in their order."""
+        """The configurations as texts: their parts with a space between."""
         return tuple(" ".join(map(str, configuration)) for configuration in self)
+
+    def name(self, index: int) -> str:
+        """The text of one configuration."""
+        return self.names[index]
 
     @property
     def low_bits(self) -> Floats:
@@ -185,10 +184,10 @@ class ErrorMatrix:
 
         Raises: ValueError: the names of the columns are not those of the space.
         """
-        missing = next((name for name in space.names if name not in self.names), None)
-        other = next((name for name in self.names if name not in space.names), None)
-        if other is not None or missing is not None:
-            difference = f"it has {other!r}" if missing is None else f"it has no {missing!r}"
+        others = [name for name in self.names if name not in space.names]
+        missing = [name for name in space.names if name not in self.names]
+        if others or missing:
+            difference = f"it has no {missing[0]!r}" if missing else f"it has {others[0]!r}"
             raise ValueError(
                 f"{label}: its errors are of other configurations: {difference}; its columns must "
                 f"be called {space.name(0)!r} to {space.name(-1)!r}"
@@ -220,8 +219,7 @@ class ErrorMatrix:
         Raises: OSError: the file cannot be read.  ValueError: another file, a text in place of a
             number.
         """
-        seeds: dict[tuple[str, str], list[float]] = {}
-        sizes: dict[tuple[str, str], float] = {}
+        cells: dict[tuple[str, str], tuple[float, list[float]]] = {}
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             lines = csv.reader(file)
             try:
@@ -229,8 +227,8 @@ class ErrorMatrix:
                     raise ValueError(f"the first line is {','.join(head)[:80]!r}")
                 for task, name, *numbers in lines:
                     size, error = (float(text) if text else np.nan for text in numbers)
-                    seeds.setdefault((task, name), []).append(error)
-                    former = sizes.setdefault((task, name), size)
+                    former, seeds = cells.setdefault((task, name), (size, []))
+                    seeds.append(error)
                     if not np.array_equal(former, size, equal_nan=True):
                         raise ValueError(
                             f"{task!r} in {name!r} has memory {size:g} here and {former:g} above"
@@ -239,13 +237,13 @@ class ErrorMatrix:
                 raise ValueError(
                     f"{path}, line {lines.line_num}: expected a CSV of {','.join(_FIELDS)}: {error}"
                 ) from error
-        tasks, names = (list(dict.fromkeys(cell[axis] for cell in seeds)) for axis in (0, 1))
-        errors = np.full((len(tasks), len(names), max(map(len, seeds.values()), default=0)), np.nan)
+        tasks, names = (list(dict.fromkeys(cell[axis] for cell in cells)) for axis in (0, 1))
+        most = max((len(seeds) for _, seeds in cells.values()), default=0)
+        errors = np.full((len(tasks), len(names), most), np.nan)
         memory = np.full(errors.shape[:2], np.nan)
-        for (task, name), values in seeds.items():
-            cell = tasks.index(task), names.index(name)
-            errors[cell][: len(values)] = values
-            memory[cell] = sizes[task, name]
+        for (task, name), (size, seeds) in cells.items():
+            place = tasks.index(task), names.index(name)
+            errors[place][: len(seeds)], memory[place] = seeds, size
         try:
             return cls(names, tasks, errors, None if np.isnan(memory).any() else memory)
         except ValueError as error:
@@ -262,11 +260,10 @@ def _distinct(label: str, names: Any) -> tuple[str, ...]:
     """Checked names, at least one, none empty and none twice."""
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"ErrorMatrix: {label} must be a list of names, got {names!r}")
-    if not names or not all(names) or len(set(names)) < len(names):
-        wrong = next(
-            (name for i, name in enumerate(names) if not name or name in names[:i]), "none"
-        )
-        raise ValueError(f"ErrorMatrix: {label} must be distinct and not empty, got {wrong!r}")
+    wrong = [name for i, name in enumerate(names) if not name or name in names[:i]]
+    if wrong or not names:
+        got = repr(wrong[0]) if wrong else "none"
+        raise ValueError(f"ErrorMatrix: {label} must be distinct and not empty, got {got}")
     return tuple(names)
 
 
@@ -390,13 +387,10 @@ def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) ->
             f"training_memory: counts must have the keys {', '.join(_COUNTS)}; got "
             f"{', '.join(map(str, counts)) or 'none'}"
         )
-    params, activations, inputs, outputs = (
-        checks.whole(f"training_memory: counts[{key!r}]", counts[key], 0) for key in _COUNTS
-    )
+    p, a, i, o = (checks.whole(f"training_memory: counts[{k!r}]", counts[k], 0) for k in _COUNTS)
     low = checks.positive("training_memory: low_bits", low_bits)
     high = checks.positive("training_memory: high_bits", high_bits)
-    result = (params + 2 * activations) * low + (2 * params + inputs + 2 * outputs) * high
-    result = result / 8
+    result = ((p + 2 * a) * low + (2 * p + i + 2 * o) * high) / 8
     return float(result) if result.ndim == 0 else result
 
 
@@ -405,8 +399,7 @@ def count_tensors(
 ) -> dict[str, int]:
     """The counts that `training_memory` takes, of one forward pass on these inputs.
 
-    The model is left as it was (`nn.observing.observer.trace`); on the meta device it computes
-    nothing and allocates nothing.
+    The model is left as it was; on the meta device it computes nothing and allocates nothing.
 
     Args:
         model: any module whose functions torch shows; it is called with inputs and kwargs, a batch.
@@ -423,38 +416,37 @@ def count_tensors(
     module that runs, so that a tensor counts once for each module that returns it.
     """
     check_model("count_tensors", model)
-    storages, results = _Storages(), list[Any]()
-    hook = model.register_forward_hook(lambda module, args, output: results.append(output))
-    try:
-        trace(model, storages, *inputs, kwargs=kwargs, operations=EVERYTHING)
-    finally:
-        hook.remove()
-    arguments, outputs = _floating([list(inputs), dict(kwargs or {})]), _floating(results[-1])
+    storages, keywords = _Storages(), dict(kwargs or {})
+    with (
+        left_as_found(model, [*inputs, *keywords.values()]),
+        torch.no_grad(),
+        observe(model, storages, operations=EVERYTHING),
+    ):
+        results = model(*inputs, **keywords)
+    arguments, outputs = _floating([list(inputs), keywords]), _floating(results)
+    others = {
+        x.untyped_storage()._cdata
+        for x in (*model.parameters(), *model.buffers(), *arguments, *outputs)
+    }
     return {
         "params": sum(p.numel() for p in model.parameters()),
-        "activations": storages.values(
-            without=[*model.parameters(), *model.buffers(), *arguments, *outputs]
-        ),
+        "activations": sum(n for key, (n, _) in storages.sizes.items() if key not in others),
         "inputs": sum(x.numel() for x in arguments),
         "outputs": sum(x.numel() for x in outputs),
     }
 
 
 class _Storages(Visitor):
-    """The storages that functions return. It holds them, so that no other storage gets their
-    addresses."""
+    """The storages that functions return, by address, with their numbers of values. A storage is
+    held, so that no other gets its address."""
 
     def __init__(self) -> None:
-        self._sizes: dict[int, tuple[int, Any]] = {}
+        self.sizes: dict[int, tuple[int, Any]] = {}
 
     def after(self, call: Call, result: Any) -> None:
         for x in _floating(result):
             storage = x.untyped_storage()
-            self._sizes[storage._cdata] = storage.nbytes() // x.element_size(), storage
-
-    def values(self, *, without: list[Tensor]) -> int:
-        excluded = {x.untyped_storage()._cdata for x in without}
-        return sum(n for address, (n, _) in self._sizes.items() if address not in excluded)
+            self.sizes[storage._cdata] = storage.nbytes() // x.element_size(), storage
 
 
 def _floating(value: Any) -> list[Tensor]:

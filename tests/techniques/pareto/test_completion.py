@@ -199,10 +199,3 @@ def test_bands_are_drawn_from_the_seed_wider_at_a_larger_level_and_within_clip()
     loud = band_of(residuals=20 * RESIDUALS)
     assert loud.error_low.min() == 0 and loud.error_high.max() == 1
     assert band_of(residuals=20 * RESIDUALS, clip=None).error_low.min() < 0
-
-
-def test_a_list_of_residuals_is_drawn_value_by_value():
-    none = band_of(residuals=[0.0, 0.0])
-    assert none.low == pytest.approx(none.error)
-    assert none.high == pytest.approx(none.error)
-    assert (band_of(residuals=RESIDUALS.ravel()).low <= none.low + 1e-12).all()
