@@ -49,8 +49,8 @@ def batch(rank: int) -> Tensor:
 def alone(rank: int, group: Any = None) -> list[dict[str, Any]]:
     """Gradients that nobody exchanges, one of them infinite, in the second process and step."""
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters(), group=group)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    scaler = LossScaler(init_scale=8.0, group=group)
     found = []
     for step in range(3):
         optimizer.zero_grad()
@@ -67,9 +67,8 @@ def at_floor(rank: int) -> list[Any]:
     """The scale and its counter at eleven updates of both processes, an infinity in the second
     one's gradients, and the warning at the end."""
     model = network()
-    names = model.named_parameters()
-    scaler = LossScaler(init_scale=2.0, floor=1.0, hysteresis=2, named_parameters=names)
-    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    scaler = LossScaler(init_scale=2.0, floor=1.0, hysteresis=2)
+    optimizer, found = torch.optim.SGD(model.named_parameters(), lr=0.1), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(11):
@@ -95,8 +94,8 @@ def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:
     """Steps under FSDP2, where a shard of the second process is infinite in the second step."""
     model = sharded(network(), processes, "cpu")
     # With a large eps the first update grows with the gradient.
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, eps=10.0, fused=fused)
-    scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters())
+    optimizer = torch.optim.Adam(model.named_parameters(), lr=0.1, eps=10.0, fused=fused)
+    scaler = LossScaler(init_scale=8.0)
     found = []
     for step in range(3):
         optimizer.zero_grad()

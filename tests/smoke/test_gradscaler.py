@@ -43,8 +43,8 @@ def test_torch_keeps_a_stage_and_flags_for_each_optimizer() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_infinity_skips_the_step_and_is_named(fused: bool) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([weight], lr=1.0, fused=fused)
-    scaler = LossScaler(init_scale=8.0, floor=4.0, named_parameters=[("w", weight)])
+    optimizer = torch.optim.SGD([("w", weight)], lr=1.0, fused=fused)
+    scaler = LossScaler(init_scale=8.0, floor=4.0)
     for factor, record in ((float("inf"), StepRecord(False, "w")), (0.5, StepRecord(True))):
         optimizer.zero_grad()
         scaler.scale((weight * factor).sum()).backward()

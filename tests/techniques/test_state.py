@@ -364,7 +364,6 @@ CONSTRUCTORS = {
             "floor": [0.0, 2.0**17, NAN, "1"],
             "ceiling": [1.0, NAN, "1"],
             "hysteresis": [0, 2**31, 1.5, "2"],
-            "named_parameters": [[("w", 1)], 3],
             "enabled": ["x", 2],
             "group": ["x", 3],
         },

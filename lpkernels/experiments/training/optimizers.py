@@ -98,7 +98,7 @@ class OptimizerConfig(Settings):
 
 def build_optimizer(
     config: OptimizerConfig,
-    parameters: Iterable[nn.Parameter],
+    parameters: Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]],
     *,
     device: str,
     sharded: bool = False,

@@ -140,7 +140,10 @@ class Trainer(Context):
         check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
         self.model = sharded(model.to(self.device), processes, self.device)
         self.optimizer = build_optimizer(
-            config.optimizer, self.model.parameters(), device=self.device, sharded=processes.sharded
+            config.optimizer,
+            self.model.named_parameters(),
+            device=self.device,
+            sharded=processes.sharded,
         )
         self.callbacks = [callback.build() for callback in config.callbacks]
         with torch.random.fork_rng(devices=[]):

@@ -102,7 +102,7 @@ def diagnose(
     sum is not seen. Stochastic formats are counted as if they rounded to nearest even.
 
     Results, gradients, buffers, random draws and hooks are those of a loop without the diagnosis,
-    also after an error. Each device is read once when the report is looked at.
+    also after an error. Devices are read when the report is looked at, and not before.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
@@ -303,13 +303,14 @@ class _Sums:
         self.fmt = key[3] if isinstance(key[3], FloatFormat) else FP32
         self.count = counting_to_nearest(self.fmt)
 
-    def row(self, seen: Counts, unscaled: Counts) -> TensorRow:
+    def row(self) -> TensorRow:
         """The row of these counts on the host."""
-        unscaled = unscaled if self.is_scaled else seen
+        own = [self.seen, self.unscaled if self.is_scaled else self.seen]
+        counts = torch.stack(own).cpu().numpy()
         if not isinstance(self.key[3], FloatFormat):
             # A format without a range of its own is not asked what over- and underflows.
-            seen[:2] = unscaled[:2] = 0
-        return TensorRow(*self.key, self.calls, Histogram(seen), Histogram(unscaled))
+            counts[:, :2] = 0
+        return TensorRow(*self.key, self.calls, *map(Histogram, counts))
 
 
 @dataclass(eq=False)
@@ -341,14 +342,8 @@ class _Counting(Visitor):
         self._passes: dict[torch.device, tuple[int, Tensor]] = {}
 
     def rows(self) -> list[TensorRow]:
-        """The rows so far, by layer; it waits for every device once."""
-        rows: list[TensorRow] = []
-        counted = [sums for sums in self._sums.values() if sums.calls]
-        for device in {sums.seen.device for sums in counted}:
-            own = [sums for sums in counted if sums.seen.device == device]
-            counts = torch.stack([x for sums in own for x in (sums.seen, sums.unscaled)])
-            pairs = counts.cpu().numpy().reshape(-1, 2, WIDTH)
-            rows += [sums.row(*pair) for sums, pair in zip(own, pairs, strict=True)]
+        """The rows so far, by layer; it waits for the devices."""
+        rows = [sums.row() for sums in self._sums.values() if sums.calls]
         return sorted(rows, key=lambda row: self._order[row.layer])
 
     def _sums_of(self, key: _Key, x: Tensor) -> _Sums:

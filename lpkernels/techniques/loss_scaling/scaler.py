@@ -1,8 +1,9 @@
 """The loss scaler: torch.amp.GradScaler with bounds, a hysteresis and one decision of all ranks."""
 
+import itertools
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,8 @@ class StepRecord:
 
     ran: whether the optimizer changed the weights.
     parameter: the first parameter, in the optimizer's order, whose gradient was not finite: its
-        name if the scaler knows it, else its position. None if the step ran, if the gradients of
-        this process were finite (another rank's were not), or if they are gone.
+        name if the optimizer was made with names, else its position. None if the step ran, if the
+        gradients of this process were finite (another rank's were not), or if they are gone.
     """
 
     ran: bool
@@ -55,19 +56,16 @@ class _Step:
     """A step whose result is on the device.
 
     optimizer: after its step.  found: 0-d, not 0 if a gradient was not finite.
-    names: of parameters; others have their positions.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, found: Tensor, names: Mapping[Tensor, str]
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, found: Tensor) -> None:
         self.ran = found == 0
-        self._parameters = {names.get(p, i): p for i, p in enumerate(_parameters(optimizer))}
+        self._parameters = list(_parameters(optimizer))
         self._finite: dict[str | int, Tensor] = {}
 
     def look(self) -> None:
         """Notes on the device which gradients are finite, before anything changes them."""
-        gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        gradients = {name: p.grad for name, p in self._parameters if p.grad is not None}
         self._finite = {name: local_values(g).isfinite().all() for name, g in gradients.items()}
 
     def record(self) -> StepRecord:
@@ -80,8 +78,13 @@ class _Step:
         return StepRecord(ran=False, parameter=next(broken, None))
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str | int, Tensor]]:
+    """The parameters of an optimizer with their names in its groups, or else their positions."""
+    position = 0
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or itertools.count(position)
+        yield from zip(names, group["params"], strict=False)
+        position += len(group["params"])
 
 
 def local_values(gradient: Tensor) -> Tensor:
@@ -123,23 +126,6 @@ def _bounds(
     return start, low, high
 
 
-def _names(named_parameters: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
-    names: dict[Tensor, str] = {}
-    if not isinstance(named_parameters, Iterable):
-        raise TypeError(
-            "named_parameters: expected pairs (name, parameter) as of "
-            f"model.named_parameters(), got {type(named_parameters).__name__}"
-        )
-    for pair in named_parameters:
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-            raise TypeError(
-                "named_parameters: expected pairs (name, parameter) as of "
-                f"model.named_parameters(), got {type(pair).__name__}"
-            )
-        names[pair[1]] = pair[0]
-    return names
-
-
 class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
 
@@ -163,7 +149,6 @@ class LossScaler(torch.amp.GradScaler):
         hysteresis: n updates that are not finite lower the scale once: each of the first n - 1
             takes one from a counter that starts at n, and the scale stays; at 1 each lowers it. The
             counter is n again after growth_interval other updates in a row, when the scale grows.
-        named_parameters: as a model's; last_step and the warning give these names.
         group: the ranks that step together; None: all of them; a group of one rank has a flag and
             a scale of its own.
     Raises:
@@ -192,7 +177,6 @@ class LossScaler(torch.amp.GradScaler):
         floor: float | None = None,
         ceiling: float | None = None,
         hysteresis: int = 1,
-        named_parameters: Iterable[tuple[str, Tensor]] | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self._static = static is not None
@@ -213,9 +197,6 @@ class LossScaler(torch.amp.GradScaler):
         self._init_left = self._hysteresis
         self._left = torch.empty((), dtype=torch.int32, device="cpu")
         self._group = group
-        self._names = _names(() if named_parameters is None else named_parameters)
-        # The steps since the last update, and the last step of all.
-        self._steps: list[_Step] = []
         self._last: _Step | None = None
         # Updates in a row that were skipped at a scale that cannot fall: a count on the device, and
         # its copy on the host, which nothing waits for.
@@ -241,7 +222,7 @@ class LossScaler(torch.amp.GradScaler):
         factor = torch.ones_like(inv_scale) if divides else inv_scale
         flags = super()._unscale_grads_(optimizer, factor, found_inf, allow_fp16)
         if divides:
-            gradients = [p.grad for p in _parameters(optimizer) if p.grad is not None]
+            gradients = [p.grad for _, p in _parameters(optimizer) if p.grad is not None]
             torch._foreach_div_(list(map(local_values, gradients)), self._floor)
         for flag in flags.values():
             own = flag.to(found_inf.device, non_blocking=True)
@@ -286,8 +267,7 @@ class LossScaler(torch.amp.GradScaler):
     def _note(self, optimizer: torch.optim.Optimizer) -> _Step:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
         found = flags[0] if flags else torch.zeros((), dtype=torch.float32, device="cpu")
-        self._last = _Step(optimizer, found, self._names)
-        self._steps.append(self._last)
+        self._last = _Step(optimizer, found)
         return self._last
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
@@ -311,7 +291,6 @@ class LossScaler(torch.amp.GradScaler):
         else:
             is_tensor = isinstance(new_scale, Tensor)
             super().update(new_scale if is_tensor else scale("update: new_scale", new_scale))
-        self._steps = []
 
     def _follow_rule(self) -> None:
         """torch's rule, then hysteresis, floor and ceiling."""
@@ -335,31 +314,23 @@ class LossScaler(torch.amp.GradScaler):
         some updates later."""
         if self._skipped is None:
             count = torch.zeros((), dtype=torch.int32, device=stuck.device)
-            pinned = torch.zeros((), dtype=torch.int32, device="cpu", pin_memory=count.is_cuda)
-            self._skipped = count, count if count.device.type == "cpu" else pinned
+            self._skipped = count, torch.zeros_like(count, device="cpu", pin_memory=count.is_cuda)
         count, on_host = self._skipped
-        count.add_(1).mul_(stuck)
-        if on_host is not count:
-            on_host.copy_(count, non_blocking=True)
+        on_host.copy_(count.add_(1).mul_(stuck), non_blocking=True)
         if int(on_host.numpy()) < _SKIPPED:
             return
         self._warned = True
+        record = self.last_step
+        parameter = None if record is None else record.parameter
+        name = "elsewhere" if parameter is None else f"of parameter {parameter!r}"
         smaller = "give a smaller static=, or leave it out: the scale then falls by itself"
         warnings.warn(
             f"LossScaler: {_SKIPPED} updates in a row were skipped at the scale "
-            f"{self.get_scale()}, which cannot fall: the gradient {self._bad_gradient()} is not "
-            f"finite; {smaller if self._static else 'lower the floor'}. If the loss itself is not "
+            f"{self.get_scale()}, which cannot fall: a gradient {name} is not finite; "
+            f"{smaller if self._static else 'lower the floor'}. If the loss itself is not "
             "finite, no scale helps: look for the infinity in the model or the data",
             stacklevel=4,
         )
-
-    def _bad_gradient(self) -> str:
-        """The first parameter whose gradient was not finite, in the words of an error."""
-        for step in self._steps:
-            parameter = step.record().parameter
-            if parameter is not None:
-                return f"of parameter {parameter!r}"
-        return "of another process, or one that is gone,"
 
     @property
     def ran(self) -> Tensor | None:
@@ -437,7 +408,7 @@ class LossScaler(torch.amp.GradScaler):
         return {**state, "_growth_tracker": tracker, "_hysteresis_left": left}
 
     def __getstate__(self) -> dict[str, Any]:
-        # The names belong to parameters, and a copy would hold other parameters.
+        # Steps hold the parameters of this scaler's optimizers, and a copy has others.
         plain: dict[str, Any] = {"_init_left": self._count_left()} if self._enabled else {}
-        gone: dict[str, Any] = {"_last": None, "_names": {}, "_steps": [], "_skipped": None}
+        gone: dict[str, Any] = {"_last": None, "_skipped": None}
         return {**super().__getstate__(), **plain, **gone}

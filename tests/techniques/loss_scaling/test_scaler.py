@@ -47,8 +47,8 @@ def test_scale_after_each_step(options: Any, bad: str, scales: list[float]) -> N
 @pytest.mark.parametrize("options", [{"static": 8.0}, {"init_scale": 8.0, "floor": 4.0}])
 def test_ten_skipped_updates_in_a_row_warn_once(options: Any, fused: bool) -> None:
     p = parameter()
-    optimizer = SGD([p], lr=0.1, fused=fused)
-    scaler = LossScaler(named_parameters=[("w", p)], **options)
+    optimizer = SGD([("w", p)], lr=0.1, fused=fused)
+    scaler = LossScaler(**options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for bad in "1" * 9 + "0" + "1" * 9:
@@ -112,30 +112,22 @@ def test_every_optimizer_of_torch_steps_and_skips(make: optimizers.Make) -> None
     assert scaler.ran and not torch.equal(ours[0], before[0][0])
 
 
-def test_two_optimizers_skip_each_on_its_own_flag_and_the_warning_names_the_parameter() -> None:
+def test_two_optimizers_skip_each_on_its_own_flag() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    first, second = (SGD(layer.parameters(), lr=0.1) for layer in model)
-    scaler = LossScaler(static=1.0, named_parameters=model.named_parameters())
-
-    def iterate() -> None:
-        backward(scaler, model.parameters())
-        model[1].bias.grad[0] = NAN
-        scaler.unscale_(second)
-        scaler.step(second)
-        assert scaler.last_step == StepRecord(ran=False, parameter="1.bias")
-        scaler.step(first)
-        assert scaler.last_step == StepRecord(ran=True)
-        scaler.update()
-
-    for _ in range(9):
-        iterate()
-    with pytest.warns(UserWarning, match=r"gradient of parameter '1\.bias' is not finite"):
-        iterate()
+    first, second = (SGD(layer.named_parameters(), lr=0.1) for layer in model)
+    scaler = LossScaler(static=1.0)
+    backward(scaler, model.parameters())
+    model[1].bias.grad[0] = NAN
+    scaler.unscale_(second)
+    scaler.step(second)
+    assert scaler.last_step == StepRecord(ran=False, parameter="bias")
+    scaler.step(first)
+    assert scaler.last_step == StepRecord(ran=True)
 
 
 def test_a_warning_has_no_name_where_the_gradient_is_gone() -> None:
     scaler, optimizer = LossScaler(static=1.0), SGD([parameter()], lr=0.1, fused=True)
-    with pytest.warns(UserWarning, match="of another process, or one that is gone"):
+    with pytest.warns(UserWarning, match="a gradient elsewhere is not finite"):
         for _ in range(10):
             backward(scaler, optimizers.held_by(optimizer), INF)
             scaler.step(optimizer)
@@ -146,9 +138,9 @@ def test_a_warning_has_no_name_where_the_gradient_is_gone() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 def test_last_step_names_the_first_bad_parameter_and_keeps_no_gradient(fused: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    optimizer = SGD(model.parameters(), lr=0.1, fused=fused)
-    for names, want in ((model.named_parameters(), "1.weight"), (None, 2)):
-        scaler = LossScaler(named_parameters=names)
+    for parameters, want in ((model.named_parameters(), "1.weight"), (model.parameters(), 2)):
+        optimizer = SGD(parameters, lr=0.1, fused=fused)
+        scaler = LossScaler()
         assert scaler.last_step is None and scaler.ran is None
         backward(scaler, model.parameters())
         for late in (model[1].weight, model[1].bias):

@@ -1,6 +1,5 @@
 """A loss scale, constant or dynamic: the callback that hands a LossScaler to the trainer."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -69,8 +68,8 @@ class LossScaleConfig(CallbackConfig):
             raise ValueError(f"{name}{text}") from error
         return self
 
-    def scaler(self, named_parameters: Iterable[tuple[str, Tensor]] = ()) -> LossScaler:
-        """The scaler of these settings; its warning names the parameters."""
+    def scaler(self) -> LossScaler:
+        """The scaler of these settings."""
         if not self.dynamic_scale:
             return LossScaler(static=self.loss_scale)
         return LossScaler(
@@ -79,7 +78,6 @@ class LossScaleConfig(CallbackConfig):
             floor=self.scale_floor,
             ceiling=self.scale_ceiling,
             hysteresis=self.scale_hysteresis,
-            named_parameters=named_parameters,
         )
 
     def build(self) -> Callback:
@@ -92,11 +90,10 @@ class ScaledLoss(Callback):
     STATE = "scaler"
 
     def __init__(self, config: LossScaleConfig) -> None:
-        self._config, self.scaler = config, config.scaler()
+        self._is_dynamic, self.scaler = config.dynamic_scale, config.scaler()
 
     def prepare(self, context: Context) -> None:
         self._optimizer: Optimizer = context.optimizer
-        self.scaler = self._config.scaler(context.model.named_parameters())
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss)
@@ -110,4 +107,4 @@ class ScaledLoss(Callback):
         return self.scaler.ran
 
     def record(self) -> dict[str, Any]:
-        return {"loss_scale": self.scaler.get_scale()} if self._config.dynamic_scale else {}
+        return {"loss_scale": self.scaler.get_scale()} if self._is_dynamic else {}
