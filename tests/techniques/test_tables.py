@@ -7,7 +7,7 @@ import lpkernels as lp
 from lpkernels._table import TextTable
 from lpkernels.techniques.accumulation import plan
 from lpkernels.techniques.assignment import demote, group, trace
-from lpkernels.techniques.loss_scaling import MasterWeights, diagnose, memory
+from lpkernels.techniques.loss_scaling import diagnose
 
 
 def test_a_table_is_aligned_text_and_escaped_html() -> None:
@@ -26,14 +26,12 @@ def test_tables_policies_and_plans_have_html() -> None:
     with diagnose(model, "fp16") as report:
         model(x).sum().backward()
     assignment = demote(group(trace(model, torch.nn.functional.cross_entropy, (x, labels))), 0.5)
-    masters = MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight="fp16")
     shown = [
         lp.policy("fp16_mixed"),
         lp.nn.summary(model, x),
         plan(model, x, loss=lambda y: y.square().sum(), operand="e5m2"),
         report,
         assignment,
-        memory(masters),
     ]
     for each in shown:
         html, text = each._repr_html_(), str(each)

@@ -4,7 +4,7 @@ Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """
 
 from lpkernels.techniques.loss_scaling.diagnosis import Report, diagnose
-from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights, memory
+from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "MasterWeights",
     "Report",
     "diagnose",
-    "memory",
 ]

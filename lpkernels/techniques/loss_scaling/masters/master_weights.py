@@ -1,10 +1,9 @@
-"""Masters of the weights: an optimizer that steps on them, and their memory."""
+"""Masters of the weights: an optimizer that steps on them."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -14,18 +13,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpkernels._table import Tabular, TextTable
-from lpkernels.formats import AffineFormat
 from lpkernels.functional.seeds import seed_for
-from lpkernels.functional.unchecked import packed_bytes
 from lpkernels.techniques.loss_scaling.masters.codec import (
     COUNTS,
     KEYS,
     FormatLike,
     StateLike,
     WeightFormats,
-    here,
-    is_codes,
     plain,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import has_no_states, split, step_fused
@@ -41,8 +35,6 @@ from lpkernels.techniques.loss_scaling.masters.master import (
 _OWN = "optimizer _formats _masters _fused _seed _step _lent".split()
 # The key of a state_dict for all that an optimizer's own state_dict has no place for.
 _SAVED = "master_weights"
-# The row of the parameters themselves in a table of memory.
-_WORKING = "working copy"
 
 
 class Stagnation(NamedTuple):
@@ -372,71 +364,3 @@ class MasterWeights(Optimizer):
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
             )
-
-
-class MemoryRow(NamedTuple):
-    """The memory that one kind of tensor takes in this process.
-
-    what: "working copy", "master", a state's name, or "counts".
-    fmt: the name of the tensors' format; "" for counts.
-    values: how many elements they have.
-    bytes: how many are allocated.
-    bits: of the packed codes and scales, which hardware with these formats would keep.
-    """
-
-    what: str
-    fmt: str
-    values: int
-    bytes: int
-    bits: int
-
-
-class Memory(tuple[MemoryRow, ...], Tabular):
-    """The rows, MemoryRows of an iterable; ``str`` of it is a table with their total."""
-
-    @property
-    def kept(self) -> MemoryRow:
-        """The total."""
-        return MemoryRow("kept", "", *(sum(column) for column in [*zip(*self, strict=True)][2:]))
-
-    def _table(self) -> TextTable:
-        rows = [
-            (row.what, row.fmt, f"{row.values:,}", f"{row.bytes:,}", f"{row.bits / 8:,.0f}")
-            for row in (*self, self.kept)
-        ]
-        head = ("tensors", "format", "values", "bytes", "as codes")
-        return TextTable([head, *rows], (0, 1))
-
-
-def memory(optimizer: MasterWeights) -> Memory:
-    """The memory of masters, states and working copies: a row for each kind of tensor and format.
-
-    Gradients are not counted.
-
-    Args: optimizer: a MasterWeights.
-    Returns: a Memory.
-
-    >>> from lpkernels.techniques.loss_scaling import MasterWeights, memory
-    >>> weights = [torch.nn.Parameter(torch.ones(100))]
-    >>> optimizer = MasterWeights(torch.optim.SGD(weights, lr=0.1), weight="bf16")
-    >>> print(memory(optimizer))
-    tensors       format  values  bytes  as codes
-    working copy  e8m7       100    400       200
-    master        e8m23      100    400       400
-    counts                     2     16        16
-    kept                     202    816       616
-    """
-    sums: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for parameter, master in optimizer._masters.items():
-        kept = {name: x for name, x in master.state.items() if isinstance(x, Tensor)}
-        formats = {name: master.format_of(name) for name in kept}
-        formats[_WORKING] = master.formats["weight"].fmt
-        for what, tensor in {_WORKING: parameter, **kept}.items():
-            fmt, part = formats[what], here(tensor)
-            shape = here(parameter).shape if is_codes(part, fmt) else part.shape
-            has_codes = fmt is not None and not isinstance(fmt, AffineFormat)
-            size = packed_bytes(fmt.to_ints(), shape) if has_codes else part.nbytes
-            of_tensor = shape.numel(), part.nbytes, 8 * size
-            key = what, str(fmt or "")
-            sums[key] = [a + b for a, b in zip(sums[key], of_tensor, strict=True)]
-    return Memory(MemoryRow(*key, *counts) for key, counts in sums.items())
