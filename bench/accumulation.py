@@ -12,21 +12,22 @@ run goes on where it was.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.progress import track
 
 from lpkernels import schemas
-from lpkernels.arithmetic import Accumulator
-from lpkernels.experiments.measuring.accumulate import Point, simulate
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record, read_records
+from lpkernels.experiments.records import Record, append_record, read_records
 from lpkernels.formats import FloatFormat
+from lpkernels.functional import quantize
 from lpkernels.report.figures import finish, panels, save_figure
-from lpkernels.techniques.accumulation import accumulator_of, nmse
+from lpkernels.techniques.accumulation import accumulator_of, measure, nmse, vrr
+from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDINGS = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
@@ -36,10 +37,31 @@ OPERAND = "e5m2"
 LONG = 16
 # Products that a tensor core aligns at once.
 BLOCK = 32
+# There are 64 x 64 sums. Rows share their left operand, so errors are estimated from the spread of
+# rows.
+SIDE = 64
 
 
-def grid(longest: int) -> list[tuple[Point, int, str]]:
-    """Every (sum, mantissa bits, rounding) to simulate, short sums first."""
+def simulate(length: int, name: str, *, side: int = SIDE) -> Record:
+    """Makes side x side sums of that many products of rounded standard normal values in the
+    accumulator of that name; returns their figures, the variance kept that the theory predicts (of
+    one sum) and the error that the error law predicts (of the roundings that it knows)."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (side, length), (length, side)
+    a, b = (quantize(torch.randn(size, generator=generator), OPERAND).float() for size in sizes)
+    acc = accumulator(name)
+    record = {"type": "simulation", "length": length, "accumulator": name, "operand": OPERAND}
+    record |= measure(a, b, acc, counted=0, generator=generator).to_dict()
+    if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
+        record["theory"] = vrr(acc.fmt.man_bits, record["product_bits"], length)[0]
+    rounding = "aligned_truncation" if acc.block == 1 else acc.rounding
+    if rounding in NMSE_CONSTANTS and isinstance(acc.fmt, FloatFormat):
+        record["law"] = nmse(acc.fmt.man_bits, length, chunk=acc.chunk, rounding=rounding)
+    return record
+
+
+def grid(longest: int) -> list[tuple[int, str, int, str]]:
+    """Every (length, accumulator, mantissa bits, rounding) to simulate, short sums first."""
     found = []
     for log_n in range(6, longest + 1, 2):
         for bits in range(max(2, log_n // 2 - 2), log_n // 2 + 6):
@@ -51,7 +73,7 @@ def grid(longest: int) -> list[tuple[Point, int, str]]:
                 label = "stochastic, 24 random bits"
                 sums[label] = Accumulator(fmt, "stochastic", random_bits=24)
             for rounding, acc in sums.items():
-                found.append((Point(2**log_n, str(acc), OPERAND), bits, rounding))
+                found.append((2**log_n, str(acc), bits, rounding))
     return found
 
 
@@ -63,16 +85,14 @@ def main() -> list[dict[str, Any]]:
     options = parser.parse_args()
     found = read_records(options.out) if options.out.is_file() else []
     done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}
-    left = [
-        part for part in grid(options.longest) if (part[0].length, part[0].accumulator) not in done
-    ]
+    left = [part for part in grid(options.longest) if part[:2] not in done]
     # The new sums run in another environment than the records that are there.
     headers = [r["environment"] for r in found if r["type"] == "header"]
     if left and (now := environment("cpu")) not in headers[-1:]:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         append_record(options.out, {**schemas.header("accumulation"), "environment": now})
-    for point, bits, rounding in track(left, description="simulating"):
-        record = {**simulate(point), "man_bits": bits, "rounding": rounding, **asdict(point)}
+    for length, name, bits, rounding in track(left, description="simulating"):
+        record = simulate(length, name) | {"man_bits": bits, "rounding": rounding}
         append_record(options.out, record)
     found = [r for r in read_records(options.out) if r["type"] == "simulation"]
     for metric, name, title in (

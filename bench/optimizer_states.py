@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,16 +21,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bench.recording import keep
+from bench.recording import held, keep
 from lpkernels import schemas
-from lpkernels.experiments.records import read_records
+from lpkernels.cli._options import show_table
+from lpkernels.experiments.records import Run, table_of
+from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Workload
+from lpkernels.report.sweeps import sweep_table
 from lpkernels.techniques.loss_scaling import MasterWeights
 
 RESULTS = Path(__file__).resolve().parent / "results" / "optimizer-states.jsonl"
+KEYS = ("task", "arm", "seed")
 # What torchao and bitsandbytes leave in float32.
 SMALLEST = 4096
 
@@ -182,30 +185,14 @@ def trained(task: Task, arm: Arm, seed: int) -> dict[str, Any]:
     }
 
 
-def held(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The runs that a file holds."""
-    found = read_records(path) if path.exists() else []
-    return {(r["task"], r["arm"], r["seed"]): r for r in found}
-
-
-def show(path: Path, print_: Callable[[str], None] = print) -> None:
-    """Means, and differences to float32 states, seed by seed."""
-    runs = held(path)
-    for task in TASKS:
-        seeds = sorted({s for t, arm, s in runs if t == task and arm == "fp32"})
-        for arm in ARMS:
-            both = [
-                (runs[task, arm, s], runs[task, "fp32", s]) for s in seeds if (task, arm, s) in runs
-            ]
-            if not both:
-                continue
-            figures = [own["figure"] for own, _ in both]
-            gaps = [own["figure"] - other["figure"] for own, other in both]
-            mean = statistics.fmean(figures)
-            print_(
-                f"{task:14} {arm:36} {both[0][0]['bytes_a_value']:6.3f} bytes  "
-                f"{both[0][0]['metric']} {mean:.4f}  {statistics.fmean(gaps):+.4f} ({len(both)})"
-            )
+def show(path: Path) -> None:
+    """Means, and differences to float32 states, paired by seed."""
+    for task, config in TASKS.items():
+        own = [r for (name, *_), r in held(path, *KEYS).items() if name == task]
+        if own:
+            table = table_of(Run(r["arm"], {}, r["seed"], "finished", [r]) for r in own)
+            summary = summarise(table, "figure", reference="fp32")
+            show_table(sweep_table(summary, find(config.workload).metric, title=task))
 
 
 def main() -> None:
@@ -220,7 +207,7 @@ def main() -> None:
     for name in () if asked.show else asked.tasks:
         for seed in range(asked.seeds):
             for title, arm in ARMS.items():
-                if (name, title, seed) in held(asked.out):
+                if (name, title, seed) in held(asked.out, *KEYS):
                     continue
                 run = {**schemas.line("optimizer states"), "task": name, "arm": title, "seed": seed}
                 run |= trained(TASKS[name], arm, seed)

@@ -27,15 +27,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
-from bench.recording import keep
+from bench.recording import held, keep
 from lpkernels import schemas
-from lpkernels.experiments.records import read_records
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.tables import signals
 from lpkernels.techniques.cpt import PrecisionScheduler, precision_range_test
 from lpkernels.techniques.cpt.range_test import Level, PrecisionRange
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision-range.jsonl"
+KEYS = ("task", "arm", "seed")
 TOP = 8
 CYCLES = 8
 STATIC = f"static {TOP}"
@@ -276,12 +276,6 @@ def trained(task: Task, seed: int, bits: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def held(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """The runs that a file holds."""
-    records = read_records(path) if path.exists() else []
-    return {(r["task"], r["arm"], r["seed"]): r for r in records}
-
-
 def bounds(name: str, seed: int) -> dict[str, dict[str, Any]]:
     """The bits of each rule, and the shares by which the range test chose; where it cannot tell it
     gets twice the steps, and then four times."""
@@ -308,7 +302,7 @@ def bounds(name: str, seed: int) -> dict[str, dict[str, Any]]:
 
 def run(path: Path, name: str, seed: int) -> None:
     """The trainings that the file lacks; equal bits train once."""
-    runs = held(path)
+    runs = held(path, *KEYS)
     missing = [arm for arm in (STATIC, *RULES) if (name, arm, seed) not in runs]
     by_rule = bounds(name, seed) if set(missing) & set(RULES) else {}
     own = [r for (task, _, s), r in runs.items() if (task, s) == (name, seed) and r["bits"]]

@@ -9,9 +9,8 @@ each weight's gradient, and the shares of operands that are clipped and that bec
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
 
-from lpkernels.experiments.sweeps.results import Result, read_results
+from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.report.figures import panels, save_figure
 
 ROOT = Path(__file__).parents[1]
@@ -27,18 +26,15 @@ FIGURES = {
 }
 
 
-def by_layer(results: list[Result], figure: str) -> list[float]:
-    """The mean of a figure over the seeds, for each layer."""
-    return [mean(r.values[f"{figure}_blocks.{layer}"] for r in results) for layer in LAYERS]
-
-
 def main() -> None:
-    results = [r for r in read_results(RECORD).results if r.status == "finished"]
+    table = read_results(RECORD).table
+    arms = table[table["status"] == "finished"].groupby("arm")
     grid = panels(len(FIGURES), (5.2, 3.3))
     figure = grid[0].figure
     for axes, (name, label) in zip(grid, FIGURES.items(), strict=True):
         for arm in ARMS:
-            values = by_layer([r for r in results if r.arm == arm], name)
+            columns = [f"{name}_blocks.{layer}" for layer in LAYERS]
+            values = arms.get_group(arm)[columns].astype(float).mean()
             axes.plot(range(len(LAYERS)), values, marker="o", markersize=3, label=arm)
         axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=30)
         axes.set_yscale("log" if name == "dw_error" else "linear")

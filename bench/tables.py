@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lpkernels.experiments.sweeps.results import Result, table_of
+from lpkernels.experiments.records import Run, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.report.tables import fixed, interval, p_text, signed
 
@@ -258,9 +258,7 @@ def written(table: Table) -> str:
     @cache
     def results() -> Any:
         arm, status = table.rows[0], "finished"
-        return table_of(
-            [Result(r[arm], {}, r["seed"], r.get("status", status), r) for r in records]
-        )
+        return table_of(Run(r[arm], {}, r["seed"], r.get("status", status), [r]) for r in records)
 
     @cache
     def arms(field: str, other: str = table.reference) -> dict[str, Any]:

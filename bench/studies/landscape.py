@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.recording import keep
+from bench.recording import held, keep
 from lpkernels import schemas
-from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.specification import Cell, read_spec
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.nn import revert
@@ -30,6 +29,7 @@ from lpkernels.nn import revert
 HERE = Path(__file__).resolve().parents[1]
 SPEC = HERE / "sweeps" / "mnist1d-schedules.toml"
 RESULTS = HERE / "results" / "landscape.jsonl"
+KEYS = ("arm", "seed")
 ARMS = ("static 8", "static 5", "static 4", "cpt 3-8", "shuffled 3-8", "rise 3-8", "fp32")
 EXAMPLES = 1000
 DIRECTIONS = 3
@@ -134,11 +134,6 @@ def measured(cell: Cell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def held(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """The runs that a file holds, by arm and seed."""
-    return {(r["arm"], r["seed"]): r for r in (read_records(path) if path.exists() else [])}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[1])
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -148,7 +143,7 @@ def main() -> None:
     cells = {(cell.arm, cell.config.seed): cell for cell in read_spec(SPEC).cells()}
     for seed in range(asked.seeds):
         for arm in ARMS:
-            if (arm, seed) not in held(asked.out):
+            if (arm, seed) not in held(asked.out, *KEYS):
                 run = {**schemas.line("landscape"), "arm": arm, "seed": seed}
                 keep(asked.out, run | measured(cells[arm, seed]))
 

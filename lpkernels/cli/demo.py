@@ -10,15 +10,15 @@ from lpkernels.cli._options import (
     Seed,
     check_one_process,
     console,
-    named_options,
     say,
     show_picture,
     show_table,
-    stopped,
 )
-from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.cli.sweep import running, show_losses
+from lpkernels.experiments.training.interrupts import sigterm_as_ctrl_c
 
 
+@sigterm_as_ctrl_c()
 def demo(
     out: Out = Path("results/demo"),
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of each of the three runs.")] = 8,
@@ -30,16 +30,17 @@ def demo(
     are shown again. Example: `lpkernels demo --out results/demo`
     """
     check_one_process("demo")
-    from lpkernels.experiments.sweeps.demo import demo as run_demo
+    from lpkernels.experiments.sweeps.demo import demo_spec
+    from lpkernels.experiments.sweeps.sweep import run_sweep
     from lpkernels.report.runs import by_name, plot_curves, summary
 
-    try:
-        with named_options(option="--out"):
-            runs = run_demo(out, epochs=epochs, seed=seed, console=console)
-    except Interrupted as stop:
-        stopped(stop)
-    work = runs[0].config.workload
-    show_table(summary(runs, title=f"{work.model} on {work.data}, seed {seed}"))
-    title = "One network, one seed, three arithmetics"
-    show_picture(lambda: plot_curves(by_name(runs)), out / "curves.png", title=title)
+    with running():
+        spec = demo_spec(epochs=epochs, seed=seed)
+        results = run_sweep(spec, out, jobs=1, retry_failed=True, console=console)
+    if show_losses(results):
+        raise typer.Exit(1)
+    work = results.runs[0].config.workload
+    show_table(summary(results.runs, title=f"{work.model} on {work.data}, seed {seed}"))
+    title, curves = "One network, one seed, three arithmetics", by_name(results.runs)
+    show_picture(lambda: plot_curves(curves), out / "curves.png", title=title)
     say(f"records in {out}")

@@ -1,5 +1,6 @@
 """`lpkernels frontier`: which precision is worth its memory, from a few measurements of a task."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +33,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="
 
 @app.callback()
 def frontier() -> None:
-    """Which precision is worth its memory, from a few measurements: run, table, predict, plot.
+    """Which precision is worth its memory, from a few measurements: run, table, predict.
 
     Example: `lpkernels frontier run task.toml --known errors.csv --out results/frontier`
     """
@@ -54,13 +55,6 @@ KnownFile = Annotated[
     ),
 ]
 Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
-Cap = Annotated[
-    str,
-    typer.Option(
-        callback=valid(bytes_from),
-        help="Memory of a training step, as 64KiB: choose the least error below it.",
-    ),
-]
 Rank = Annotated[int, typer.Option(min=1, help="With --known: dimensions of the embeddings.")]
 
 
@@ -151,21 +145,37 @@ def predict(
     known: KnownFile = None,
     task: Task = "",
     rank: Rank = 3,
-    cap: Cap = "",
+    cap: Annotated[
+        str,
+        typer.Option(
+            callback=valid(bytes_from),
+            help="Memory of a training step, as 64KiB: choose the least error below it.",
+        ),
+    ] = "",
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
+    ] = None,
 ) -> None:
     """Show the frontier of memory and error of each task, measured or predicted, with its band; and
     the best configuration under a memory cap, with the command that trains the task in it.
 
     Example: `lpkernels frontier predict results/frontier --known errors.csv --cap 64KiB`
     """
-    from lpkernels.report.frontiers import frontier_table
+    from lpkernels.experiments.sweeps.frontiers import frontiers as frontiers_of
+    from lpkernels.report.frontiers import frontier_table, plot_frontiers
 
-    study, frontiers = _frontiers(folder, known, task, rank)
+    study, size = _measured(folder), bytes_from(cap) if cap else None
+    with named_options(_NAMES):
+        frontiers = frontiers_of(study, task=task, known=_matrix(known), rank=rank)
     for name, frontier in frontiers.items():
         show_table(frontier_table(frontier, study.spec.space, title=name))
-        if cap:
-            _show_choice(study, name, frontier, bytes_from(cap))
+        if size is not None:
+            _show_choice(study, name, frontier, size)
     _show_lost(study)
+    if plot is not None:
+        names, title = study.spec.space.names, study.spec.name
+        draw = partial(plot_frontiers, frontiers, names, cap=size)
+        show_picture(draw, plot, option="--plot", title=title)
 
 
 def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) -> None:
@@ -184,26 +194,6 @@ def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) ->
     say(command_of(spec.cells()[0].config.replace(name="run")))
 
 
-@app.command()
-def plot(
-    folder: Folder,
-    out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
-    known: KnownFile = None,
-    task: Task = "",
-    rank: Rank = 3,
-    cap: Cap = "",
-) -> None:
-    """Draw the frontier of each task, with its band, the measurements and a cap.
-
-    Example: `lpkernels frontier plot results/frontier --known errors.csv --out frontier.png`
-    """
-    from lpkernels.report.frontiers import plot_frontiers
-
-    study, frontiers = _frontiers(folder, known, task, rank)
-    size, names = bytes_from(cap) if cap else None, study.spec.space.names
-    show_picture(lambda: plot_frontiers(frontiers, names, cap=size), out, title=study.spec.name)
-
-
 def _measured(folder: Path) -> "Study":
     from lpkernels.experiments.sweeps.frontiers import read_study
 
@@ -213,16 +203,6 @@ def _measured(folder: Path) -> "Study":
 
 def _matrix(path: Path | None) -> "ErrorMatrix | None":
     return None if path is None else imported(_LOAD_MATRIX)(path)
-
-
-def _frontiers(
-    folder: Path, known: Path | None, task: str, rank: int
-) -> "tuple[Study, dict[str, Frontier]]":
-    from lpkernels.experiments.sweeps.frontiers import frontiers
-
-    study, others = _measured(folder), _matrix(known)
-    with named_options(_NAMES):
-        return study, frontiers(study, task=task, known=others, rank=rank)
 
 
 def _show_lost(study: "Study") -> None:

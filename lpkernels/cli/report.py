@@ -33,27 +33,21 @@ def report(
             "tables, curves, underflow, a sweep's differences, settings and commands."
         ),
     ] = None,
-    metric: Annotated[
-        str, typer.Option(help="With --html: field to compare; default: the workload's metric.")
-    ] = "",
-    reference: Annotated[
-        str, typer.Option(help="With --html, of a sweep: the arm to compare with.")
-    ] = "",
 ) -> None:
     """Show the table and the curves of finished or stopped runs.
 
     Example: `lpkernels report results/demo --html report.html`
     """
-    if html is not None:
-        _report_html(paths, html, metric, reference)
-        if plot is None:
-            return
-    elif metric or reference:
-        option = "--metric" if metric else "--reference"
-        raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
+    from lpkernels.report.html import write_page
     from lpkernels.report.runs import by_name, plot_curves, summary
 
+    if html is not None:
+        with system_errors("no report was written"), named_options():
+            write_page(paths, html, command=this_command())
+        say(f"report in {html}, {html.stat().st_size / 1e6:.1f} MB")
+        if plot is None:
+            return
     with named_options(option="PATHS"):
         runs = [run for path in paths for run in find_runs(path).values()]
     if not runs:
@@ -63,11 +57,3 @@ def report(
     show_table(summary(runs))
     if plot is not None:
         show_picture(lambda: plot_curves(by_name(runs)), plot, option="--plot")
-
-
-def _report_html(paths: list[Path], out: Path, metric: str, reference: str) -> None:
-    from lpkernels.report.html import write_page
-
-    with system_errors("no report was written"), named_options(("metric", "reference")):
-        write_page(paths, out, metric=metric, reference=reference, command=this_command())
-    say(f"report in {out}, {out.stat().st_size / 1e6:.1f} MB")

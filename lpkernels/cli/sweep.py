@@ -70,8 +70,7 @@ Jobs = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Runs at a time; default: processors by the threads of a run. 1: no workers, unless "
-        "runs have a time limit.",
+        help="Runs at a time; default: processors by the threads of a run. 1: no workers.",
     ),
 ]
 Engine = Annotated[str, typer.Option(help="One of processes, ray, dask.")]
@@ -93,8 +92,7 @@ def run(
     then goes on. While it runs, the folder is its own: a second command is refused.
 
     A specification has `seeds`, and fields of `lpkernels train` in [base], [arms.NAME] and [axes].
-    A failed cell is tried once more, then shown with its error; the exit code is then 1. With
-    `cell_seconds = 600` in the specification a cell also fails after ten minutes, hanging or not.
+    A failed cell is tried once more, then shown with its error; the exit code is then 1.
 
     Example: `lpkernels sweep run sweep.toml --out results/sweep --jobs 2`
     """
@@ -105,14 +103,14 @@ def run(
     options: dict[str, Any] = {"jobs": jobs, "engine": engine, "retry_failed": retry_failed}
     with running(options):
         results = run_sweep(read_spec(spec), out, console=console, **options)
-    failed = _show_losses(results)
+    failed = show_losses(results)
     say(f"results in {out}; next: lpkernels sweep table {out}")
     if failed:
         raise typer.Exit(1)
 
 
 @contextmanager
-def running(names: Iterable[str]) -> Iterator[None]:
+def running(names: Iterable[str] = ()) -> Iterator[None]:
     """What may end the command of a sweep becomes a message: ctrl-C, wrong options, the system."""
     try:
         with named_options(names):
@@ -134,13 +132,13 @@ def status(folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")
 
     with named_options():
         results, begun = read_status(folder)
-    statuses = [result.status for result in results.results]
+    statuses = [run.status for run in results.runs]
     counts = [f"{statuses.count(name)} {name}" for name in ("finished", "diverged", "failed")]
     counts += [f"{len(begun)} begun", f"{results.missing - len(begun)} waiting"]
-    say(f"{results.header['cells']} cells: {', '.join(counts)}")
+    say(f"{results.cells} cells: {', '.join(counts)}")
     for cell, share in begun:
         say(f"begun: {cell.label()}: {share:.0%}")
-    _show_losses(results)
+    show_losses(results)
 
 
 @app.command()
@@ -165,7 +163,7 @@ def table(
 
     results, _, summary, chosen = _summary(sweep, reference, metric, without)
     show_table(sweep_table(summary, chosen, title=results.spec.name))
-    _show_losses(results)
+    show_losses(results)
     if results.missing:
         say(f"{results.missing} cells have no result yet")
     if not (reference or results.compare):
@@ -229,12 +227,12 @@ def _summary(
         return results, cells, summarise(cells, metric.field, reference=compare), metric
 
 
-def _show_losses(results: "Results") -> int:
+def show_losses(results: "Results") -> int:
     """Says which cells failed or cannot be read, and which cells other versions of lpkernels or
     other commits have trained; returns how many failed or cannot be read."""
-    failed = [result for result in results.results if result.status == "failed"]
-    for result in failed:
-        say(f"failed: {result.label()}: {result.error} (failed/{result.cell})")
+    failed = [run for run in results.runs if run.status == "failed"]
+    for run in failed:
+        say(f"failed: {run.label()}: {run.error} (failed/{run.cell})")
     for text in results.broken:
         say(f"broken: {text}")
     for version, number in results.others.items():

@@ -12,10 +12,11 @@ __all__ = ["frame"]
 def frame(path: str | Path) -> "pandas.DataFrame":
     """The epochs of runs as a table of pandas, one row an epoch.
 
-    The columns are the run's number, every setting by the name of its option, then the figures of
-    the epoch as its record has them: train_loss, test_accuracy, seconds and the callbacks' figures.
-    Where a setting and a figure have one name, "lr" for example, the setting is "lr_setting". A
-    figure that an epoch lacks, or that was not finite, is missing (NaN).
+    The columns are the run's number, its settings by the names of their options, its arm, axes,
+    seed, status and cell, then the figures of the epoch as its record has them: train_loss,
+    test_accuracy, seconds and the callbacks' figures. A figure that has the name of another column,
+    "lr" for example, is "lr_figure"; one that an epoch lacks, or that was not finite, is missing
+    (NaN).
 
     Args:
         path: records.jsonl, the folder of a run, or a folder in which runs lie; of a sweep's folder
@@ -25,20 +26,12 @@ def frame(path: str | Path) -> "pandas.DataFrame":
         FileNotFoundError: there is no such path, or no run in the folder.
         ValueError: the records are not of a run.
     """
-    # These take a second, and not all that imports this package needs them.
-    import pandas
+    # The import takes a second, and not all that imports this package needs it.
+    from lpkernels.experiments.records import find_runs, table_of
 
-    from lpkernels.experiments.records import find_runs, read_run
-
-    runs = [*find_runs(path).values()] if Path(path).exists() else [read_run(path)]
+    runs = find_runs(path)
     if not runs:
         raise FileNotFoundError(
             f"expected records of runs in {str(path)!r}; `lpkernels train` writes them"
         )
-    figures = {name for run in runs for epoch in run.epochs for name in epoch}
-    rows = []
-    for number, run in enumerate(runs):
-        settings = run.config.flat().items()
-        named = {f"{k}_setting" if k in figures else k: value for k, value in settings}
-        rows += [{"run": number, **named, **epoch} for epoch in run.epochs]
-    return pandas.DataFrame(rows).drop(columns="type")
+    return table_of(runs.values(), epochs=True)

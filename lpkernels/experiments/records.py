@@ -1,5 +1,7 @@
 """Result records: JSON lines, a header (the run, its machine and its versions), then a line per
-epoch."""
+epoch; and the table that all results are read into."""
+
+from __future__ import annotations
 
 import hashlib
 import json
@@ -7,13 +9,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
+
+if TYPE_CHECKING:
+    import pandas
 
 KIND = "run"
 RECORDS = "records.jsonl"
@@ -23,17 +31,39 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
-    """The records of one run.
+class Place:
+    """The place of a training run in a sweep: an arm, the value of each axis in the order of the
+    axes, and a seed."""
 
-    header: type, kind, schema, config, accumulator, metric, environment, processes.
-    epochs: in order, each with type, epoch, train_loss, test_loss, the workload's own figures
+    arm: str
+    axes: dict[str, Any]
+    seed: int
+
+    def label(self) -> str:
+        """The place in words."""
+        values = (f"{name} {value}" for name, value in self.axes.items())
+        return ", ".join([self.arm, *values, f"seed {self.seed}"])
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class Run(Place):
+    """A run, or a cell of a sweep, and its figures. The arm of a run without a sweep is its name.
+
+    status: "finished", "diverged" (the loss is not finite at the end, or every update of the last
+        epoch was skipped: a result too), "begun" (epochs are missing) or "failed" (a cell that
+        ended in an error, twice).
+    epochs: in order, each with epoch, train_loss, test_loss, the workload's own figures
         (train_accuracy, test_accuracy), lr, skipped_steps, the figures of the run's callbacks, and
-        seconds; a figure that is not finite is None.
+        seconds; a figure that is not finite is None. A file of results has the last epoch alone.
+    cell: the name of its folder in a sweep.  error: the last line of the error of one that failed.
+    header: config, accumulator, metric, environment, processes; empty in a file of results.
     """
 
-    header: Record
+    status: Literal["finished", "diverged", "begun", "failed"]
     epochs: list[Record] = field(default_factory=list)
+    cell: str = ""
+    error: str = ""
+    header: Record = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
@@ -46,33 +76,70 @@ class Run:
         return Metric(**self.header["metric"])
 
     @property
-    def name(self) -> str:
-        return str(self.header["config"]["name"])
-
-    @property
     def finished(self) -> bool:
-        return len(self.epochs) >= int(self.header["config"]["epochs"])
+        """Whether no epoch is missing."""
+        return self.status in ("finished", "diverged")
 
     @property
-    def diverged(self) -> bool:
-        """Whether the last epoch's loss is not finite, or it skipped every update there was."""
-        if not self.epochs:
-            return False
-        epoch = self.epochs[-1]
-        if any(epoch.get(name, 0.0) is None for name in ("train_loss", "test_loss")):
-            return True
-        updates = epoch.get("updates")
-        return bool(updates) and epoch["skipped_steps"] >= updates
+    def values(self) -> Record:
+        """The figures of the last epoch, with the seconds of all epochs."""
+        last = self.epochs[-1] if self.epochs else {}
+        return {**last, "seconds": self.seconds} if "seconds" in last else last
 
     @property
     def seconds(self) -> float:
         """Time spent in the epochs, training and test together."""
-        return float(sum(epoch["seconds"] for epoch in self.epochs))
+        return round(sum(epoch["seconds"] for epoch in self.epochs), 3)
 
     def curve(self, field: str) -> dict[int, float]:
         """The figures of the epochs that have the field, by their numbers; NaN for None."""
         figures = {epoch["epoch"]: epoch[field] for epoch in self.epochs if field in epoch}
         return {epoch: math.nan if x is None else float(x) for epoch, x in figures.items()}
+
+
+def run_of(header: Record, epochs: list[Record]) -> Run:
+    """The run of a header and its epochs, whose figures say how it ended."""
+    config, last = header["config"], epochs[-1] if epochs else {}
+    updates = last.get("updates")
+    lost = any(last.get(name, 0.0) is None for name in ("train_loss", "test_loss"))
+    lost = lost or (bool(updates) and last["skipped_steps"] >= updates)
+    place = config["name"], dict[str, Any](), config["seed"]
+    if len(epochs) < config["epochs"]:
+        return Run(*place, "begun", epochs, header=header)
+    return Run(*place, "diverged" if lost else "finished", epochs, header=header)
+
+
+def table_of(runs: Iterable[Run], *, epochs: bool = False) -> pandas.DataFrame:
+    """The table of results, a row for each run: arm, the axes, seed, status, cell, then the figures
+    of the last epoch.
+
+    A figure that has the name of another column is called "<name>_figure". A value of an axis that
+    is a list is a tuple, and None is "none".
+
+    Args:
+        epochs: a row for each epoch instead. Before the figures, which are NaN where they are not
+            finite, stand the number of the run and every setting by the name of its option.
+    """
+    import pandas
+
+    runs = list(runs)
+    axes = dict.fromkeys(name for run in runs for name in run.axes)
+    own, rows = ["arm", *axes, "seed", "status", "cell"], []
+    for number, run in enumerate(runs):
+        places = [_hashable(run.axes.get(name)) for name in axes]
+        place = dict(zip(own, [run.arm, *places, run.seed, run.status, run.cell], strict=True))
+        if epochs:
+            place = {"run": number, **run.config.flat(), **place}
+        for figures in run.epochs if epochs else [run.values]:
+            rows.append(place | {f"{k}_figure" if k in place else k: figures[k] for k in figures})
+    dtype = None if epochs else object
+    return pandas.DataFrame(rows, columns=None if rows else own, dtype=dtype)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return "none" if value is None else value
 
 
 def header(
@@ -187,7 +254,12 @@ def read_run(path: str | Path) -> Run:
     if kind != KIND:
         also = "`lpkernels report --html` and the command that made them show them"
         raise ValueError(f"{path}: expected the records of a run, got those of a {kind}; {also}")
-    return Run(records[0], [record for record in records if record.get("type") == "epoch"])
+    epochs = [
+        {name: value for name, value in record.items() if name != "type"}
+        for record in records
+        if record.get("type") == "epoch"
+    ]
+    return run_of(records[0], epochs)
 
 
 def find_runs(folder: str | Path) -> dict[Path, Run]:
@@ -203,10 +275,10 @@ def find_runs(folder: str | Path) -> dict[Path, Run]:
     runs = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_begun(path)}
 
     def order(path: Path) -> tuple[str, str, int]:
-        place, config = path.parent.parent, runs[path].header["config"]
+        place, run = path.parent.parent, runs[path]
         if place.name != "cells":
             return str(path.parent), "", 0
-        return str(place), str(config["name"]), int(config["seed"])
+        return str(place), run.arm, run.seed
 
     return {path: runs[path] for path in sorted(runs, key=order)}
 

@@ -29,15 +29,15 @@ def panels(count: int, size: tuple[float, float], *, across: int = 2, **share: A
     return axes[:count]
 
 
-def finish(axes: Any, *, legend: str = "", fontsize: str = "small", **labels: Any) -> None:
+def finish(axes: Any, *, legend: str | None = "", fontsize: str = "small", **labels: Any) -> None:
     """Sets labels, scales and limits of axes, a grid, and a legend if anything has a label.
 
-    legend: its title.
+    legend: its title; None: there is no legend.
     """
     axes.set(**labels)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
+    if legend is not None and axes.get_legend_handles_labels()[0]:
         axes.legend(title=legend or None, fontsize=fontsize)
 
 

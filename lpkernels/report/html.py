@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lpkernels.experiments.records import Run, find_runs, read_records, write_lines
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.results import Results, read_results
-from lpkernels.experiments.sweeps.statistics import metric_named, summarise
+from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.config import command_of
-from lpkernels.formats.elsewhere import nearest
 from lpkernels.report.figures import save_figure
 from lpkernels.report.runs import by_name, plot_curves, summary
 from lpkernels.report.sweeps import plot_sweep, sweep_table
@@ -40,28 +39,21 @@ svg {{ max-width: 100%; height: auto; }}
 _WIDTH = 150
 
 
-def write_page(
-    paths: Sequence[str | Path], out: str | Path, *, metric: str = "", reference: str = "",
-    command: str = "",
-) -> Path:  # fmt: skip
+def write_page(paths: Sequence[str | Path], out: str | Path, *, command: str = "") -> Path:
     """Writes one page with the tables and pictures that the commands show: a sweep's differences,
     runs, the curves of all figures that change, underflow; and the commands that make them again.
 
     Args:
         paths: folders of runs, or a sweep's folder, or its file of `sweep table --export`.
         out: the file, whose folders are made too; one that exists is replaced.
-        metric: the field that runs are compared by; "": that of the workload.
-        reference: with a sweep, the arm to compare with; "": as its specification says.
         command: the command that made the report, which the page shows.
-    Raises: ValueError: no records of a run, or also those of a sweep, a field or an arm that there
-        is not, or records that this version cannot read.
+    Raises: ValueError: no records of a run, or also those of a sweep, or records that this version
+        cannot read.
     """
     results, runs = _read([Path(path) for path in paths])
-    if reference and results is None:
-        raise ValueError(f"reference: it names an arm of a sweep, got {reference!r}; leave it out")
-    parts = [] if results is None else [*_sweep(results, metric, reference)]
-    parts += _runs(runs, metric) if runs else []
-    title = ", ".join(dict.fromkeys(run.name for run in runs.values()))
+    parts = [] if results is None else [*_sweep(results)]
+    parts += _runs(runs) if runs else []
+    title = ", ".join(dict.fromkeys(run.arm for run in runs.values()))
     if results is not None:
         title = results.spec.name or ", ".join(results.spec.arms)
     again = escape("\n".join([command, *_repetition(runs, results)]).strip())
@@ -72,33 +64,34 @@ def write_page(
 
 
 def _read(paths: Sequence[Path]) -> tuple[Results | None, dict[Path, Run]]:
-    """The results of a sweep, if there is one, and the runs by the paths of their records."""
+    """The results of a sweep, if there is one, and the runs with epochs by their folders."""
     listed = ", ".join(map(str, paths)) or "no paths"
-    sweeps = [results for path in paths if (results := _results(path))]
+    sweeps = [path for path in paths if _holds_sweep(path)]
     if not paths or (len(paths) > 1 and sweeps):
         raise ValueError(f"expected runs, or one sweep, got {listed}; make a report of each")
-    if sweeps and paths[0].is_file():
-        return sweeps[0], {}
-    runs = {p: run for path in paths for p, run in find_runs(path).items() if run.epochs}
-    if not runs:
+    results = read_results(sweeps[0]) if sweeps else None
+    if results is None:
+        runs = {file.parent: run for path in paths for file, run in find_runs(path).items()}
+    else:
+        runs = {Folder(paths[0]).cells / run.cell: run for run in results.runs if run.header}
+    runs = {folder: run for folder, run in runs.items() if run.epochs}
+    if not runs and not any(map(Path.is_file, sweeps)):
         raise ValueError(f"no records of a run in {listed}; `lpkernels train` writes them")
-    return (sweeps[0] if sweeps else None), runs
+    return results, runs
 
 
-def _results(path: Path) -> Results | None:
-    """The results of a sweep; None for runs."""
-    first = read_records(path)[:1] if path.is_file() else []
-    if first and isinstance(first[0], dict) and first[0].get("kind") == "run":
-        return None
-    with contextlib.suppress(FileNotFoundError):
-        return read_results(path)
-    return None
+def _holds_sweep(path: Path) -> bool:
+    """Whether the path is a sweep's folder, or a file of something else than a run."""
+    if not path.is_file():
+        return Folder(path).spec.is_file()
+    first = read_records(path)[:1]
+    return not (first and isinstance(first[0], dict) and first[0].get("kind") == "run")
 
 
-def _sweep(results: Results, field: str, reference: str) -> Iterator[str]:
+def _sweep(results: Results) -> Iterator[str]:
     """The arms of a sweep: means, and differences to one of them, paired by seed."""
-    metric = metric_named(field, results.metric)
-    arms = summarise(results.table, metric.field, reference=reference or results.compare)
+    metric = results.metric
+    arms = summarise(results.table, metric.field, reference=results.compare)
     if results.missing:
         yield f"<p>{results.missing} cells have no result yet.</p>"
     for text in results.broken:
@@ -108,23 +101,20 @@ def _sweep(results: Results, field: str, reference: str) -> Iterator[str]:
         yield _drawn(plot_sweep(results.table, arms, metric))
 
 
-def _runs(runs: Mapping[Path, Run], field: str) -> Iterator[str]:
+def _runs(runs: Mapping[Path, Run]) -> Iterator[str]:
     """The last figures of each run, a panel of curves for each figure that changes, and the shares
     of elements that under- and overflowed in the epochs of diagnosed runs."""
     values: dict[str, set[Any]] = {}
     for epoch in (epoch for run in runs.values() for epoch in run.epochs):
-        for name in epoch.keys() - {"type", "epoch", "updates", "seconds"}:
+        for name in epoch.keys() - {"epoch", "updates", "seconds"}:
             if isinstance(epoch[name], int | float | None):
                 values.setdefault(name, set()).add(epoch[name])
-    field = field or next(iter(runs.values())).metric.field
-    if field not in values:
-        names = nearest(field, sorted(values), "the records list all")
-        raise ValueError(f"metric: expected one of {names}, got {field!r}")
+    field = next(iter(runs.values())).metric.field
     changing = sorted(name for name in values.keys() - {field} if len(values[name]) > 1)
     yield _shown(summary(list(runs.values())))
     yield _drawn(plot_curves(by_name(list(runs.values())), [field, *changing]))
-    for path in runs:
-        file = path.parent / "diagnosis.jsonl"
+    for folder in runs:
+        file = folder / "diagnosis.jsonl"
         lines = read_records(file) if file.is_file() else []
         shares = [
             (str(line["epoch"]), f"{layer} {tensor}", f"{under / total:.2%}", f"{over / total:.2%}")
@@ -135,19 +125,19 @@ def _runs(runs: Mapping[Path, Run], field: str) -> Iterator[str]:
         ]
         if shares:
             columns = ("epoch", "tensor", "underflow", "overflow")
-            title = f"Elements of the tensors of {path.parent}"
+            title = f"Elements of the tensors of {folder}"
             yield _shown(make_table(columns, shares, words=("tensor",), title=title))
 
 
 def _repetition(runs: Mapping[Path, Run], results: Results | None) -> list[str]:
     """Where the runs were made, and the commands that make them again."""
-    environments = [run.header.get("environment") for run in runs.values()]
-    environments = results.header["environments"] if results else environments
-    lines = dict.fromkeys(map(json.dumps, filter(None, environments)))
-    if results:
+    if results is not None:
+        places = map(json.dumps, results.environments)
         spec = json.dumps(results.spec.to_dict())
-        return [*lines, "lpkernels sweep run SPEC.toml --out DIR", spec]
-    return [*lines, *(command_of(run.config, f"results/{run.name}") for run in runs.values())]
+        return [*places, "lpkernels sweep run SPEC.toml --out DIR", spec]
+    environments = [run.header.get("environment") for run in runs.values()]
+    lines = dict.fromkeys(map(json.dumps, filter(None, environments)))
+    return [*lines, *(command_of(run.config, f"results/{run.arm}") for run in runs.values())]
 
 
 def _shown(table: Table) -> str:

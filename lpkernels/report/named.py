@@ -1,5 +1,4 @@
-"""Tables of what has a name (formats, recipes, tensor cores), of simulated sums, and of a product's
-speed."""
+"""Tables of what has a name (formats, recipes, tensor cores), and of a product's speed."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from lpkernels.report.tables import details, make_table
 if TYPE_CHECKING:
     from lpkernels.experiments.measuring.probe import Probe
     from lpkernels.experiments.measuring.speed import Speed
-    from lpkernels.experiments.records import Record
 
 # Names of tables, and what stands for n, es and the others.
 _TABLES = (
@@ -176,32 +174,6 @@ def speed_table(
     columns = ("accumulator", "GMAC/s", "torch fp32", "ratio")
     title = f"{' x '.join(map(str, shape))}, {operands} operands, {threads} threads"
     return make_table(columns, [(accumulator, *row)], words=columns[:1], title=title)
-
-
-def simulation_table(sums: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every simulated sum."""
-    rows = [
-        (
-            point["accumulator"],
-            str(point["length"]),
-            "-" if point.get("theory") is None else f"{point['theory']:.4f}",
-            _with_error(point),
-            *("-" if point.get(x) is None else f"{point[x]:.2e}" for x in ("law", "nmse")),
-        )
-        for point in sorted(sums, key=lambda p: (p["accumulator"], p["length"]))
-    ]
-    columns = (
-        "accumulator", "length", "VRR, theory", "VRR, simulated", "NMSE, law", "NMSE, simulated",
-    )  # fmt: skip
-    return make_table(columns, rows, words=columns[:1], title=title)
-
-
-def _with_error(record: Record) -> str:
-    """The variance that is kept, and its error."""
-    value, error = record["vrr"], record["vrr_error"]
-    if value is None:
-        return "not finite"
-    return f"{value:.4f}" + ("" if error is None else f" +- {error:.4f}")
 
 
 def tier_table(tiers: Mapping[str, float]) -> Table:

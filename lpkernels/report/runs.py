@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The fields in every record of an epoch beside train_... and test_...; all others are the
 # callbacks'.
-_COMMON = {"type", "epoch", "lr", "updates", "skipped_steps", "seconds"}
+_COMMON = {"epoch", "lr", "updates", "skipped_steps", "seconds"}
 
 
 def summary(runs: Sequence[Run], *, title: str = "") -> Table:
@@ -26,7 +26,7 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     callbacks of a run add to its records.
     """
     metrics = list(dict.fromkeys(run.metric for run in runs))
-    lasts = [run.epochs[-1] if run.epochs else {} for run in runs]
+    lasts = [run.values for run in runs]
     extra = [
         name
         for name in dict.fromkeys(name for last in lasts for name in last)
@@ -38,7 +38,7 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     for run, last in zip(runs, lasts, strict=True):
         cells = [_text(last.get(metric.field), metric) for metric in metrics]
         cells += [*_figures(run), *(str(last.get(name, "-")) for name in extra)]
-        rows.append([run.name, *cells, str(run.header["accumulator"])])
+        rows.append([run.arm, *cells, str(run.header["accumulator"])])
     # Two lines each: the table fits a terminal of 80 columns.
     columns = ["run", *(name.replace(" ", "\n", 1) for name in names), "accumulator"]
     return make_table(columns, rows, words=("run", "accumulator"), title=title)
@@ -58,19 +58,15 @@ def _figures(run: Run) -> list[str]:
     done = str(planned) if run.finished else f"{len(run.epochs)}/{planned}"
     skipped = sum(int(epoch["skipped_steps"]) for epoch in run.epochs)
     loss = run.epochs[-1]["train_loss"]
-    return [
-        "not finite" if loss is None else f"{loss:.4f}",
-        done,
-        str(skipped),
-        f"{run.seconds:.1f}",
-    ]
+    loss_text = "not finite" if loss is None else f"{loss:.4f}"
+    return [loss_text, done, str(skipped), f"{run.seconds:.1f}"]
 
 
 def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by their name and their forward accumulator."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(f"{run.name} ({run.header['accumulator']})", []).append(run)
+        groups.setdefault(f"{run.arm} ({run.header['accumulator']})", []).append(run)
     return groups
 
 
@@ -98,8 +94,7 @@ def plot_curves(runs: Mapping[str, Sequence[Run]], fields: Sequence[str] = ()) -
                 axes.plot(list(curve), values, marker=".", **style)
         name = first.metric.label if field == first.metric.field else field.replace("_", " ")
         scale = "log" if field.endswith("_loss") else "linear"
-        finish(axes, xlabel="epoch", ylabel=name + " (%)" * percent, yscale=scale)
+        legend = "" if axes is grid[0] else None
+        finish(axes, legend=legend, xlabel="epoch", ylabel=name + " (%)" * percent, yscale=scale)
         whole_numbers(axes.xaxis)
-        if axes is not grid[0] and axes.get_legend():
-            axes.get_legend().remove()
     return grid[0].figure

@@ -170,21 +170,16 @@ def plot_sweep(
         raise ValueError(
             f"plot_sweep: expected at least one result with a finite {metric.field}, got none"
         )
-    names, kinds = varied_axes(summary), [_MEAN, _DIFFERENCE]
-    families = summary["arm"]
-    if against:
-        kinds, families = [_MEAN], families.str.replace(_NUMBER, "", regex=True)
-        table, label = _places(cells, summary, against), against.replace("_", " ")
-    elif len(names) == 1 and all(type(value) in (int, float) for value in summary[names[0]]):
-        table, label = summary.assign(at=summary[names[0]].astype(float)), names[0]
-    else:
-        table, label = None, ""
-    kinds = kinds[: 1 + ("pairs" in summary)]
+    kinds = [_MEAN, _DIFFERENCE] if "pairs" in summary and not against else [_MEAN]
+    table, label = _placed(cells, summary, against)
     if table is None:
         grid = panels(len(kinds), (4.7, 1.1 + 0.42 * len(summary)), sharey=True)
         handles = _draw_rows(grid, cells, summary, kinds, metric)
     else:
         grid = panels(len(kinds), (4.7, 4.2))
+        families = (
+            summary["arm"].str.replace(_NUMBER, "", regex=True) if against else summary["arm"]
+        )
         for axes, columns in zip(grid, kinds, strict=True):
             _draw_curves(axes, table.sort_values("at"), families, columns, metric)
             axes.set_xlabel(label)
@@ -192,9 +187,7 @@ def plot_sweep(
     unit = " (percentage points)" if metric.percent else ""
     labels = [_label(metric), f"difference to {_reference(summary)}{unit}"]
     for axes, columns, text in zip(grid, kinds, labels, strict=False):
-        finish(axes, **{"xlabel" if table is None else "ylabel": text})
-        if axes.get_legend():
-            axes.get_legend().remove()
+        finish(axes, legend=None, **{"xlabel" if table is None else "ylabel": text})
         if columns is _DIFFERENCE:
             (axes.axvline if table is None else axes.axhline)(0.0, color="0.5", lw=1, zorder=0)
     style = {"ncols": 3, "frameon": False, "fontsize": "small"}
@@ -202,18 +195,25 @@ def plot_sweep(
     return grid[0].figure
 
 
-def _places(cells: pandas.DataFrame, summary: pandas.DataFrame, field: str) -> pandas.DataFrame:
-    """The summary with the mean of a field in the column "at"."""
-    names = varied_axes(summary)
+def _placed(
+    cells: pandas.DataFrame, summary: pandas.DataFrame, against: str
+) -> tuple[pandas.DataFrame | None, str]:
+    """The summary with the places on the x axis in the column "at", and the axis' label; None where
+    the picture has a row for each arm."""
+    names, label = varied_axes(summary), against.replace("_", " ")
+    if not against:
+        if len(names) != 1 or not all(type(value) in (int, float) for value in summary[names[0]]):
+            return None, ""
+        return summary.assign(at=summary[names[0]].astype(float)), names[0]
     if names:
         raise ValueError(
             f"against: expected arms alone, got axes too: {', '.join(names)}; without it the "
             "picture shows them"
         )
     finished = cells[cells["status"] == "finished"]
-    figures = figures_of(finished, field).groupby(finished["arm"])
+    figures = figures_of(finished, against).groupby(finished["arm"])
     means = figures.agg(lambda values: values.mean(skipna=False))
-    return summary.assign(at=summary["arm"].map(means))[summary["figures"] > 0]
+    return summary.assign(at=summary["arm"].map(means))[summary["figures"] > 0], label
 
 
 def _colours(summary: pandas.DataFrame, families: pandas.Series[str]) -> dict[str, str]:

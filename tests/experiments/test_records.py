@@ -72,24 +72,29 @@ def test_headers_say_kind_and_metric_and_losses_not_finite_are_null(tmp_path: Pa
     metric = Metric("test_bits", "bits", higher=False, percent=False)
     first = records.header(RunConfig(), "fp32", metric)
     assert first["kind"] == "run"
-    assert records.Run(first).metric == metric
-    assert records.Run({**first, "metric": {**first["metric"]}}).config == RunConfig()
+    run = records.run_of(first, [])
+    assert (run.metric, run.config) == (metric, RunConfig())
     path = write_run(tmp_path, loss=math.inf)
     assert json.loads(path.read_text().splitlines()[1])["train_loss"] is None
     assert all(map(math.isnan, records.read_run(path).curve("train_loss").values()))
 
 
 @pytest.mark.parametrize(
-    "train_loss, test_loss, skipped, diverged",
-    [(0.5, 0.5, 3, False), (0.5, 0.5, 4, True), (None, 0.5, 0, True), (0.5, None, 0, True)],
+    "train_loss, test_loss, skipped, status",
+    [
+        (0.5, 0.5, 3, "finished"),
+        (0.5, 0.5, 4, "diverged"),
+        (None, 0.5, 0, "diverged"),
+        (0.5, None, 0, "diverged"),
+    ],
 )
-def test_a_run_diverged_by_its_last_epoch(train_loss, test_loss, skipped, diverged):
-    first = records.header(RunConfig(), "fp32")
+def test_a_run_diverged_by_its_last_epoch(train_loss, test_loss, skipped, status):
+    first = records.header(RunConfig(epochs=2), "fp32")
     good = {"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 4}
     losses = {"train_loss": train_loss, "test_loss": test_loss}
     last = {**losses, "updates": 4, "skipped_steps": skipped}
-    assert records.Run(first, [good, last]).diverged == diverged
-    assert not records.Run(first).diverged
+    assert records.run_of(first, [good, last]).status == status
+    assert records.run_of(first, [good]).status == records.run_of(first, []).status == "begun"
 
 
 def test_runs_are_found_below_a_folder_and_of_a_sweep_the_finished_cells(tmp_path: Path) -> None:
@@ -97,11 +102,11 @@ def test_runs_are_found_below_a_folder_and_of_a_sweep_the_finished_cells(tmp_pat
         path = write_run(tmp_path / "cells" / cell, name=name)
     write_run(tmp_path / "work" / "try" / "3", name="third", epochs=1)
     runs = records.find_runs(tmp_path).values()
-    assert [run.name for run in runs] == ["first", "second", "third"]
+    assert [run.arm for run in runs] == ["first", "second", "third"]
     assert [run.finished for run in runs] == [True, True, False]
-    assert [run.name for run in records.find_runs(path).values()] == ["first"]
+    assert [run.arm for run in records.find_runs(path).values()] == ["first"]
     (tmp_path / "sweep.json").write_text("{}\n")
-    assert [run.name for run in records.find_runs(tmp_path).values()] == ["first", "second"]
+    assert [run.arm for run in records.find_runs(tmp_path).values()] == ["first", "second"]
 
 
 def write_losses(folder: Path, config: RunConfig, losses: list[float], **figures: float) -> None:
@@ -126,12 +131,12 @@ def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
     table = lp.experiments.frame(runs)
     rows = table[["run", "name", "recipe", "epoch"]].values.tolist()
     assert rows == [[0, "a", "fp32", 1], [0, "a", "fp32", 2], [1, "b", "fp8_wang2018", 1]]
-    assert set(RunConfig().flat()) - {"lr", "loss_scale"} < set(table.columns)
-    # A setting that has the name of a figure is kept beside it.
-    assert table[["lr_setting", "lr"]].values.tolist() == [[0.1, 0.01]] * 2 + [[0.05, 0.01]]
-    assert table["loss_scale_setting"].tolist() == [1.0] * 3
+    assert set(RunConfig().flat()) < set(table.columns)
+    # A figure that has the name of a setting is kept beside it.
+    assert table[["lr", "lr_figure"]].values.tolist() == [[0.1, 0.01]] * 2 + [[0.05, 0.01]]
+    assert table["loss_scale"].tolist() == [1.0] * 3
     # A figure that is not there or not finite is NaN.
-    assert table["loss_scale"].isna().tolist() == [True, True, False]
+    assert table["loss_scale_figure"].isna().tolist() == [True, True, False]
     assert table["test_loss"].isna().tolist() == [False, True, False]
 
 

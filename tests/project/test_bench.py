@@ -9,10 +9,12 @@ import torch
 
 from bench import gate as gate_module
 from bench import memory, ops, run
+from bench.accumulation import simulate
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.studies import landscape
-from lpkernels import backends
+from lpkernels import FloatFormat, backends
+from lpkernels.techniques.accumulation import accumulator_of, nmse
 
 ONE_OF_EACH = list({case.op: case for case in CASES}.values())
 needs_cpu_kernels = pytest.mark.skipif(
@@ -118,3 +120,24 @@ def test_the_valley_of_a_quadratic_has_its_top_curvature(curvatures, expected):
     assert torch.equal(model.weight, before)
     found, _, converged = landscape.top_eigenvalue(model, loss, tolerance=1e-9)
     assert found == pytest.approx(expected, abs=1e-4) and converged
+
+
+def test_a_simulated_sum_has_its_theory() -> None:
+    record = simulate(256, "e8m5", side=16)
+    assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
+    assert record["vrr"] == pytest.approx(0.993, abs=0.03)
+    assert "theory" not in simulate(256, "e8m5_chunk16", side=16)
+
+
+@pytest.mark.parametrize(
+    "rounding, chunk", [("nearest_even", None), ("stochastic", 16), ("aligned_truncation", None)]
+)
+def test_a_simulated_sum_has_its_law(rounding: str, chunk: int | None) -> None:
+    name = str(accumulator_of(FloatFormat(8, 5), rounding, chunk=chunk))
+    record = simulate(256, name, side=32)
+    assert record["law"] == nmse(5, 256, chunk=chunk, rounding=rounding)
+    assert record["nmse"] == pytest.approx(record["law"], rel=0.3)
+
+
+def test_nothing_is_predicted_of_a_rounding_that_the_law_does_not_know() -> None:
+    assert "law" not in simulate(256, "e8m5:toward_zero", side=16)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import tables
-from lpkernels.experiments.sweeps.results import Result, table_of
+from lpkernels.experiments.records import Run, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,7 +95,7 @@ def test_what_a_cell_can_say(text: tuple, found: str) -> None:
     ]
 
     def arms(field: str, other: str = "old"):
-        cells = table_of([Result(r["arm"], {}, r["seed"], "finished", r) for r in records])
+        cells = table_of(Run(r["arm"], {}, r["seed"], "finished", [r]) for r in records)
         summary = summarise(cells, field, reference=other)
         return {row["arm"]: row for row in summary.to_dict("records")}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bench import optimizer_states
+from bench.recording import held
 from bench.studies import landscape
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
@@ -23,8 +24,8 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results,
-    "landscape": landscape.held,
-    "optimizer states": optimizer_states.held,
+    "landscape": lambda path: held(path, *landscape.KEYS),
+    "optimizer states": lambda path: held(path, *optimizer_states.KEYS),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe
-from lpkernels.experiments.records import Run
+from lpkernels.experiments.records import Run, run_of
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.figures import save_figure
@@ -34,7 +34,7 @@ def make_run(
         {"epoch": i, "test_accuracy": a, "train_loss": loss, "skipped_steps": 3, "seconds": 2.0}
         for i, a in enumerate(accuracies, start=1)
     ]
-    return Run(first, done)
+    return run_of(first, done)
 
 
 def row(table: Table, start: str) -> list[str]:

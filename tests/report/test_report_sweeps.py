@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lpkernels.experiments.sweeps.results import Result, table_of
+from lpkernels.experiments.records import Run, table_of
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.report.figures import save_figure
@@ -17,11 +17,11 @@ LOSS = Metric("loss", "test loss", higher=False, percent=False)
 Axes = dict[str, Any]
 
 
-def finished(arm: str, seed: int, figure: float, axes: Axes | None = None, **values: Any) -> Result:
-    return Result(arm, axes or {}, seed, "finished", {"test_accuracy": figure, **values})
+def finished(arm: str, seed: int, figure: float, axes: Axes | None = None, **values: Any) -> Run:
+    return Run(arm, axes or {}, seed, "finished", [{"test_accuracy": figure, **values}])
 
 
-def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
+def sweep(*places: Axes, seeds: int = 3) -> list[Run]:
     """fp32, a worse arm, and an arm with one run diverged without a figure and one failed."""
     results = []
     for axes in places or ({},):
@@ -30,12 +30,12 @@ def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
             worse, lost = figure - 0.01 * (seed + 1), figure - 0.002 * seed
             for arm, value in (("fp32", figure), ("a [b]", worse), ("e5m2 sums, no chunks", lost)):
                 results.append(finished(arm, seed, value, axes, loss=1 - value))
-        results.append(Result("e5m2 sums, no chunks", axes, seeds, "diverged", {"loss": None}))
-        results.append(Result("e5m2 sums, no chunks", axes, seeds + 1, "failed"))
+        results.append(Run("e5m2 sums, no chunks", axes, seeds, "diverged", [{"loss": None}]))
+        results.append(Run("e5m2 sums, no chunks", axes, seeds + 1, "failed"))
     return results
 
 
-def shown(results: list[Result], metric: Metric = ACCURACY, width: int = 100) -> str:
+def shown(results: list[Run], metric: Metric = ACCURACY, width: int = 100) -> str:
     summary = summarise(table_of(results), metric.field, reference="fp32")
     return text(sweep_table(summary, metric, title="title"), width)
 
@@ -120,12 +120,12 @@ def test_a_picture_without_a_reference_has_one_panel(name: str) -> None:
 
 
 def test_a_picture_of_no_figures_is_refused() -> None:
-    failed = table_of([Result("a", {}, 0, "failed")])
+    failed = table_of([Run("a", {}, 0, "failed")])
     with pytest.raises(ValueError, match="at least one result with a finite test_accuracy, got no"):
         plot_sweep(failed, summarise(failed, "test_accuracy"), ACCURACY)
 
 
-def costed() -> list[Result]:
+def costed() -> list[Run]:
     """Three seeds each of fp32 without a cost, two ratios of one order, and an arm by itself."""
     arms = {"fp32": (0.95, None), "ratio 0.4": (0.94, 0.4), "ratio 0.8": (0.9, 0.75)}
     arms |= {"uniform": (0.85, 0.9)}
@@ -136,7 +136,7 @@ def costed() -> list[Result]:
     ]  # fmt: skip
 
 
-def against(results: list[Result], field: str = "bit_ratio") -> Any:
+def against(results: list[Run], field: str = "bit_ratio") -> Any:
     cells = table_of(results)
     summary = summarise(cells, "test_accuracy", reference="fp32")
     return plot_sweep(cells, summary, ACCURACY, against=field)

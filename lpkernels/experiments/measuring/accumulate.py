@@ -1,38 +1,23 @@
-"""`lpkernels accumulate`: a plan for a network, and simulated sums of the planned lengths."""
+"""`lpkernels accumulate`: a plan of accumulators for a network."""
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 
 from lpkernels import schemas
-from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Network, network
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.experiments.workloads.registry import find, function_of
-from lpkernels.formats import FloatFormat, parse_format
+from lpkernels.formats import parse_format
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.functional import quantize
-from lpkernels.techniques.accumulation import (
-    AccumulatorPlan,
-    accumulator_of,
-    measure,
-    nmse,
-    plan,
-    vrr,
-)
+from lpkernels.techniques.accumulation import AccumulatorPlan, plan
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
-from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
 KIND = "accumulate"
-# There are 64 x 64 sums. Rows share their left operand, so errors are estimated from the spread of
-# rows.
-_SIDE = 64
 
 
 def _check_chunk(text: str) -> None:
@@ -88,8 +73,7 @@ class AccumulateConfig(NetworkConfig):
         1024.0, gt=0,
         description="Gradients are measured at this multiple; a power of two is exact.",
     )  # fmt: skip
-    longest: int = Field(1 << 16, ge=64, description="Products of the longest simulated sum.")
-    seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
+    seed: int = Field(0, ge=0, description="Seed of weights and of the order of examples.")
 
 
 def find_network(config: AccumulateConfig) -> Network:
@@ -160,59 +144,10 @@ def make_plan(config: AccumulateConfig, work: Network) -> AccumulatorPlan:
     )
 
 
-def start_records(path: Path, config: AccumulateConfig, network_plan: AccumulatorPlan) -> None:
+def write_plan(path: Path, config: AccumulateConfig, network_plan: AccumulatorPlan) -> None:
     """Writes the header with the question and a record for each row of the plan, in place of what
     the file held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {"config": config.to_dict(), "environment": environment("cpu")}
     rows = [{"type": "plan", **row.to_dict()} for row in network_plan.rows]
     records.write_records(path, [{**schemas.header(KIND), **asked}, *rows])
-
-
-@dataclass(frozen=True)
-class Point:
-    """One simulated sum: `length` products of operands in `operand`."""
-
-    length: int
-    accumulator: str
-    operand: str
-
-
-def points(network_plan: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
-    """The sums to simulate: every planned accumulator at its own length, and with one bit fewer.
-    The exponent has 8 bits, as in the theory."""
-
-    def name(bits: int, chunk: int | None) -> str:
-        return str(accumulator_of(FloatFormat(8, bits), config.rounding, chunk=chunk))
-
-    sums = []
-    for row in network_plan.rows:
-        length = min(max(2, round(row.length * (row.nzr or 1.0))), config.longest)
-        # Two digits of the length are enough, and leave fewer sums to simulate.
-        scale = 10 ** max(0, len(str(length)) - 2)
-        length = min(max(2, round(length / scale) * scale), config.longest)
-        for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
-            sums.append(Point(length, name(bits, row.accumulator.chunk_length), config.operand))
-    return list(dict.fromkeys(sums))
-
-
-def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:
-    """Makes side x side sums of products of rounded standard normal values; returns the figures
-    of the sums, the variance kept that the theory predicts (of one sum) and the error that the
-    error law predicts (of the roundings that it knows).
-    """
-    generator = torch.Generator().manual_seed(seed)
-    a, b = (
-        quantize(torch.randn(size, generator=generator), point.operand).float()
-        for size in ((side, point.length), (point.length, side))
-    )
-    acc = accumulator(point.accumulator)
-    figures = measure(a, b, acc, counted=0, generator=generator).to_dict()
-    record = {"type": "simulation", **asdict(point), **figures}
-    if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
-        record["theory"] = vrr(acc.fmt.man_bits, figures["product_bits"], point.length)[0]
-    rounding = "aligned_truncation" if acc.block == 1 else acc.rounding
-    if rounding in NMSE_CONSTANTS and isinstance(acc.fmt, FloatFormat):
-        bits, chunk = acc.fmt.man_bits, acc.chunk
-        record["law"] = nmse(bits, point.length, chunk=chunk, rounding=rounding)
-    return record

@@ -19,7 +19,6 @@ import shutil
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import lpkernels
 from lpkernels import schemas
@@ -29,17 +28,18 @@ from lpkernels.experiments.records import (
     Record,
     Run,
     line_of,
+    read_run,
     sealed,
     unsealed,
     write_lines,
 )
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged, recorded_spec
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.experiments.training.config import RunConfig
 
 #: The specification of a sweep's folder, and the record of a cell.
 SPEC, CELL = "sweep.json", "cell.json"
-#: The traceback of a cell that failed, or the stacks of one that ran over its limit.
+#: The traceback of a cell that failed.
 ERROR = "error.txt"
 #: The worker that trains a cell.
 WORKER = "worker.txt"
@@ -98,7 +98,7 @@ class Folder:
                 "something else; remove it and give the command of the sweep again, which keeps "
                 "the cells"
             )
-        return SweepSpec(**schemas.check(record, self.spec)["spec"])
+        return recorded_spec(schemas.check(record, self.spec)["spec"])
 
     def specification(self) -> SweepSpec:
         """As `read_spec`. Raises: FileNotFoundError: there is no sweep."""
@@ -201,12 +201,8 @@ def _cells_in(folder: Path) -> set[str]:
 def cell_record(
     name: str, cell: Cell, status: str, *, run: Run | None = None, error: str = ""
 ) -> Record:
-    """The record in cell.json of the cell of that name: the figures of its run's last epoch, or its
-    error."""
-    values: dict[str, Any] = {}
-    if run is not None and run.epochs:
-        values = {k: v for k, v in run.epochs[-1].items() if k != "type"}
-        values["seconds"] = round(run.seconds, 3)
+    """The record in cell.json of the cell of that name: the circumstances of its run, or its error;
+    the figures are in the run's own records."""
     about = run.header["environment"] if run is not None else environment("cpu")
     return {
         **schemas.header("cell"),
@@ -215,9 +211,7 @@ def cell_record(
         "axes": cell.axes,
         "seed": cell.seed,
         "status": status,
-        "values": values,
         "error": error,
-        "metric": run.header["metric"] if run is not None else None,
         "version": lpkernels.__version__,
         "code": code_of(cell.config, about.get("commit")),
         "environment": about,
@@ -253,21 +247,24 @@ def _run_of(folder: Path) -> bytes:
     return path.read_bytes() if path.is_file() else b""
 
 
-def read_cell(folder: Path) -> Record:
-    """The record of a finished or failed cell.
+def read_cell(folder: Path) -> Run:
+    """A finished or failed cell; its header has the fields of cell.json too.
 
-    Raises: ValueError: there is none, or it or the run's records are damaged.
+    Raises: ValueError: cell.json is not there, or it or the run's records are damaged.
     """
     path = folder / CELL
     again = f"remove the folder {folder.name} and the next run makes it again"
     try:
         record = json.loads(path.read_bytes())
-        run = _run_of(folder)
+        content = _run_of(folder)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected the record of a cell ({error}); {again}") from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell; {again}")
-    whole = unsealed(record, run)
+    whole = unsealed(record, content)
     if whole is None or whole.get("cell") != folder.name:
         raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
-    return schemas.check(whole, path)
+    record, place = schemas.check(whole, path), (whole["arm"], whole["axes"], whole["seed"])
+    run = None if record["status"] == "failed" else read_run(folder)
+    epochs, header = ([], record) if run is None else (run.epochs, {**record, **run.header})
+    return Run(*place, record["status"], epochs, folder.name, record["error"], header)

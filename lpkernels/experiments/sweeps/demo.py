@@ -1,18 +1,6 @@
 """The three runs of the demo."""
 
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from lpkernels.experiments.records import Run, read_run
-from lpkernels.experiments.sweeps.cells import Folder, cell_name
 from lpkernels.experiments.sweeps.specification import SweepSpec
-from lpkernels.experiments.sweeps.sweep import run_sweep
-from lpkernels.experiments.sweeps.training import train_cell
-from lpkernels.experiments.workloads.registry import find
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 # Wang et al. 2018 (arXiv 1812.08011): e5m2 operands, e6m9 sums in chunks of 64, 16-bit operands in
 # the last layer and for the images, weight updates rounded stochastically to e6m9, one static loss
@@ -34,25 +22,3 @@ def demo_spec(*, epochs: int = 8, seed: int = 0) -> SweepSpec:
     arms = {"fp32": {}, "fp8": _FP8, "fp8, 8-bit sums": {**_FP8, "acc": "e5m2"}}
     base |= {"epochs": epochs, "threads": 2}
     return SweepSpec(base=base, arms=arms, seeds=[seed], name="demo")
-
-
-def demo(
-    folder: str | Path, *, epochs: int = 8, seed: int = 0, console: "Console | None" = None
-) -> list[Run]:
-    """Trains the demo's runs one after the other, each a cell of the sweep in `folder`, and each
-    with a progress bar. Runs that are finished are read, and one that was stopped goes on.
-
-    Raises:
-        RuntimeError: a run failed, twice.
-        Interrupted, ValueError, BlockingIOError, OSError: as `run_sweep`.
-    """
-    spec = demo_spec(epochs=epochs, seed=seed)
-    # A fault in the data is an error of the call, and not of a cell.
-    find(spec.cells()[0].config.workload)
-    train = partial(train_cell, console=console)
-    results = run_sweep(spec, folder, jobs=1, retry_failed=True, train=train)
-    for result in results.results:
-        if result.status == "failed":
-            raise RuntimeError(f"{result.arm}: {result.error}")
-    cells = Folder(folder).cells
-    return [read_run(cells / cell_name(cell.config)) for cell in spec.cells()]

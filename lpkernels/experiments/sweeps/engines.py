@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from lpkernels.experiments.processes.folders import this_process
-from lpkernels.experiments.sweeps.cells import ERROR, WORKER, Folder, cell_record
+from lpkernels.experiments.sweeps.cells import WORKER, Folder, cell_record
 from lpkernels.experiments.sweeps.specification import Cell
 from lpkernels.experiments.sweeps.training import (
     DONE,
@@ -29,7 +28,6 @@ from lpkernels.experiments.sweeps.training import (
     End,
     Task,
     Train,
-    overran,
     work,
 )
 from lpkernels.experiments.training.interrupts import InterruptRequest
@@ -103,7 +101,6 @@ def run_cells(
     store: Folder,
     cells: Mapping[str, Cell],
     train: Train,
-    limit: float | None,
     look: Callable[[], None],
 ) -> None:
     """Trains the cells; one that fails, or that its worker dies of, is tried once more.
@@ -114,7 +111,6 @@ def run_cells(
         store: the folder of the sweep.
         cells: by their names.
         train: a function that trains a cell.
-        limit: the longest that a try may take, in seconds.
         look: called now and then, to show how far the cells are.
     Raises:
         KeyboardInterrupt: ctrl-C; workers have saved their state.
@@ -129,7 +125,7 @@ def run_cells(
                 while queue and len(running) < workers.jobs:
                     name = queue.popleft()
                     folder = store.begin(name)
-                    task = Task(cells[name], folder, store.cells, train, this_process(), limit)
+                    task = Task(cells[name], folder, store.cells, train)
                     running[workers.submit(task)] = task
                 look()
                 for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
@@ -177,10 +173,8 @@ class _Ends:
                     f"the workers end before they take a cell, {self.lost_starts} times: {error}"
                 ) from error
             return (task.final / task.name).is_dir()
-        self.lost_starts, limit = 0, overran(task.folder)
-        if not limit:
-            (task.folder / ERROR).unlink(missing_ok=True)
-        return self._is_given_up(task, limit or f"its worker died ({worker})", again=bool(limit))
+        self.lost_starts = 0
+        return self._is_given_up(task, f"its worker died ({worker})", again=False)
 
     def _is_given_up(self, task: Task, error: str, *, again: bool) -> bool:
         """Whether a bad end is one too many; if not, the cell goes on, or starts `again`."""

@@ -90,15 +90,15 @@ def read_study(folder: str | Path) -> Study:
     tasks, names = list(spec.arms), list(spec.space.names)
     errors = np.full((len(tasks), len(names), len(spec.seeds)), np.nan)
     lost: list[str] = []
-    if results.results:
+    if results.runs:
         _check_metric(results.metric)
         figures = figures_of(results.table, results.metric.field)
-        for result, figure in zip(results.results, figures, strict=True):
-            name = result.axes[CONFIGURATION]
+        for run, figure in zip(results.runs, figures, strict=True):
+            name = run.axes[CONFIGURATION]
             if math.isnan(figure):
-                why = result.error or result.status
-                lost.append(f"{result.arm}: {name}, seed {result.seed}: {why}")
-            place = tasks.index(result.arm), names.index(name), spec.seeds.index(result.seed)
+                why = run.error or run.status
+                lost.append(f"{run.arm}: {name}, seed {run.seed}: {why}")
+            place = tasks.index(run.arm), names.index(name), spec.seeds.index(run.seed)
             errors[place] = 1 - figure
     return Study(spec, ErrorMatrix(spec.space, tasks, errors), lost)
 

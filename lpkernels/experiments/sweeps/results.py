@@ -4,119 +4,70 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass as checked_dataclass
-
 from lpkernels import schemas
-from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
+from lpkernels.experiments.records import (
+    RECORDS,
+    Record,
+    Run,
+    read_records,
+    table_of,
+    write_records,
+)
 from lpkernels.experiments.sweeps.cells import Folder, cell_name, read_cell
-from lpkernels.experiments.sweeps.specification import Cell, Place, SweepSpec
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, recorded_spec
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 if TYPE_CHECKING:
     import pandas
 
 KIND = "sweep-results"
-# What a result takes from the record of its cell.
-_ENDED = ("status", "values", "cell", "error")
-
-
-@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
-class Result(Place):
-    """The result of one cell's run.
-
-    status: "finished", "diverged" (the loss is not finite at the end, or every update of the last
-        epoch was skipped: a result too) or "failed" (an error, twice).
-    values: the fields of the record of its last epoch; a figure that is not finite is None.
-        seconds: of the whole run.  Empty where it failed.
-    cell: the name of its folder.  error: the last line of the error of one that failed.
-    """
-
-    status: str
-    values: dict[str, Any] = field(default_factory=dict)
-    cell: str = ""
-    error: str = ""
-
-
-def table_of(results: Sequence[Result]) -> pandas.DataFrame:
-    """A row for each cell: arm, the axes, seed, status, cell, then the fields of `values`.
-
-    A field that has the name of an axis is called "<name>_figure". A value of an axis that is a
-    list is a tuple, and None is "none".
-    """
-    import pandas
-
-    axes = dict.fromkeys(name for result in results for name in result.axes)
-    own = ["arm", *axes, "seed", "status", "cell"]
-    rows = []
-    for result in results:
-        places = [_hashable(result.axes.get(name)) for name in axes]
-        row = [result.arm, *places, result.seed, result.status, result.cell]
-        values = {f"{k}_figure" if k in own else k: v for k, v in result.values.items()}
-        rows.append(dict(zip(own, row, strict=True)) | values)
-    return pandas.DataFrame(rows, columns=None if rows else own, dtype=object)
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_hashable, value))
-    return "none" if value is None else value
+# Fields of a cell in a file of results, and of the file's header.
+_CELL_FIELDS = ("arm", "axes", "seed", "status", "values", "cell", "error")
+_HEADER_FIELDS = ("environments", "cells", "others", "codes")
 
 
 @dataclass(frozen=True)
 class Results:
     """The results of a sweep.
 
-    header: kind, schema, spec (of all that was run there), metric, environments (where the cells
-        ran, each once), cells (how many there should be), others (how many cells of other versions
-        of lpkernels lie in the folder, by version), codes (how many cells each code trained, by the
-        code in words).
-    results: of the cells that came to an end, in the order of the specification.
+    spec: of all that was run there.  metric: the figure by which the cells are compared.
+    cells: how many there should be.
+    runs: the cells that came to an end, in the order of the specification.
+    environments: where the cells ran, each once.
+    others: how many cells of other versions of lpkernels lie in the folder, by version.
+    codes: how many cells each code trained, by the code in words.
     broken: for cells that came to an end, why their records cannot be read.
     """
 
-    header: Record
-    results: list[Result]
+    spec: SweepSpec
+    metric: Metric
+    cells: int
+    runs: list[Run]
+    environments: list[Record]
+    others: dict[str, int]
+    codes: dict[str, int]
     broken: tuple[str, ...] = ()
 
     @cached_property
     def table(self) -> pandas.DataFrame:
         """The results as a table of pandas (`table_of`)."""
-        return table_of(self.results)
-
-    @property
-    def spec(self) -> SweepSpec:
-        return SweepSpec(**self.header["spec"])
-
-    @property
-    def metric(self) -> Metric:
-        """The figure by which the cells are compared."""
-        return Metric(**self.header["metric"])
-
-    @property
-    def others(self) -> dict[str, int]:
-        return dict(self.header["others"])
-
-    @property
-    def codes(self) -> dict[str, int]:
-        return dict(self.header["codes"])
+        return table_of(self.runs)
 
     @property
     def compare(self) -> str | None:
         """The arm that the specification compares with; None while it has no result."""
         arm = self.spec.compare
-        return arm if any(result.arm == arm for result in self.results) else None
+        return arm if any(run.arm == arm for run in self.runs) else None
 
     @property
     def missing(self) -> int:
         """How many cells have no result yet."""
-        return int(self.header["cells"]) - len(self.results) - len(self.broken)
+        return self.cells - len(self.runs) - len(self.broken)
 
 
 def read_results(path: str | Path) -> Results:
@@ -133,39 +84,34 @@ def read_results(path: str | Path) -> Results:
         return _read_file(Path(path))
     store = Folder(path)
     spec = store.specification()
-    records: dict[str, Record] = {}
+    runs: dict[str, Run] = {}
     damages: dict[str, str] = {}
     for name in store.finished() | store.given_up():
         try:
-            records[name] = read_cell(store.settled(name))
+            runs[name] = read_cell(store.settled(name))
         except ValueError as error:
             damages[name] = str(error)
     cells = spec.cells()
     names = {cell_name(cell.config): cell for cell in cells}
-    others = Counter(r["version"] for name, r in records.items() if name not in names)
-    if others and not names.keys() & {*records, *damages}:
+    others = Counter(run.header["version"] for name, run in runs.items() if name not in names)
+    if others and not names.keys() & {*runs, *damages}:
         version = max(others, key=others.__getitem__)
         del others[version]
         names = {cell_name(cell.config, version): cell for cell in cells}
-    own = {name: records[name] for name in names if name in records}
-    environments = {json.dumps(r["environment"]): r["environment"] for r in own.values()}
-    header: Record = {
-        **schemas.header(KIND),
-        "spec": spec.to_dict(),
-        "metric": next((r["metric"] for r in own.values() if r["metric"]), asdict(ACCURACY)),
-        "environments": [*filter(None, environments.values())],
-        "cells": len(names),
-        "others": dict(others),
-        "codes": dict(Counter(record["code"] for record in own.values())),
-    }
     # The arm is called as the specification calls it now.
-    results = [
-        Result(cell.arm, cell.axes, cell.seed, *(own[name][k] for k in _ENDED))
-        for name, cell in names.items()
-        if name in own
-    ]
-    broken = (f"{names[n].label()}: {damages[n]}" for n in names if n in damages)
-    return Results(header, results, tuple(broken))
+    own = [replace(runs[name], arm=names[name].arm) for name in names if name in runs]
+    environments = {json.dumps(run.header["environment"]): run.header["environment"] for run in own}
+    metrics = [run.metric for run in own if run.header.get("metric")]
+    return Results(
+        spec,
+        metrics[0] if metrics else ACCURACY,
+        len(names),
+        own,
+        [*filter(None, environments.values())],
+        dict(others),
+        dict(Counter(run.header["code"] for run in own)),
+        tuple(f"{names[name].label()}: {damages[name]}" for name in names if name in damages),
+    )
 
 
 def share_done(folder: Path, cell: Cell) -> float:
@@ -178,11 +124,15 @@ def share_done(folder: Path, cell: Cell) -> float:
 
 
 def write_results(results: Results, path: str | Path) -> Path:
-    """Writes results as JSON lines: the header, then a line a cell."""
+    """Writes results as JSON lines: the header, then a line a cell with the figures of its last
+    epoch."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ({"type": "cell", **asdict(result)} for result in results.results)
-    write_records(path, [results.header, *lines])
+    about = {name: getattr(results, name) for name in _HEADER_FIELDS}
+    about |= {"spec": results.spec.to_dict(), "metric": asdict(results.metric)}
+    cells = ({name: getattr(run, name) for name in _CELL_FIELDS} for run in results.runs)
+    lines = ({"type": "cell", **cell} for cell in cells)
+    write_records(path, [{**schemas.header(KIND), **about}, *lines])
     return path
 
 
@@ -195,23 +145,26 @@ def _read_file(path: Path) -> Results:
             f"{header.get('kind')!r}"
         )
     try:
-        SweepSpec(**header["spec"])
-        Metric(**header["metric"]), int(header["cells"])
+        about = {"others": {}, "codes": {}, **header}
+        fields: dict[str, Any] = {name: about[name] for name in _HEADER_FIELDS}
+        fields |= {"spec": recorded_spec(about["spec"]), "metric": Metric(**about["metric"])}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: this version of lpkernels cannot read its specification; read it with the "
             f"one that wrote it: {error}"
         ) from error
-    results = []
+    runs = []
     for number, record in enumerate(records[1:], start=2):
         try:
-            results.append(Result(**{k: v for k, v in record.items() if k != "type"}))
-        except (AttributeError, ValueError) as error:
+            cell = {name: value for name, value in record.items() if name != "type"}
+            values = cell.pop("values")
+            runs.append(Run(**cell, epochs=[] if values == {} else [values]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Somebody may have edited the file.
             raise ValueError(
                 f"{path}: line {number} is not the result of a cell; export it again"
             ) from error
-    return Results({"others": {}, "codes": {}, **header}, results)
+    return Results(**fields, runs=runs)
 
 
 def read_status(folder: str | Path) -> tuple[Results, list[tuple[Cell, float]]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lpkernels.arithmetic import NATIVE
+from lpkernels.experiments.records import Place
 from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.training.config import RunConfig, flatten
 from lpkernels.formats.elsewhere import nearest
@@ -70,21 +71,6 @@ def settings_of(configuration: Configuration) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place of a training run in a sweep: an arm, the value of each axis in the order of the
-    axes, and a seed."""
-
-    arm: str
-    axes: dict[str, Any]
-    seed: int
-
-    def label(self) -> str:
-        """The place in words."""
-        values = (f"{name} {value}" for name, value in self.axes.items())
-        return ", ".join([self.arm, *values, f"seed {self.seed}"])
-
-
-@dataclass(frozen=True)
 class Cell(Place):
     """One training run of a sweep."""
 
@@ -97,8 +83,6 @@ class SweepSpec(Settings):
     name: the sweep's name in tables and pictures.
     compare: the arm that all others are compared with, seed by seed; "": the first.
     seeds: of each arm at each point of the axes; a number n means 0..n-1.
-    cell_seconds: the longest that a try at a cell may take; None: any time. It is no part of a
-        cell.
     base: fields of every run. `threads` is 1 unless it says otherwise, so that cells can share a
         machine: torch's float32 sums depend on the number of threads, which is thus part of a cell.
     arms: fields of each arm by the arm's name, instead of the base's; tables have them in this
@@ -123,8 +107,6 @@ class SweepSpec(Settings):
     name: str = ""
     compare: str = ""
     seeds: Annotated[list[int], BeforeValidator(_seeds)] = Field([0])
-    # No cell needs a longer limit than a year.
-    cell_seconds: Annotated[float | None, Field(gt=0, le=31_536_000)] = None
     base: dict[str, Any] = Field(default_factory=dict)
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     axes: dict[str, Any] = Field(default_factory=dict)
@@ -262,6 +244,12 @@ def read_spec(path: str | Path) -> SweepSpec:
         return SweepSpec(**tables)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def recorded_spec(values: Mapping[str, Any]) -> SweepSpec:
+    """The specification in a record. The time limit of cells, which records of earlier commits
+    have, means nothing any more."""
+    return SweepSpec(**{name: value for name, value in values.items() if name != "cell_seconds"})
 
 
 def merged(former: SweepSpec, current: SweepSpec) -> SweepSpec:

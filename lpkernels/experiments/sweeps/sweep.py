@@ -40,8 +40,7 @@ def run_sweep(
     It may be killed at any moment and loses no finished cell; called again, it runs the cells that
     are missing, and a cell goes on from its last checkpoint. A cell that fails is tried once more,
     then given up, with its error among the results; so is one that kills its worker twice. A
-    diverged run is a result like any other. A cell that runs longer than `cell_seconds` of the
-    specification fails too, hanging or not: its worker ends, and another takes its place.
+    diverged run is a result like any other.
 
     Finished cells that another commit of lpkernels, or another source of their own module, has
     trained stay; `Results.codes` counts them.
@@ -49,9 +48,8 @@ def run_sweep(
     Args:
         spec: the cells to run. More arms, seeds or values of the axes may be added later.
         folder: where results go; made if absent. It belongs to this call until it returns.
-        jobs: workers at a time. 1 with engine "processes": this very process, unless cells have a
-            time limit. None: this machine's processors divided by the threads of a cell; with Ray
-            or Dask one for each processor.
+        jobs: workers at a time. 1 with engine "processes": this very process. None: this machine's
+            processors divided by the threads of a cell; with Ray or Dask one for each processor.
         engine: "processes" of this machine, "ray" or "dask": the cluster that the program is
             connected to, or that RAY_ADDRESS or DASK_SCHEDULER_ADDRESS names, else a local one.
         retry_failed: run cells again that were given up.
@@ -68,8 +66,7 @@ def run_sweep(
     """
     cells = {cell_name(cell.config): cell for cell in spec.cells()}
     jobs = _jobs(list(cells.values()), engine, jobs)
-    # The process of a cell with a limit may have to end with it.
-    if jobs == 1 and engine == "processes" and spec.cell_seconds is None:
+    if jobs == 1 and engine == "processes":
         engine = ""
     else:
         check_engine(engine)
@@ -86,8 +83,7 @@ def run_sweep(
             left = _left(store, cells, retry_failed)
             if left:
                 with _shown(console, store, cells) as look:
-                    limit = spec.cell_seconds
-                    run_cells(engine, jobs, store, left, train or train_cell, limit, look)
+                    run_cells(engine, jobs, store, left, train or train_cell, look)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_so_far(store, cells)}") from stop
     except OSError as error:

@@ -1,17 +1,16 @@
 """One cell of a sweep, trained in whatever process an engine chose, and settled there."""
 
 import errno
-import faulthandler
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.folders import this_process
@@ -21,9 +20,6 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 #: Called with the steps done and the steps of the whole run.
 Progress = Callable[[int, int], None]
@@ -46,16 +42,12 @@ class Task:
 
     folder: of this try at the cell.
     final: the folder of finished cells.
-    command: its process, in words.
-    limit: the longest that the training may take, in seconds; it is no thread of the command then.
     """
 
     cell: Cell
     folder: Path
     final: Path
     train: Train
-    command: str
-    limit: float | None = None
 
     @property
     def name(self) -> str:
@@ -73,9 +65,7 @@ class End(NamedTuple):
     text: str = ""
 
 
-def train_cell(
-    config: RunConfig, folder: Path, on_progress: Progress, *, console: "Console | None" = None
-) -> None:
+def train_cell(config: RunConfig, folder: Path, on_progress: Progress) -> None:
     """Trains a run in `folder`, from a checkpoint in it if one is whole."""
     from lpkernels.experiments.training.trainer import Trainer
 
@@ -88,7 +78,7 @@ def train_cell(
         # There is none, or the end of a worker or a machine spoilt it. The run starts again, to the
         # same bits.
         trainer = Trainer(config, folder, workload=workload, overwrite=True)
-    trainer.fit(console=console, on_progress=on_progress)
+    trainer.fit(on_progress=on_progress)
 
 
 @lru_cache(maxsize=1)
@@ -104,12 +94,6 @@ def work(task: Task, stop: InterruptRequest | None = None) -> End:
 
     stop: gets the ctrl-C of this process, for a caller that wants to know of it.
     """
-    if task.limit is not None and this_process() == task.command:
-        return End(
-            UNFIT,
-            "cell_seconds: expected workers in processes of their own, got threads of the command; "
-            "give the cluster processes, or leave cell_seconds out",
-        )
     if cell_name(task.cell.config) != task.name:
         return End(UNFIT, f"{this_process()} has another version of lpkernels; all need the same")
     if (task.final / task.name).is_dir():
@@ -121,8 +105,7 @@ def work(task: Task, stop: InterruptRequest | None = None) -> End:
             task.folder.mkdir(exist_ok=True)
             (task.folder / ERROR).unlink(missing_ok=True)
             (task.folder / WORKER).write_text(this_process(), encoding="utf-8")
-            with _limited(task.folder / ERROR, task.limit):
-                task.train(task.cell.config, task.folder, _progress(task, request))
+            task.train(task.cell.config, task.folder, _progress(task, request))
             _settle(task)
             return End(DONE)
         except KeyboardInterrupt:
@@ -141,38 +124,7 @@ def _settle(task: Task) -> None:
     run = records.read_run(task.folder)
     if not run.finished:
         raise RuntimeError(f"the run ended after {len(run.epochs)} epochs, before its last")
-    status = "diverged" if run.diverged else "finished"
-    settle(task.folder, task.final, cell_record(task.name, task.cell, status, run=run))
-
-
-@contextmanager
-def _limited(path: Path, seconds: float | None) -> Iterator[None]:
-    """Ends this process where the block takes longer. C code that never gives Python a turn is
-    ended too, since faulthandler's watchdog needs none.
-
-    The file has the sentence below, and behind it the stacks, which the watchdog adds.
-    """
-    if seconds is None:
-        yield
-        return
-    with path.open("w", encoding="utf-8") as file:
-        file.write(f"ran longer than its limit of {seconds:.10g} s\n")
-        file.flush()
-        faulthandler.dump_traceback_later(seconds, exit=True, file=file)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-            path.unlink(missing_ok=True)
-
-
-def overran(folder: Path) -> str:
-    """The sentence of a cell whose worker ended at the cell's limit; "" for others."""
-    try:
-        lines = (folder / ERROR).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return lines[0] if len(lines) > 1 else ""
+    settle(task.folder, task.final, cell_record(task.name, task.cell, run.status, run=run))
 
 
 def _progress(task: Task, request: InterruptRequest) -> Progress:

@@ -6,18 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-import lpkernels as lp
 from lpkernels import backends, formats
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.measuring import machine
-from lpkernels.experiments.measuring.accumulate import AccumulateConfig, Point
+from lpkernels.experiments.measuring.accumulate import AccumulateConfig
 from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
 from lpkernels.experiments.measuring.speed import Speed
-from lpkernels.techniques.accumulation import accumulator_of, nmse
 from tests.support.commands import assert_refused, done
 from tests.support.refusals import rejects
 
-TINY = AccumulateConfig(model="cnn1", width=2, batch=16, sample=16, longest=256)
+TINY = AccumulateConfig(model="cnn1", width=2, batch=16, sample=16)
 
 
 def tiny_model() -> tuple[torch.nn.Module, Any, Any]:
@@ -73,45 +71,6 @@ def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
     for config in (bundled, bundled.replace(sample=0)):
         rows = work.make_plan(config, work.find_network(config)).rows
         assert rows[-1].gemm == "wgrad" and rows[-1].length == 4 * 128
-
-
-def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:
-    plan = work.make_plan(TINY, work.find_network(TINY))
-    assert all(row.accumulator.chunk is None for row in plan.rows)
-    points = work.points(plan, TINY)
-    widths = {row.format.man_bits for row in plan.rows}
-    simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}
-    assert widths | {max(1, w - 1) for w in widths} == simulated
-    assert max(p.length for p in points) == TINY.longest
-    assert len(set(points)) == len(points)
-    config = TINY.replace(rounding="aligned_truncation", chunk="16")
-    plan = work.make_plan(config, work.find_network(TINY))
-    accs = [lp.accumulator(p.accumulator) for p in work.points(plan, config)]
-    assert {acc.block for acc in accs} == {1}
-    assert all(acc.aligned_bits == acc.fmt.man_bits for acc in accs)
-    record = work.simulate(Point(4096, str(accs[0]), "e5m2"), side=8)
-    assert 0 < record["vrr"] < 1
-
-
-def test_a_simulated_sum_has_its_theory() -> None:
-    record = work.simulate(Point(256, "e8m5", "e5m2"), side=16)
-    assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
-    assert record["vrr"] == pytest.approx(0.993, abs=0.03)
-    assert "theory" not in work.simulate(Point(256, "e8m5_chunk16", "e5m2"), side=16)
-
-
-@pytest.mark.parametrize(
-    "rounding, chunk", [("nearest_even", None), ("stochastic", 16), ("aligned_truncation", None)]
-)
-def test_a_simulated_sum_has_its_law(rounding: Any, chunk: int | None) -> None:
-    name = str(accumulator_of(lp.FloatFormat(8, 5), rounding, chunk=chunk))
-    record = work.simulate(Point(256, name, "e5m2"), side=32)
-    assert record["law"] == nmse(5, 256, chunk=chunk, rounding=rounding)
-    assert record["nmse"] == pytest.approx(record["law"], rel=0.3)
-
-
-def test_nothing_is_predicted_of_a_rounding_that_the_law_does_not_know() -> None:
-    assert "law" not in work.simulate(Point(256, "e8m5:toward_zero", "e5m2"), side=16)
 
 
 def test_probe_rounds_straight_from_float64_and_draws_repeat_with_their_seed() -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from lpkernels.experiments.records import RECORDS
+from lpkernels.experiments.records import RECORDS, write_records
 from lpkernels.experiments.sweeps.cells import (
     CELL,
-    ERROR,
     Folder,
     cell_name,
     code_of,
@@ -17,20 +16,22 @@ from lpkernels.experiments.sweeps.cells import (
     settle,
 )
 from lpkernels.experiments.sweeps.specification import SweepSpec
-from lpkernels.experiments.sweeps.training import Task, overran, work
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.schemas import header
 from tests.experiments import tiny
-from tests.experiments.killing import forked
 
 X, Y = "0123456789abcdef", "fedcba9876543210"
 SPEC = SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [0.1]}, seeds=2)
 
 
-def record(cell: str) -> dict[str, object]:
+EPOCH = {"epoch": 1, "test_accuracy": 0.75}
+
+
+def record(cell: str, **changes: object) -> dict[str, object]:
+    place = {"arm": "a", "axes": {"lr": 0.1}, "seed": 1}
     text = {"status": "finished", "error": "", "version": "1", "code": "commit x"}
-    return {**header("cell"), "cell": cell, "values": {"test_accuracy": 0.75}, **text}
+    return {**header("cell"), "cell": cell, **place, **text, **changes}
 
 
 @pytest.fixture
@@ -43,8 +44,10 @@ def there(tmp_path: Path) -> Folder:
 def begun(there: Folder, name: str, text: str) -> Path:
     folder = there.begin(name)
     folder.mkdir()
-    for file in (CHECKPOINT, PREVIOUS, RECORDS):
+    for file in (CHECKPOINT, PREVIOUS):
         (folder / file).write_text(text)
+    run = {**header("run"), "config": {"name": "b", "seed": 1, "epochs": 1}}
+    write_records(folder / RECORDS, [run, {"type": "epoch", **EPOCH}])
     return folder
 
 
@@ -86,15 +89,17 @@ def test_each_try_takes_the_folder_of_the_try_before(there: Folder) -> None:
     settle(second, there.cells, record(X))
     assert there.finished() == {X} and there.begun() == {} and not any(there.work.iterdir())
     assert {path.name for path in (there.cells / X).iterdir()} == {CELL, RECORDS}
-    assert read_cell(there.settled(X)) == record(X)
+    run = read_cell(there.settled(X))
+    assert (run.label(), run.status, run.epochs) == ("a, lr 0.1, seed 1", "finished", [EPOCH])
+    assert run.header["code"] == "commit x"
 
 
 def test_a_failed_cell_is_forgotten_and_what_is_no_sweep_s_stays(there: Folder) -> None:
     names = ("work/.DS_Store", "work/notes", "cells/.DS_Store", "cells/notes", "failed/x")
     for name in names:
         (there.root / name).write_text("theirs")
-    there.give_up(X, {**record(X), "status": "failed"})
-    assert there.given_up() == {X} and read_cell(there.settled(X))["status"] == "failed"
+    there.give_up(X, record(X, status="failed"))
+    assert there.given_up() == {X} and read_cell(there.settled(X)).status == "failed"
     there.forget(X)
     # The leavings of a command that was killed.
     there.begin(Y)
@@ -126,7 +131,7 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
 
 @pytest.mark.parametrize("name", [CELL, RECORDS])
 def test_no_damage_of_a_finished_cell_is_believed(name: str, there: Folder) -> None:
-    settle(begun(there, X, '{"test_accuracy": 0.75}\n'), there.cells, record(X))
+    settle(begun(there, X, ""), there.cells, record(X))
     folder = there.cells / X
     whole = (folder / name).read_bytes()
     # The digest's own name is not among what it protects.
@@ -136,21 +141,4 @@ def test_no_damage_of_a_finished_cell_is_believed(name: str, there: Folder) -> N
         with pytest.raises(ValueError, match=r"expected|remove the folder"):
             pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
     (folder / name).write_bytes(whole)
-    assert read_cell(folder)["values"] == {"test_accuracy": 0.75}
-
-
-def hang(*_: object) -> None:
-    # Nothing of Python's gets a turn meanwhile.
-    sum(range(10**15))
-
-
-def test_a_cell_over_its_limit_ends_its_process_and_says_where_it_was(there: Folder) -> None:
-    cell = SPEC.cells()[0]
-    name = cell_name(cell.config)
-    folder = there.begin(name)
-    process = forked(work, Task(cell, folder, there.cells, hang, "another process", limit=0.1))
-    process.join()
-    assert process.exitcode == 1 and overran(folder) == "ran longer than its limit of 0.1 s"
-    assert " in hang" in (folder / ERROR).read_text()
-    there.give_up(name, {**record(name), "status": "failed"})
-    assert overran(there.failed / name)
+    assert read_cell(folder).values == EPOCH

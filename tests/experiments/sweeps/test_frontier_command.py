@@ -65,14 +65,13 @@ def known(tmp_path: Path) -> Path:
     return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.csv")
 
 
-def test_table_predict_plot(study: Path, tmp_path: Path) -> None:
+def test_table_and_predict(study: Path, tmp_path: Path) -> None:
     errors, picture = tmp_path / "errors.csv", tmp_path / "frontier.png"
     assert "8 finished, 0 diverged" in commands.done("sweep", "status", study)
     done("table", study, "--export", errors)
     assert ErrorMatrix.load(errors).tasks == ("clean", "noisy")
-    predicted = call("predict", study, "--task", "noisy").output
+    predicted = done("predict", study, "--task", "noisy", "--cap", "48KiB", "--plot", picture)
     assert "every configuration is measured" in predicted and "clean" not in predicted
-    done("plot", study, "--cap", "48KiB", "--out", picture)
     assert picture.stat().st_size > 1000
 
 
@@ -92,9 +91,9 @@ def test_the_printed_command_trains_what_was_measured(study: Path) -> None:
     printed = done("predict", study, "--task", "noisy", "--cap", "1MiB").splitlines()
     (line,) = (line for line in printed if line.startswith("lpkernels train"))
     (name,) = re.findall("1.00 MiB: (.*?),", "\n".join(printed))
-    found = (r for r in read_results(study).results if r.arm == "noisy")
+    found = (r for r in read_results(study).runs if r.arm == "noisy")
     (cell,) = (result.cell for result in found if result.axes["configuration"] == name)
-    measured = RunConfig.from_dict(read_cell(study / "cells" / cell)["config"])
+    measured = read_cell(study / "cells" / cell).config
     assert measured.name == "noisy" and measured.workload.label_noise == 0.5
     assert parsed(line) == measured.replace(name="run")
 
@@ -123,7 +122,7 @@ def test_wrong_options_are_named_after_missing_files(
     none = tmp_path / "none"
     fails("'folder'", "expected the folder of a sweep at", "predict", none)
     fails("'spec'", "expected a specification (a TOML file) at", "run", none)
-    fails("--known", "No such file", "plot", study, "--known", none)
+    fails("--known", "No such file", "predict", study, "--known", none)
     run = ("run", spec, "--out", tmp_path / "out")
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     path = other.save(tmp_path / "other.csv")

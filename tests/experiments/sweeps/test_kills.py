@@ -25,7 +25,7 @@ def test_a_killed_sweep_ends_as_one_that_was_not(tmp_path: Path) -> None:
     assert kill_sweep(start, out, KILLS, random.Random(1)) == KILLS
     # The same command, run once more, ends with the results of an undisturbed sweep.
     results = toy.run(spec, out)
-    assert results.missing == 0 and {r.status for r in results.results} == {"finished"}
+    assert results.missing == 0 and {r.status for r in results.runs} == {"finished"}
     toy.run(spec, tmp_path / "whole")
     assert toy.figures(out) == toy.figures(tmp_path / "whole")
     text = "".join(path.read_text() for path in out.rglob("records.jsonl"))
@@ -75,7 +75,7 @@ def test_a_full_folder_loses_nothing(brim: Path, tmp_path: Path) -> None:
     assert len(before) == 2
     filler.unlink()
     results = run_sweep(spec, room, jobs=1, train=toy.slow(0, _BALLAST))
-    assert {result.status for result in results.results} == {"finished"} and results.missing == 0
+    assert {result.status for result in results.runs} == {"finished"} and results.missing == 0
     assert toy.figures(room) == toy.figures(tmp_path / "whole")
     assert read_results(room) == results
 

@@ -1,10 +1,12 @@
 """The results of a sweep, from its folder and from a file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pandas
 import pytest
 
 from lpkernels.experiments.sweeps.cells import Folder
@@ -16,7 +18,9 @@ def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=10, lr=[0.1, 0.2])
     results = toy.run(spec, tmp_path / "out")
     path = write_results(results, tmp_path / "deep" / "results.jsonl")
-    assert read_results(path) == results == read_results(tmp_path / "out")
+    assert read_results(tmp_path / "out") == results
+    pandas.testing.assert_frame_equal(read_results(path).table, results.table)
+    assert replace(read_results(path), runs=results.runs) == results
     header, *lines = (json.loads(line) for line in path.read_text().splitlines())
     assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 2, 40)
     assert header["metric"]["field"] == "test_accuracy"
@@ -62,17 +66,17 @@ def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         toy.run(toy.spec(), tmp_path, train=Mock(side_effect=KeyboardInterrupt))
     results = read_results(tmp_path)
-    assert (results.results, results.missing) == ([], 4)
+    assert (results.runs, results.missing) == ([], 4)
 
 
 def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2)
     whole = toy.run(spec, tmp_path)
     cells = Folder(tmp_path).cells
-    for result, text in zip(whole.results, ["{", "[]", "{}"], strict=False):
-        (cells / result.cell / "cell.json").write_text(text)
+    for run, text in zip(whole.runs, ["{", "[]", "{}"], strict=False):
+        (cells / run.cell / "cell.json").write_text(text)
     results = toy.run(spec, tmp_path)
-    assert results.results == whole.results[3:] and results.missing == 0
+    assert results.runs == whole.runs[3:] and results.missing == 0
     assert len(results.broken) == 3 and "a, seed 0: " in results.broken[0]
     assert all("expected the record of a cell" in text for text in results.broken)
     assert read_status(tmp_path) == (results, [])
@@ -94,8 +98,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         lambda line: {"arm": 1},
         lambda line: {**line, "axes": []},
         lambda line: {**line, "values": []},
+        lambda line: {**line, "status": "running"},
     ],
-    ids=["a list", "empty", "an arm alone", "axes that are a list", "values that are a list"],
+    ids=["a list", "empty", "an arm alone", "axes in a list", "values in a list", "a status"],
 )
 def test_a_line_that_is_no_result_is_refused(damage: Any, exported: list[str], tmp_path: Path):
     header, line, *_ = exported

@@ -1,12 +1,17 @@
 """Specifications of sweeps, and wrong ones."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from lpkernels.experiments.sweeps.results import read_results
-from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, settings_of
+from lpkernels.experiments.sweeps.specification import (
+    SweepSpec,
+    merged,
+    read_spec,
+    recorded_spec,
+    settings_of,
+)
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import FormatSpace
 from tests.support.refusals import rejects
@@ -74,15 +79,14 @@ def test_a_committed_specification_has_the_arms_of_its_record(path: Path) -> Non
     assert shared and all(here.arms[arm] == there.arms[arm] for arm in shared)
 
 
-def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_cell() -> None:
+def test_defaults_are_one_arm_one_seed_one_thread() -> None:
     spec = SweepSpec()
     assert [(c.arm, c.seed, c.config.threads) for c in spec.cells()] == [("base", 0, 1)]
     assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
-    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
-    assert SweepSpec(**limited.to_dict()) == limited
-    assert limited.cells() == without.cells()
-    assert merged(without, limited).cell_seconds == 60
+    spec = SweepSpec(seeds=2)
+    # Earlier records have a time limit of cells.
+    assert recorded_spec({**spec.to_dict(), "cell_seconds": 60.0}) == spec
 
 
 def test_a_configuration_sets_layers_masters_and_the_loss_scale() -> None:
@@ -158,14 +162,6 @@ test_values_of_another_type = rejects(
         ({"axes": {"lr": ["fast"]}}, "lr: expected a valid number, got 'fast'"),
     ],
     TypeError,
-)
-test_a_limit_that_is_none = rejects(
-    lambda seconds: SweepSpec(cell_seconds=seconds),
-    [
-        (seconds, "cell_seconds: expected .*, got")
-        for seconds in (0, -1, "10 min", math.inf, math.nan, True, 10**9)
-    ],
-    (TypeError, ValueError),
 )
 
 

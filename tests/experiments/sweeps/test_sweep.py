@@ -40,8 +40,8 @@ def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Pat
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
     results = toy.run(spec, tmp_path)
     order = [(cell.arm, cell.axes, cell.seed) for cell in spec.cells()]
-    assert [(r.arm, r.axes, r.seed) for r in results.results] == order
-    for result in results.results:
+    assert [(r.arm, r.axes, r.seed) for r in results.runs] == order
+    for result in results.runs:
         assert (result.status, result.values["epoch"]) == ("finished", 3)
         assert 0 <= result.values["test_accuracy"] < 1
     assert (results.missing, results.others, results.spec) == (0, {}, spec)
@@ -57,9 +57,9 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
     ):
         results = toy.run(spec, tmp_path / "out", train=noted)
         assert (len(toy.starts(book)), results.missing) == (begun, 0)
-    assert len(results.results) == 12
+    assert len(results.runs) == 12
     # Another command that asks for less does not forget the rest.
-    assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
+    assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypa
 
 def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: Any, book: Path) -> None:
     results = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
-    assert [result.status for result in results.results] == ["finished", "failed", "finished"]
-    always = results.results[1]
+    assert [result.status for result in results.runs] == ["finished", "failed", "finished"]
+    always = results.runs[1]
     assert always.error == "ValueError: always cannot train" and always.values == {}
     assert "Traceback" in (tmp_path / "out" / "failed" / always.cell / "error.txt").read_text()
     assert sorted(toy.starts(book)) == ["always", "always", "once", "once", "well"]
@@ -106,9 +106,9 @@ def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: Any, book: Path
 def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: training.Train, book: Path) -> None:
     spec, out = toy.spec("always", seeds=1), tmp_path / "out"
     for again, begun in ((False, 2), (False, 2), (True, 4)):
-        (result,) = toy.run(spec, out, train=noted, retry_failed=again).results
+        (result,) = toy.run(spec, out, train=noted, retry_failed=again).runs
         assert (len(toy.starts(book)), result.status) == (begun, "failed")
-    assert toy.run(spec, out, retry_failed=True).results[0].status == "finished"
+    assert toy.run(spec, out, retry_failed=True).runs[0].status == "finished"
 
 
 def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
         (folder / "records.jsonl").write_text("\n".join([whole, *lines]) + "\n")
 
     results = toy.run(toy.spec("a", seeds=1), tmp_path, train=lazy)
-    assert "the run ended after 1 epochs, before its last" in results.results[0].error
+    assert "the run ended after 1 epochs, before its last" in results.runs[0].error
 
 
 def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
-    (result,) = toy.run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging).results
+    (result,) = toy.run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging).runs
     assert (result.status, result.error) == ("diverged", "")
     assert result.values["train_loss"] is None
 
@@ -136,7 +136,7 @@ def test_cells_of_other_versions_are_apart(tmp_path: Path, monkeypatch: pytest.M
     # There are no results of this version, so the results of the other version are read.
     assert read_results(tmp_path) == own
     results = toy.run(toy.spec("a", seeds=1), tmp_path)
-    assert [r.cell for r in results.results] != [r.cell for r in own.results[:1]]
+    assert [r.cell for r in results.runs] != [r.cell for r in own.runs[:1]]
     assert results.others == {"0.1.0": 2} and results.missing == 1
 
 
@@ -145,7 +145,7 @@ def test_cells_of_other_commits_are_told_and_stay(tmp_path: Path, monkeypatch: A
     ((code, _),) = own.codes.items()
     monkeypatch.setattr(_build, "commit", lambda: "0123456789abcdef+")
     both = toy.run(toy.spec("a", "always", seeds=1), tmp_path, train=toy.failing)
-    assert both.results[0] == own.results[0]
+    assert both.runs[0] == own.runs[0]
     assert both.codes == {code: 1, "commit 0123456789ab+": 1}
 
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Pat
         toy.run(toy.spec("a", "b", seeds=2), tmp_path, train=toy.full)
     assert full.value.errno == errno.ENOSPC
     results = toy.run(toy.spec("a", "b", seeds=2), tmp_path)
-    assert [r.status for r in results.results] == ["finished"] * 4
+    assert [r.status for r in results.runs] == ["finished"] * 4
 
 
 def stopping(config: RunConfig, folder: Path, progress: training.Progress) -> None:

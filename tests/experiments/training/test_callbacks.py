@@ -111,7 +111,8 @@ def test_a_toy_callback_trains_and_shows(tmp_path: Path, monkeypatch: pytest.Mon
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(toy.callbacks[0], "after_epoch", seen.append)
     run = toy.fit()
-    assert run.epochs == seen and run.config == toy.config
+    assert [{"type": "epoch", **epoch} for epoch in run.epochs] == seen
+    assert run.config == toy.config
     assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
     assert run.header["config"]["callbacks"] == {"shrinking": {"shrink": 0.5}}
     assert float(toy.model.head.weight.detach().abs().max()) < 0.1
@@ -139,7 +140,7 @@ def test_two_callbacks_are_called_in_their_order(tmp_path: Path) -> None:
     assert CALLS[start : start + 4] == tested
     # The second callback took every step and said that none ran.
     assert run.epochs[0]["skipped_steps"] == run.epochs[0]["updates"] == 4
-    assert run.diverged
+    assert run.status == "diverged"
 
 
 def test_a_callback_brings_its_options_has_a_name_of_its_own_and_builds() -> None:
