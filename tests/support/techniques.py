@@ -119,8 +119,8 @@ class _Watch(Visitor):
         if planned is None:
             return
         if len(planned.results) == 1:
-            ((place, step),) = planned.results.items()
-            if not place.in_arguments:
+            (step,) = planned.results.values()
+            if not planned.in_place:
                 self._results[call] = step.name
         self.reads(planned, arguments)
 

@@ -101,16 +101,10 @@ class RoundingTable:
         nothing waits for; counting starts anew."""
         copies: list[tuple[Tensor, torch.cuda.Event | None]] = []
         for counters in self._counters.values():
-            arrival = None
-            if counters.is_cuda:
-                shape, dtype = counters.shape, counters.dtype
-                copy = torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
-                copy.copy_(counters, non_blocking=True)
-                arrival = torch.cuda.Event()
-                arrival.record(torch.cuda.current_stream(counters.device))
-            else:
-                copy = counters.clone()
-            copies.append((copy, arrival))
+            # From the GPU torch copies into pinned memory; the event says when all is there.
+            copy = counters.to("cpu", non_blocking=True, copy=True)
+            stream = torch.cuda.current_stream(counters.device) if counters.is_cuda else None
+            copies.append((copy, stream.record_event() if stream is not None else None))
             counters.zero_()
         numel, self._numel = self._numel, [0] * len(self.rows)
         return partial(_read_counts, tuple(self.rows), copies, numel)

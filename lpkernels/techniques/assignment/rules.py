@@ -87,17 +87,16 @@ def demote(
     held_high, held_low = pinned_keys(groups, pins)
     tensors = [tensor for group in groups for tensor in group.tensors]
 
-    def gain(lowered: Iterable[TensorSpec]) -> int:
-        """The elements, or the bits saved, that these tensors in low precision contribute."""
-        if bits is None:
-            return sum(tensor.numel for tensor in lowered)
-        return sum(formats.bits(t, False) - formats.bits(t, True) for t in lowered)
+    def gain(tensor: TensorSpec) -> int:
+        """The elements, or the bits saved, that a tensor in low precision contributes."""
+        saved = formats.bits(tensor, False) - formats.bits(tensor, True)
+        return tensor.numel if bits is None else saved
 
     if bits is None:
         missing = math.ceil(Fraction(ratio or 0) * sum(tensor.numel for tensor in tensors))
     else:
         missing = sum(formats.bits(tensor, False) for tensor in tensors) - bits
-    missing -= gain(tensor for tensor in tensors if tensor.key in held_low)
+    missing -= sum(gain(tensor) for tensor in tensors if tensor.key in held_low)
     low, low_groups = set(held_low), []
     for home in _ordered(groups, order, seed):
         if missing <= 0:
@@ -106,7 +105,7 @@ def demote(
         if free:
             low_groups.append(home.index)
         low.update(tensor.key for tensor in free)
-        missing -= gain(free)
+        missing -= sum(map(gain, free))
     if bits is not None and missing > 0:
         raise ValueError(
             f"demote: bits={bits:,} cannot be met: with every group in low precision there are "

@@ -35,7 +35,6 @@ from lpkernels.techniques.assignment.rounding import (
 from lpkernels.techniques.assignment.rules import FORWARD, Promoter, Promotion
 from lpkernels.techniques.assignment.tracing import (
     Loss,
-    ResultPlace,
     Trace,
     TracedCall,
     TracedOp,
@@ -114,16 +113,14 @@ class Session(TorchFunctionMode):
 
     def results(self, call: TracedCall, args: Any, kwargs: Any, result: Any) -> Any:
         """The result of a call, whose tensors of the assignment are rounded."""
-        in_arguments = next(iter(call.results)).in_arguments
 
         def rounds(number: int, x: Tensor) -> Tensor:
-            step = call.results.get(ResultPlace(in_arguments, number))
-            if step is None:
+            if number not in call.results:
                 return x
-            y = self.result(x, step, in_place=in_arguments)
-            return x if in_arguments else y
+            y = self.result(x, call.results[number], in_place=call.in_place)
+            return x if call.in_place else y
 
-        if in_arguments:
+        if call.in_place:
             changed((args, kwargs), rounds)
             return result
         return changed(result, rounds)
@@ -200,7 +197,7 @@ class Session(TorchFunctionMode):
             return x
         # One consumer's share of the gradient is rounded here.
         back = self._back(key_of(maker.name, "grad_activation"))
-        in_place = ResultPlace(True, number) in call.results
+        in_place = call.in_place and number in call.results
         with torch._C.DisableTorchFunction():
             branch: Tensor = Rounded.apply(x, self._table, None, back, in_place)
         return branch

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,13 +179,6 @@ class TracedOp:
 Maker = TracedOp | TracedParameter
 
 
-class ResultPlace(NamedTuple):
-    """Tensor `number` of a call's result, or of its arguments where it works in place."""
-
-    in_arguments: bool
-    number: int
-
-
 @dataclass(eq=False)
 class TracedCall:
     """One call.
@@ -194,7 +187,9 @@ class TracedCall:
     reads: the maker of each tensor among its arguments, in the order of `all_tensors`.
     passes: whether all of these tensors have one element and get the result's gradient, as it is or
         negated.
-    results: the operations whose values the call makes, by where the values are.
+    in_place: whether it changes arguments, and makes no tensor with memory of its own.
+    results: the operations whose values the call makes, by the number of the tensor in its result,
+        or among its arguments where it works in place.
     parts: where the call is several operations, these by their names inside the call.
     last_reads: the keys of the parameters that no later call reads.
     """
@@ -202,7 +197,8 @@ class TracedCall:
     operation: str
     reads: list[Maker | None]
     passes: bool
-    results: dict[ResultPlace, TracedOp] = field(default_factory=dict)
+    in_place: bool = False
+    results: dict[int, TracedOp] = field(default_factory=dict)
     parts: dict[str, TracedOp] = field(default_factory=dict)
     last_reads: list[str] = field(default_factory=list)
 
@@ -418,7 +414,7 @@ class _Recorder(Visitor):
         reads_no_values = name.endswith("_like") or name.startswith("new_")
         if reads_no_values or not any(map(self._depends, entered)):
             return
-        in_arguments, new = _new_values(result, entered, versions)
+        traced.in_place, new = _new_values(result, entered, versions)
         floats = [x for x in new if x.is_floating_point() or x.is_complex()]
         if len(floats) < len(new):
             for x in new:
@@ -431,7 +427,7 @@ class _Recorder(Visitor):
             for x in floats:
                 self._makers[_memory(x)] = next(iter(makers.values()))
             return
-        outputs = entered if in_arguments else list(all_tensors({"": result}).values())
+        outputs = entered if traced.in_place else list(all_tensors({"": result}).values())
         composite = PARTS[name](arguments, result) if name in PARTS else None
         if composite is not None:
             parts, returned = composite
@@ -446,7 +442,7 @@ class _Recorder(Visitor):
         for number, x in enumerate(outputs):
             maker = self._makers.get(_memory(x))
             if any(x is new_value for new_value in floats) and isinstance(maker, TracedOp):
-                traced.results[ResultPlace(in_arguments, number)] = maker
+                traced.results[number] = maker
 
     def _parts(
         self, run: Run, parts: Sequence[Part], makers: Mapping[str, Maker]
