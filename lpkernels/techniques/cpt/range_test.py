@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from lpkernels._table import Tabular, TextTable
+from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
-from lpkernels.techniques.cpt.scheduler import model_backup
+from lpkernels.techniques.cpt.scheduler import attribute_backup
 
 # The parts of the last window. Student's t for the mean of five has four degrees of freedom: its
 # 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
@@ -195,7 +196,8 @@ def _state_backup(things: Sequence[Any]) -> Iterator[None]:
                     if type(module).get_extra_state is not nn.Module.get_extra_state:
                         extra = copy.deepcopy(module.get_extra_state())
                         stack.callback(module.set_extra_state, extra)
-                stack.enter_context(model_backup(thing))
+                stack.enter_context(left_as_found(thing, []))
+                stack.enter_context(attribute_backup(thing.modules()))
             elif isinstance(thing, torch.Generator):
                 stack.callback(thing.set_state, thing.get_state())
             elif all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FormatLike, as_format
 from lpkernels.nn.convert import set_precision
 from lpkernels.nn.emulated import Emulated
-from lpkernels.nn.observing.observer import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import (
     Precision,
@@ -105,8 +105,10 @@ def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
 @contextmanager
 def attribute_backup(things: Iterable[Any]) -> Iterator[None]:
     """At its end, after an error too, objects have the attributes that they had at its start, and
-    modules their buffers and submodules; the values of tensors stay."""
+    modules their buffers, with their values, and their submodules. Parameters are not touched."""
     tables = [vars(thing) for thing in things if hasattr(thing, "__dict__")]
+    buffers = [x for table in tables for x in table.get("_buffers", {}).values()]
+    values = [(x, x.clone()) for x in buffers if not (x is None or is_lazy(x))]
     tables += [t[name] for t in tables for name in ("_buffers", "_modules") if name in t]
     before = [dict(table) for table in tables]
     try:
@@ -115,14 +117,9 @@ def attribute_backup(things: Iterable[Any]) -> Iterator[None]:
         for table, entries in zip(tables, before, strict=True):
             table.clear()
             table.update(entries)
-
-
-@contextmanager
-def model_backup(model: Module) -> Iterator[None]:
-    """At its end, after an error too, a model has the attributes, modes, parameters, gradients and
-    buffers that it had at its start, to the bit, and torch's random generators their states."""
-    with left_as_found(model, []), attribute_backup(model.modules()):
-        yield
+        for buffer, value in values:
+            # `data` makes no new version, which a graph that holds the buffer would refuse.
+            buffer.data.copy_(value)
 
 
 class PrecisionSetter(Stateful):
@@ -451,7 +448,9 @@ def recalibrate(
     elif bits is not None:
         set_precision(model, bits, bits)
     buffers = [b for module in modules for b in module.buffers(recurse=False)]
-    with around, model_backup(model), torch.no_grad():
+    devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
+    random_states = torch.random.fork_rng(list(devices))
+    with around, attribute_backup(model.modules()), torch.no_grad(), random_states:
         model.eval()
         for module in modules:
             module.training = True
@@ -477,7 +476,7 @@ def recalibrated(
     model: Module, loader: Iterable[Any], *, forward: Forward | None = None
 ) -> Iterator[None]:
     """`recalibrate` at the bits of now, undone at the end of the block."""
-    with model_backup(model):
+    with attribute_backup(model.modules()):
         recalibrate(model, loader, forward=forward)
         yield
 

@@ -86,7 +86,8 @@ def _read(text: str) -> tuple[str, dict[str, Any]]:
     values = {**_KINDS[kind], **read_options(text, parts, _options(kind))}
     if kind == "pfq":
         forward, backward = values.pop("bits"), values.pop("grad_bits")
-        backward *= len(forward) if len(backward) == 1 else 1
+        if len(backward) == 1:
+            backward *= len(forward)
         if len(forward) != len(backward):
             raise ValueError(f"grad_bits: expected one number, or {len(forward)}, one a stage")
         values["stages"] = tuple(zip(forward, backward, strict=True))

@@ -21,14 +21,16 @@ class Named:
 
 
 class Refusing(Linear):
-    """A layer of up to 6 bits, which keeps the widths that it was told in a list."""
+    """A layer of up to 6 bits, which keeps the widths that it was told in a buffer and a list."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes, recipe=lp.recipe("cpt_fu2021"))
+        self.register_buffer("width", torch.tensor(16))
         self.told: list[int] = []
 
     def set_precision(self, forward_bits: Any, backward_bits: Any, **options: Any) -> None:
         self.told = [*self.told, forward_bits]
+        self.width.fill_(forward_bits)
         if forward_bits > 6:
             raise ValueError(f"expected at most 6 bits, got {forward_bits}")
         super().set_precision(forward_bits, backward_bits, **options)
