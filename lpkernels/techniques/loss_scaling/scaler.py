@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,8 +195,7 @@ class LossScaler(torch.amp.GradScaler):
             )
         super().__init__("cpu", start, *factors, interval, enabled)
         self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
-        self._init_left = self._hysteresis
-        self._left = torch.empty((), dtype=torch.int32, device="cpu")
+        self._left = torch.full((), self._hysteresis, dtype=torch.int32, device="cpu")
         self._group = group
         self._last: _Step | None = None
         # Updates in a row that were skipped at a scale that cannot fall: a count on the device, and
@@ -206,7 +206,7 @@ class LossScaler(torch.amp.GradScaler):
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         super()._lazy_init_scale_growth_tracker(dev)
         self._device = dev.type
-        self._left = torch.full((), self._init_left, dtype=torch.int32, device=dev)
+        self._left = self._left.to(dev)
 
     @torch.no_grad()
     def _unscale_grads_(
@@ -313,8 +313,8 @@ class LossScaler(torch.amp.GradScaler):
         """Counts an update, and warns once of too many in a row; the host may learn of their number
         some updates later."""
         if self._skipped is None:
-            count = torch.zeros((), dtype=torch.int32, device=stuck.device)
-            self._skipped = count, torch.zeros_like(count, device="cpu", pin_memory=count.is_cuda)
+            zero = partial(torch.zeros, (), dtype=torch.int32)
+            self._skipped = zero(device=stuck.device), zero(device="cpu", pin_memory=stuck.is_cuda)
         count, on_host = self._skipped
         on_host.copy_(count.add_(1).mul_(stuck), non_blocking=True)
         if int(on_host.numpy()) < _SKIPPED:
@@ -347,9 +347,6 @@ class LossScaler(torch.amp.GradScaler):
         """
         return None if self._last is None else self._last.record()
 
-    def _count_left(self) -> int:
-        return self._init_left if self._scale is None else int(self._left.item())
-
     def state_dict(self) -> dict[str, Any]:
         """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
         `hysteresis` and its counter.
@@ -360,7 +357,7 @@ class LossScaler(torch.amp.GradScaler):
         if not self._enabled:
             return {}
         own = {"static": self._static, "hysteresis": self._hysteresis}
-        return {**super().state_dict(), **own, "_hysteresis_left": self._count_left()}
+        return {**super().state_dict(), **own, "_hysteresis_left": int(self._left)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
@@ -385,9 +382,8 @@ class LossScaler(torch.amp.GradScaler):
             )
         state = self._checked(state_dict) if state_dict else {}
         super().load_state_dict(state)
-        self._hysteresis, self._init_left = state["hysteresis"], state["_hysteresis_left"]
-        if self._scale is not None:
-            self._left.fill_(self._init_left)
+        self._hysteresis = state["hysteresis"]
+        self._left.fill_(state["_hysteresis_left"])
 
     def _checked(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """The saved state as that of a scaler of these settings."""
@@ -409,6 +405,5 @@ class LossScaler(torch.amp.GradScaler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Steps hold the parameters of this scaler's optimizers, and a copy has others.
-        plain: dict[str, Any] = {"_init_left": self._count_left()} if self._enabled else {}
-        gone: dict[str, Any] = {"_last": None, "_skipped": None}
-        return {**super().__getstate__(), **plain, **gone}
+        gone = {"_last": None, "_skipped": None}
+        return {**super().__getstate__(), "_left": self._left.cpu().clone(), **gone}

@@ -115,10 +115,7 @@ def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
     optimizer = optimizers.wrapped("sgd", parameters(), weight="e5m2")
     assert list(optimizer.stagnation()) == ["0", "1", "2"]
     model = nn.Linear(2, 2)
-    try:
-        inner = torch.optim.SGD(model.named_parameters(), lr=0.1)
-    except TypeError:
-        pytest.skip("this torch's optimizers take no names")
+    inner = torch.optim.SGD(model.named_parameters(), lr=0.1)
     assert list(MasterWeights(inner, weight="fp16").stagnation()) == ["weight", "bias"]
 
 
