@@ -9,6 +9,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
+from lpkernels.techniques.loss_scaling.masters.master import Master
 from tests.compare import assert_bit_equal
 from tests.techniques.loss_scaling import optimizers
 from tests.techniques.loss_scaling.optimizers import assert_same, parameters, snapshot, train
@@ -26,8 +27,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
     ids=["without copies", "emulated copies", "copies in bf16"],
 )
 def test_float32_masters_and_states_are_those_of_the_optimizer_alone(
-    name: str, weight: str, dtype: torch.dtype
+    name: str, weight: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Each parameter is a step of its own.
+    monkeypatch.setattr(f"{Master.__module__}._FEW", 0)
     values = parameters(torch.bfloat16, [*optimizers.SHAPES, (5, 3, 3, 3)])
     values[-1].data = values[-1].data.to(memory_format=torch.channels_last)
     bare, held = ([nn.Parameter(p.detach().to(t)) for p in values] for t in (torch.float32, dtype))

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 import lpkernels as lp
 from lpkernels.rng import derive_seed
 from lpkernels.techniques.loss_scaling import MasterWeights
+from lpkernels.techniques.loss_scaling.masters.master import Master
 from lpkernels.techniques.loss_scaling.masters.master_weights import Stagnation
 from tests.compare import assert_bit_equal
 from tests.techniques.loss_scaling import optimizers
@@ -186,7 +187,10 @@ def test_the_fused_pass_unpacks_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", ["bf16", "block32_e4m3"])
-def test_the_general_path_unpacks_one_parameter_at_a_time(state: str) -> None:
+def test_the_general_path_unpacks_one_parameter_at_a_time(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{Master.__module__}._FEW", 100 * 96)
     peaks = []
     for count in (1, 6):
         held = optimizers.parameters(shapes=[(100, 96)] * count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -30,6 +30,8 @@ from lpkernels.techniques.loss_scaling.masters.codec import (
 )
 
 _NO_PARAMETER = "it keeps states of no parameter"
+# So many elements are unpacked together: a call of the optimizer for each small parameter is slow.
+_FEW = 2**20
 
 
 @dataclass(eq=False)
@@ -330,8 +332,8 @@ def step_masters(
     gradients are unscaled and rounded, masters and states are unpacked, and afterwards masters,
     states and working copies are rounded.
 
-    An optimizer of torch steps each parameter by itself: one parameter at a time is unpacked. All
-    parameters are, where the optimizer is another, or where a value may have no code.
+    An optimizer of torch steps each parameter by itself: one parameter at a time is unpacked, or
+    several small ones. All are, where the optimizer is another, or where a value may have no code.
 
     seed: the wrapper's.  number: the number of this step.  scale: the number that gradients are
     still multiplied by, or None.
@@ -342,8 +344,20 @@ def step_masters(
     """
     is_torch = type(optimizer).__module__.startswith("torch.optim.")
     apart = is_torch and all(master.formats.keeps_every_value for master in masters)
-    for batch in [[master] for master in masters] if apart else [masters]:
+    for batch in _batches(masters) if apart else [masters]:
         _step_together(optimizer, batch, [m.seed(seed, number) for m in batch], scale)
+
+
+def _batches(masters: Iterable[Master]) -> Iterator[list[Master]]:
+    """The masters, each alone or with others of few elements."""
+    batch, elements = list[Master](), 0
+    for master in masters:
+        elements += master.parameter.numel()
+        if batch and elements > _FEW:
+            yield batch
+            batch, elements = [], master.parameter.numel()
+        batch.append(master)
+    yield batch
 
 
 def _step_together(
