@@ -78,6 +78,6 @@ def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFix
                 command = ["--nproc-per-node", "2", "-m", "lpkernels", *own]
                 rest = get_args_parser().parse_args(command).training_script_args
             taken += [name] * (rest != own)
-    # These have another name too: --masters, --log-to.
-    assert taken == ["--master", "--log"]
+    # It has another name too: --masters.
+    assert taken == ["--master"]
     assert "ambiguous option: --master" in capsys.readouterr().err

@@ -31,7 +31,7 @@ class AccumulateConfig(NetworkConfig):
     model: str = Field(
         "resnet32-cifar",
         description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-        "mobilenetv2-imagenet, tiny-gpt), a network for --data (resnet8, cnn3, ...), or "
+        "tiny-gpt), a network for --data (resnet8, cnn3, ...), or "
         "module:function returning (model, sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(

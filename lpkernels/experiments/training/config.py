@@ -152,9 +152,10 @@ class RunConfig(Settings):
             ) from error
 
 
-# Earlier versions called callbacks parts, and had further fields. At these values they did what a
-# run without them does.
+# Earlier versions called callbacks parts, had a callback that only logged, and further fields. At
+# these values they did what a run without them does.
 _RENAMED = {"parts": "callbacks"}
+_LOG = "log"
 _GONE = {
     "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
     "scale_consecutive": False, "scale_at_floor": "stay",
@@ -164,7 +165,7 @@ _GONE = {
 def _without_gone(table: Any) -> Any:
     if not isinstance(table, Mapping):
         return table
-    rest = {k: v for k, v in table.items() if k not in _GONE or v != _GONE[k]}
+    rest = {k: v for k, v in table.items() if k != _LOG and (k not in _GONE or v != _GONE[k])}
     return {name: _without_gone(value) for name, value in rest.items()}
 
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.experiments.workloads.models.family import chain, conv_norm
 from lpkernels.experiments.workloads.models.residual import resnet18
 from lpkernels.experiments.workloads.models.transformer import GPT, LanguageLSTM
 from lpkernels.formats.elsewhere import nearest
@@ -43,34 +42,6 @@ def alexnet() -> nn.Sequential:
     return nn.Sequential(*convolutions, nn.Flatten(), *hidden, nn.Linear(4096, 1000))
 
 
-class InvertedResidual(nn.Module):
-    """Expand 1x1, depthwise 3x3, project 1x1; added to the input where the shape allows.
-
-    Reference: Sandler et al. 2018, arXiv 1801.04381, table 1.
-    """
-
-    def __init__(self, c_in: int, c_out: int, stride: int, expand: int) -> None:
-        super().__init__()
-        width = c_in * expand
-        expansion = [*conv_norm(c_in, width, 1), nn.ReLU6()] if expand != 1 else []
-        depthwise = [*conv_norm(width, width, 3, stride, width), nn.ReLU6()]
-        self.layers = nn.Sequential(*expansion, *depthwise, *conv_norm(width, c_out, 1))
-        self.adds = stride == 1 and c_in == c_out
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x) if self.adds else self.layers(x)
-
-
-def mobilenetv2() -> nn.Sequential:
-    """Sandler et al. 2018, arXiv 1801.04381, table 2, 224 x 224 and 1000 classes."""
-    # channels, blocks, stride of the first, expansion
-    rows = [(16, 1, 1, 1), (24, 2, 2, 6), (32, 3, 2, 6), (64, 4, 2, 6), (96, 3, 1, 6)]
-    layers: list[nn.Module] = [*conv_norm(3, 32, 3, 2), nn.ReLU6()]
-    layers += chain(InvertedResidual, 32, [*rows, (160, 3, 2, 6), (320, 1, 1, 6)])
-    layers += [*conv_norm(320, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Dropout(0.2), nn.Linear(1280, 1000))
-
-
 _CIFAR, _IMAGENET = Task("images", (3, 32, 32), 10), Task("images", (3, 224, 224), 1000)
 _TEXT = Task("text", (128,), 256)
 _MODELS: dict[str, tuple[Callable[[], nn.Module], Task]] = {
@@ -78,7 +49,6 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], Task]] = {
     "resnet32-cifar": (lambda: build_model("resnet32", _CIFAR), _CIFAR),
     "resnet18-imagenet": (lambda: resnet18(_IMAGENET, large=True), _IMAGENET),
     "alexnet-imagenet": (alexnet, _IMAGENET),
-    "mobilenetv2-imagenet": (mobilenetv2, _IMAGENET),
     "tiny-gpt": (GPT, _TEXT),
     "tiny-lstm": (lambda: LanguageLSTM(_TEXT, 1, 128), _TEXT),
 }

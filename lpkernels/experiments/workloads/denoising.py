@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.images import load_fashion
+from lpkernels.experiments.workloads.images import load
 from lpkernels.experiments.workloads.models import Task
 from lpkernels.experiments.workloads.models.family import model_builder
 from lpkernels.experiments.workloads.streams import stream_seed
@@ -33,8 +33,9 @@ NOISE = 0.05
 
 
 def workload(config: WorkloadConfig) -> Workload:
-    (images, labels), (test_images, _) = load_fashion(config.data_dir)
-    images, clean = images[balanced(config.train_size, labels, 10)], pixels(test_images)
+    data = load("fashion-mnist", config.data_dir)
+    images, labels = data.train
+    images, clean = images[balanced(config.train_size, labels, 10)], pixels(data.test[0])
     task = Task("denoising", tuple(images.shape[1:]), images.shape[1])
     return Workload(
         "fashion-denoise",

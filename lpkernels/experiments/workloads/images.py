@@ -9,25 +9,24 @@ is records of one label, in CIFAR-100 a coarse one and the label, and 3 x 32 x 3
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.supervised import Labelled, classification
+from lpkernels.experiments.workloads.supervised import Labelled, classification, every_nth
 from lpkernels.experiments.workloads.workload import Batch, Change, Workload
 from lpkernels.formats.elsewhere import nearest
 
 DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
-# Where Debian's package dataset-fashion-mnist puts the files.
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-# Sides in pixels: of Fashion-MNIST and of CIFAR.
-_FASHION, _CIFAR = 28, 32
+# Debian's package dataset-fashion-mnist puts its folder here.
+DEBIAN = Path("/usr/share/datasets")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,164 +103,150 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     Args:
         name: "digits" (bundled with scikit-learn), "digits32" (the same with each pixel repeated to
             4 x 4: longer sums over the same images), "fashion-mnist", "cifar10" or "cifar100".
-        folder: holds the files of Fashion-MNIST ("": where Debian's package puts them) or of CIFAR,
-            plain or with .gz, itself or in the folder that they usually have; digits ignores it.
+        folder: holds the files, plain or with .gz, itself or in the folder that they usually have;
+            "": where Debian's package puts Fashion-MNIST. Digits ignore it.
     Raises:
         ValueError: unknown name, or a file that is truncated, of another layout or size, or does
             not fit to the others.
         FileNotFoundError: a file is absent; the message says which and where to get it.
     """
     if name in ("digits", "digits32"):
-        return load_digits(scale=4 if name == "digits32" else 1)
-    if name == "fashion-mnist":
-        # A mirrored garment is a garment, and most fill the frame.
-        return ImageData(name, 10, *load_fashion(folder), max_shift=2, flip=True)
-    if name == "cifar10":
-        training = [f"data_batch_{number}.bin" for number in range(1, 6)]
-        files = _files(name, folder, [*training, "test_batch.bin"])
-        return _cifar(name, 10, files, label_bytes=1)
-    if name == "cifar100":
-        return _cifar(name, 100, _files(name, folder, ["train.bin", "test.bin"]), label_bytes=2)
-    raise ValueError(f"data: expected one of {nearest(name, DATASETS)}, got {name!r}")
+        return _digits(name, 4 if name == "digits32" else 1)
+    if name not in _SOURCES:
+        raise ValueError(f"data: expected one of {nearest(name, DATASETS)}, got {name!r}")
+    source = _SOURCES[name]
+    files = _files(name, folder or DEBIAN)
+    parts = []
+    for part in (files[: len(source.train)], files[len(source.train) :]):
+        images, labels = source.read(part)
+        if labels.max() >= source.classes:
+            raise ValueError(
+                f"{part[-1]}: expected labels 0..{source.classes - 1}, got {labels.max()}; is it "
+                "the right data set?"
+            )
+        parts.append((torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))))
+    # A mirrored garment is a garment, as most things of CIFAR are.
+    return ImageData(name, source.classes, *parts, max_shift=source.max_shift, flip=True)
 
 
-def load_digits(*, scale: int = 1) -> ImageData:
+def _digits(name: str, scale: int) -> ImageData:
     """1797 images of 8x8, 17 grey levels; each fifth image of a class, in file order, is test.
 
     With `scale` every pixel becomes a square of that side.
     """
-    try:
-        from sklearn.datasets import load_digits as read
-    except ImportError as error:
-        raise ImportError(
-            'the digits images come with scikit-learn: pip install "lpkernels[lab]"'
-        ) from error
-    bunch = read()
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
     images = torch.from_numpy(np.asarray(bunch.images, dtype=np.uint8)).unsqueeze(1)
     images = images.repeat_interleave(scale, dim=2).repeat_interleave(scale, dim=3)
     labels = torch.from_numpy(np.asarray(bunch.target, dtype=np.int64))
-    test = torch.zeros(len(labels), dtype=torch.bool)
-    for label in range(10):
-        test[(labels == label).nonzero().flatten()[4::5]] = True
-    name = "digits" if scale == 1 else f"digits{8 * scale}"
+    test = every_nth(5, labels)
     train, tested = ((images[part], labels[part]) for part in (~test, test))
     # Digits are not symmetric, so no flip; they fill the frame, so a shift of one pixel at most.
     return ImageData(name, 10, train, tested, max_shift=scale)
 
 
-def load_fashion(folder: str | Path = "") -> tuple[Labelled, Labelled]:
-    """Fashion-MNIST's images and labels to train on, and those to test on; folder and errors as of
-    `load`."""
-    kinds = ("images-idx3", "labels-idx1")
-    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in kinds]
-    files = _files("fashion-mnist", folder or DEBIAN, names)
-    return _fashion(*files[:2]), _fashion(*files[2:])
+class _Source(NamedTuple):
+    """A data set that is read from files.
+
+    train, test: the names of their files.
+    read: the pixels (N, C, H, W) and the labels (N,) of such files, uint8.
+    classes, max_shift: as of `ImageData`.
+    folders: in which the files usually lie.
+    advice: where to get them.
+    """
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    read: Callable[[Sequence[Path]], tuple[np.ndarray, np.ndarray]]
+    classes: int
+    max_shift: int
+    folders: tuple[str, ...]
+    advice: str
 
 
-#: By data set: the folders in which its files may lie too, and where to get them.
+def _fashion(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = _records(files[0], 28 * 28, (28, 28)), _records(files[1], 1, ())
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{files[0]}: expected as many images as labels in {files[1].name}, got {len(images)} "
+            f"images and {len(labels)} labels; take all four files from one place"
+        )
+    return images.reshape(-1, 1, 28, 28), labels[:, 0]
+
+
+def _cifar(files: Sequence[Path], label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The last label of a record counts."""
+    rows = np.concatenate([_records(file, label_bytes + 3 * 32 * 32) for file in files])
+    return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
+
+
+def _records(file: Path, size: int, sides: tuple[int, ...] | None = None) -> np.ndarray:
+    """The records of a file, (N, size) uint8.
+
+    sides: of each record in a file of MNIST's layout; None: the file has no head.
+    Raises: ValueError: the file is cut short, empty or of another layout.
+    """
+    raw = file.read_bytes()
+    try:
+        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{file}: {error}; expected a whole gzip file, fetch it again") from error
+    start = 0 if sides is None else 8 + 4 * len(sides)
+    count, rest = divmod(max(0, len(raw) - start), size)
+    head = b""
+    if sides is not None:
+        dimensions = b"".join(side.to_bytes(4, "big") for side in (count, *sides))
+        head = bytes((0, 0, 8, 1 + len(sides))) + dimensions
+    if not count or rest or not raw.startswith(head):
+        raise ValueError(
+            f"{file}: expected a head of {start} bytes ({head.hex()}) and whole records of {size} "
+            f"bytes, got {len(raw)} bytes, which begin with {raw[:start].hex()!r}; fetch the file "
+            "again, of CIFAR the binary version"
+        )
+    return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(count, size)
+
+
+_IDX = ("images-idx3-ubyte", "labels-idx1-ubyte")
+_CIFAR = (
+    "download {}-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, extract it and "
+    "pass the folder"
+)
 _SOURCES = {
-    "fashion-mnist": (
-        ("fashion-mnist", "FashionMNIST/raw"),
+    "fashion-mnist": _Source(
+        tuple(f"train-{kind}" for kind in _IDX), tuple(f"t10k-{kind}" for kind in _IDX), _fashion,
+        10, 2, ("fashion-mnist", "FashionMNIST/raw"),
         "install Debian's package (apt install dataset-fashion-mnist), or download the files from "
         "https://github.com/zalandoresearch/fashion-mnist and pass their folder",
     ),
-    **{
-        name: (
-            (inside,),
-            f"download {name.replace('cifar', 'cifar-')}-binary.tar.gz from "
-            "https://www.cs.toronto.edu/~kriz/cifar.html, extract it and pass the folder",
-        )
-        for name, inside in (("cifar10", "cifar-10-batches-bin"), ("cifar100", "cifar-100-binary"))
-    },
-}
+    "cifar10": _Source(
+        tuple(f"data_batch_{number}.bin" for number in range(1, 6)), ("test_batch.bin",),
+        partial(_cifar, label_bytes=1), 10, 4, ("cifar-10-batches-bin",), _CIFAR.format("cifar-10"),
+    ),
+    "cifar100": _Source(
+        ("train.bin",), ("test.bin",), partial(_cifar, label_bytes=2), 100, 4,
+        ("cifar-100-binary",), _CIFAR.format("cifar-100"),
+    ),
+}  # fmt: skip
 
 
-def _files(data: str, folder: str | Path, names: Sequence[str]) -> list[Path]:
-    """The files of these names, plain or with .gz, all in one folder."""
-    folders, source = _SOURCES[data]
-    missing: list[str] = []
-    for place in (Path(folder), *(Path(folder, inside) for inside in folders)):
-        forms = [[place / name, place / f"{name}.gz"] for name in names]
-        files = [next((file for file in pair if file.is_file()), None) for pair in forms]
-        if None not in files:
-            return [file for file in files if file]
-        missing = missing or [name for name, file in zip(names, files, strict=True) if not file]
+def _files(data: str, folder: str | Path) -> list[Path]:
+    """The files of a data set, plain or with .gz, all in one folder."""
+    source, missing = _SOURCES[data], ""
+    for place in (Path(folder), *(Path(folder, inside) for inside in source.folders)):
+        files = []
+        for name in (*source.train, *source.test):
+            forms = [form for form in (place / name, place / f"{name}.gz") if form.is_file()]
+            if not forms:
+                missing = missing or name
+                break
+            files.append(forms[0])
+        else:
+            return files
     raise FileNotFoundError(
         f"{data}: expected its files, plain or .gz, in {str(Path(folder).resolve())!r}, missing "
-        f"{', '.join(missing)}; {source} (option --data-dir)"
+        f"{missing}; {source.advice} (option --data-dir)"
     )
-
-
-def _bytes(file: Path) -> np.ndarray:
-    """The bytes of a file, unpacked; they can be written to."""
-    raw = file.read_bytes()
-    if file.suffix == ".gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{file}: {error}; expected a whole gzip file, fetch it again") from (
-                error
-            )
-    return np.frombuffer(bytearray(raw), dtype=np.uint8)
-
-
-def _fashion(images_file: Path, labels_file: Path) -> Labelled:
-    images, labels = _idx(images_file, "images", 3), _idx(labels_file, "labels", 1)
-    if images.shape[1:] != (_FASHION, _FASHION) or len(images) != len(labels) or not len(labels):
-        raise ValueError(
-            f"{images_file}: expected images of {_FASHION} x {_FASHION}, as many as labels in "
-            f"{labels_file.name}, got shape {images.shape} and {len(labels)} labels; take all "
-            "four files from one place"
-        )
-    return torch.from_numpy(images).unsqueeze(1), _labels(labels_file, labels, 10)
-
-
-def _idx(file: Path, what: str, dims: int) -> np.ndarray:
-    """The array of bytes in an idx file."""
-    raw, head = _bytes(file), 4 * (1 + dims)
-    magic = bytes((0, 0, 8, dims))
-    if len(raw) < head or raw[:4].tobytes() != magic:
-        raise ValueError(
-            f"{file}: expected the idx file of {what}, of bytes in {dims} dimension(s), which "
-            f"begins with {magic.hex()}, got {raw[:4].tobytes().hex() or 'no bytes'}; is it "
-            "another file?"
-        )
-    shape = raw[4:head].view(">u4").astype(np.int64)
-    if len(raw) - head != shape.prod():
-        raise ValueError(
-            f"{file}: expected {shape.prod()} bytes of {what} after its head, as that says, got "
-            f"{len(raw) - head}; fetch it again"
-        )
-    return raw[head:].reshape(shape)
-
-
-def _cifar(name: str, classes: int, files: Sequence[Path], label_bytes: int) -> ImageData:
-    """The data set of files whose records have `label_bytes` labels. The last label of a record
-    counts, and the last file is for the test."""
-    parts = [_records(file, label_bytes, classes) for file in files]
-    train = torch.cat([x for x, _ in parts[:-1]]), torch.cat([y for _, y in parts[:-1]])
-    return ImageData(name, classes, train, parts[-1], max_shift=4, flip=True)
-
-
-def _records(file: Path, label_bytes: int, classes: int) -> Labelled:
-    raw, record = _bytes(file), label_bytes + 3 * _CIFAR * _CIFAR
-    if raw.size == 0 or raw.size % record:
-        raise ValueError(
-            f"{file}: expected a whole number of {record}-byte records, got {raw.size} bytes; "
-            "use the binary version of CIFAR, not the pickled one, and extract it again"
-        )
-    rows = raw.reshape(-1, record)
-    images = torch.from_numpy(rows[:, label_bytes:].reshape(-1, 3, _CIFAR, _CIFAR))
-    return images, _labels(file, rows[:, label_bytes - 1], classes)
-
-
-def _labels(file: Path, labels: np.ndarray, classes: int) -> Tensor:
-    if labels.max() >= classes:
-        raise ValueError(
-            f"{file}: expected labels 0..{classes - 1}, got {labels.max()}; "
-            "is it the right data set?"
-        )
-    return torch.from_numpy(labels.astype(np.int64))
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
@@ -276,9 +261,5 @@ def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
     rows = (torch.arange(height) + pad - shifts[:, :1]).reshape(count, 1, height, 1)
     cols = (torch.arange(width) + pad - shifts[:, 1:]).reshape(count, 1, 1, width)
-    return padded[
-        torch.arange(count).reshape(-1, 1, 1, 1),
-        torch.arange(channels).reshape(1, -1, 1, 1),
-        rows,
-        cols,
-    ]
+    places = torch.arange(count).reshape(-1, 1, 1, 1), torch.arange(channels).reshape(1, -1, 1, 1)
+    return padded[(*places, rows, cols)]

@@ -54,7 +54,7 @@ def find(config: WorkloadConfig) -> Workload:
         ValueError: the name means nothing, its function cannot be called or returns something
             else, or a setting means nothing for the data or asks for more than there is.
         FileNotFoundError: the files of CIFAR or Fashion-MNIST are not in `data_dir`.
-        ImportError: a package that the data come with is not installed.
+        ModuleNotFoundError: a package that the data come with is not installed.
     """
     changed = config.model_dump(exclude_defaults=True).keys() - {"data"}
     if ":" in config.data:
@@ -73,7 +73,13 @@ def find(config: WorkloadConfig) -> Workload:
             f"{nearest(min(others), names, _PAGE)}; leave it out"
         )
     make = function_of("data", f"lpkernels.experiments.workloads.{data.function}")
-    workload: Workload = make(config.replace(model=config.model or data.model))
+    try:
+        workload: Workload = make(config.replace(model=config.model or data.model))
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"data: {config.data} comes with the package {error.name}, which is not installed: "
+            'pip install "lpkernels[lab]"', name=error.name,
+        ) from error  # fmt: skip
     return workload
 
 

@@ -110,6 +110,14 @@ def _examples(which: str, pair: tuple[Any, Any]) -> Labelled:
     return x.float() if x.is_floating_point() else x, y.long()
 
 
+def every_nth(n: int, labels: Tensor) -> Tensor:
+    """Every n-th example of each class, in the order of the data, (N,) bool: a fixed test set."""
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        chosen[(labels == label).nonzero().flatten()[n - 1 :: n]] = True
+    return chosen
+
+
 def choose(
     config: WorkloadConfig, train: Labelled, test: Labelled, classes: int
 ) -> tuple[Labelled, Labelled]:

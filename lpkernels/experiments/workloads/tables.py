@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.supervised import Labelled, classification
+from lpkernels.experiments.workloads.supervised import Labelled, classification, every_nth
 from lpkernels.experiments.workloads.workload import Workload
 
 
@@ -31,17 +31,11 @@ def rows(name: str) -> tuple[Labelled, Labelled]:
     Every third row of a class, in the order of the file, is for the test: these sets are small.
     Each column has mean 0 and deviation 1 over the rows to train on, computed in float64.
     """
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise ImportError(
-            f'the table {name} comes with scikit-learn: pip install "lpkernels[lab]"'
-        ) from error
+    from sklearn import datasets
+
     bunch = getattr(datasets, f"load_{name}")()
     x, y = np.asarray(bunch.data, dtype=np.float64), np.asarray(bunch.target, dtype=np.int64)
-    test = np.zeros(len(y), dtype=bool)
-    for label in range(int(y.max()) + 1):
-        test[np.flatnonzero(y == label)[2::3]] = True
+    test = every_nth(3, torch.from_numpy(y)).numpy()
     x = (x - x[~test].mean(axis=0)) / x[~test].std(axis=0)
     return _tensors(x[~test], y[~test]), _tensors(x[test], y[test])
 
@@ -53,12 +47,8 @@ def signals() -> tuple[Labelled, Labelled]:
     The package makes them from its seed 42; nothing is downloaded, and the random state of NumPy
     and of Python, which it uses, is as before afterwards.
     """
-    try:
-        from mnist1d.data import make_dataset
-    except ImportError as error:
-        raise ImportError(
-            'the signals of MNIST-1D come with mnist1d: pip install "lpkernels[lab]"'
-        ) from error
+    from mnist1d.data import make_dataset
+
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         data = make_dataset()

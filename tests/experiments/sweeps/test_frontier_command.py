@@ -109,7 +109,7 @@ def parsed(command: str) -> RunConfig:
 def test_every_setting_has_its_option_in_a_printed_command() -> None:
     config = RunConfig.of(
         data="my tasks:make", data_dir="a 'b'", lr=1e-3, clip=0.5, augment=True, nesterov=False,
-        master="e6m9:stochastic", working="e5m2", log="tensorboard:x", dynamic_scale=True, seed=7,
+        master="e6m9:stochastic", working="e5m2", dynamic_scale=True, seed=7,
     )  # fmt: skip
     assert parsed(command_of(config)) == config
     accumulators = [["0", "e6m9", "e6m9", "e6m9"]]

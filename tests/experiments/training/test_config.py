@@ -55,7 +55,7 @@ def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields(
 
 def test_fields_of_earlier_versions_are_read_where_they_had_no_effect() -> None:
     values = RunConfig().to_dict()
-    values["parts"] = values.pop("callbacks")
+    values["parts"] = {**values.pop("callbacks"), "log": {"log": "tensorboard:a"}}
     values["workload"]["depth"], values["arithmetic"]["acc_rounding"] = 0, "nearest_even"
     assert RunConfig.from_dict(values) == RunConfig()
     values["workload"]["depth"] = 2
@@ -75,7 +75,6 @@ test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
         *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch", "accumulate")),
-        ({"log": "wandb:a"}, "log: expected tensorboard:DIR, the folder of a log, got"),
         ({"chunk": 8}, "chunk: belongs to acc; give acc too"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"recipe": "Recipe(inputs='e5m2')"}, r"recipe: Recipe\.parse: .*inputs"),

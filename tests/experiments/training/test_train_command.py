@@ -1,4 +1,4 @@
-"""`lpkernels train`: its folder, errors of the system, code of others, a page's command, a log."""
+"""`lpkernels train`: its folder, errors of the system, code of others, a page's command."""
 
 import errno
 import os
@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from lpkernels.experiments.records import header, read_run, write_records
+from lpkernels.experiments.records import read_run
 from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.killing import owned_by_another_thread
-from tests.experiments.tiny import tiny_workload
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
-from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
 
@@ -127,34 +125,3 @@ def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> Non
     said = done("report", tmp_path, "--plot", tmp_path / "a.png")
     assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in said
     assert "\x1b" not in said
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = reading.EventAccumulator(str(folder)).Reload()
-    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
-
-
-@pytest.mark.slow
-def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
-    stop_after(trainer, 7)
-    run = Trainer.resume(tmp_path / "run", workload=tiny_workload(trainer.config.workload)).fit()
-    found = scalars(tmp_path / "log")
-    assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
-    for name, points in found.items():
-        assert dict(points) == pytest.approx(run.curve(name))
-
-
-@pytest.fixture
-def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-
-
-def test_without_tensorboard_it_says_what_to_do(tmp_path: Path, no_tensorboard: None) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
-        tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
-    assert not (tmp_path / "run").exists()
-    write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
-    assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"

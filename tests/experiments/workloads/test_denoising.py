@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
-from lpkernels.experiments.workloads.images import load_fashion
+from lpkernels.experiments.workloads.images import load
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Workload
@@ -23,7 +23,7 @@ def denoising(folder: Path, **settings: object) -> Workload:
 
 def test_noise_depends_on_seed_epoch_and_step(tmp_path: Path) -> None:
     work = denoising(tmp_path)
-    clean = load_fashion(tmp_path)[0][0].float() / 255
+    clean = load("fashion-mnist", tmp_path).train[0].float() / 255
     (noisy, target), again = (work.train.plan(3, 1).batch(0, 8) for _ in range(2))
     assert torch.equal(noisy, again[0]) and noisy.dtype == torch.float32
     assert all(any(torch.equal(image, each_one) for each_one in clean) for image in target)

@@ -6,7 +6,6 @@ from lpkernels.experiments.training.callbacks import (  # noqa: F401
     diagnosis,
     every_tensor,
     layer_errors,
-    log,
     loss_scale,
     master_weights,
     precision_schedule,
