@@ -174,7 +174,7 @@ def trained(task: Task, arm: Arm, seed: int) -> dict[str, Any]:
             set_lr(optimizer, cosine_lr(task.lr, at, task.epochs * steps))
             model.train()
             optimizer.zero_grad()
-            workload.loss(model, plan.batch(step, task.batch)).losses.mean().backward()
+            workload.loss(model, plan(step, task.batch)).losses.mean().backward()
             optimizer.step()
     figures = score(model, workload)
     return {

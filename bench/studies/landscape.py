@@ -118,7 +118,7 @@ def measured(cell: Cell) -> dict[str, Any]:
         trainer = Trainer(cell.config, folder)
         trainer.fit()
         tested = trainer.evaluate()
-        batch = trainer.workload.train.plan(0, 0).batch(0, EXAMPLES)
+        batch = trainer.workload.train.plan(0, 0)(0, EXAMPLES)
         exact = tuple(t.double() if t.is_floating_point() else t for t in batch)
         model = exact_copy(trainer.model)
 

@@ -62,7 +62,7 @@ class Context:
         train = self.workload.train
         plan = train.plan(self.seed, 0)
         for step in range(max(1, len(train) // self.batch)):
-            yield tuple(tensor.to(self.device) for tensor in plan.batch(step, self.batch))
+            yield tuple(tensor.to(self.device) for tensor in plan(step, self.batch))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch, a scalar, which a step makes small."""

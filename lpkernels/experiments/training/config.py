@@ -108,29 +108,29 @@ class RunConfig(Settings):
             TypeError: a value of another type.
             ValueError: a name that is no field, or a value that its field refuses.
         """
-        return RunConfig().replace(**values)
+        owners, tables = flat_settings(), dict[str, dict[str, Any]]()
+        for name, value in flatten(values).items():
+            tables.setdefault(owners[name][0], {})[name] = value
+        own, kinds = tables.pop("", {}), {**SECTIONS, **CALLBACKS}
+        built: dict[str, Any] = {name: kinds[name](**table) for name, table in tables.items()}
+        callbacks = tuple(built.pop(name) for name in CALLBACKS if name in built)
+        return RunConfig(**own, **built, callbacks=callbacks)
 
     def replace(self, **values: Any) -> "RunConfig":
         """This configuration with other values of fields of any section; errors as in `of`."""
-        owners, fields = flat_settings(), dict(self)
-        tables = {callback.NAME: callback for callback in fields.pop("callbacks")}
-        tables |= {name: fields.pop(name) for name in SECTIONS}
-        changes: dict[str, dict[str, Any]] = {}
-        for name, value in flatten(values).items():
-            changes.setdefault(owners[name][0], {})[name] = value
-        fields |= changes.pop("", {})
-        for section, table in changes.items():
-            tables[section] = (tables.get(section) or CALLBACKS[section]()).replace(**table)
-        fields |= {name: tables.pop(name) for name in SECTIONS}
-        return RunConfig(**fields, callbacks=tuple(tables.values()))
+        return RunConfig.of(**{**self.flat(), **flatten(values)})
 
     def flat(self) -> dict[str, Any]:
         """Every field of every section by its own name; absent callbacks have their defaults."""
-        tables = {"": self, **dict(self)}
-        tables |= {callback.NAME: callback for callback in self.callbacks}
-        absent = {name: CALLBACKS[name]() for name in CALLBACKS.keys() - tables.keys()}
-        owners = flat_settings().items()
-        return {name: getattr((tables | absent)[owner], name) for name, (owner, _) in owners}
+        tables = {
+            "": self,
+            **dict(self),
+            **{callback.NAME: callback for callback in self.callbacks},
+        }
+        return {
+            name: getattr(tables[section], name) if section in tables else field.default
+            for name, (section, field) in flat_settings().items()
+        }
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
@@ -171,21 +171,18 @@ def _without_gone(table: Any) -> Any:
 
 #: The sections that every run has; a callback's section has the callback's name.
 SECTIONS: dict[str, type[Settings]] = {
-    "workload": WorkloadConfig,
-    "arithmetic": ArithmeticConfig,
-    "optimizer": OptimizerConfig,
+    name: type(field.default)
+    for name, field in RunConfig.model_fields.items()
+    if isinstance(field.default, Settings)
 }
 
 
 def sections() -> dict[str, dict[str, FieldInfo]]:
     """The fields of all sections by their names; "" is the run itself, callbacks come last."""
-    own = {
-        name: field
-        for name, field in RunConfig.model_fields.items()
-        if name not in (*SECTIONS, "callbacks")
-    }
-    named = {name: section.model_fields for name, section in {**SECTIONS, **CALLBACKS}.items()}
-    return {"": own, **named}
+    fields = RunConfig.model_fields
+    own = {name: field for name, field in fields.items() if name not in (*SECTIONS, "callbacks")}
+    kinds = {**SECTIONS, **CALLBACKS}
+    return {"": own, **{name: section.model_fields for name, section in kinds.items()}}
 
 
 def flat_settings() -> dict[str, tuple[str, FieldInfo]]:

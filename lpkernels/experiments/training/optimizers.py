@@ -10,18 +10,14 @@ from torch import nn
 
 from lpkernels.experiments.settings import Settings, checked
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-# The arguments that have an option, and their defaults: SGD's are those of residual networks (He
+# The arguments that have an option, with their defaults: SGD's are those of residual networks (He
 # et al. 2016, arXiv 1512.03385, section 4.2), the others are torch's own.
 _ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 1e-4},
-    "adam": {**_ADAM, "weight_decay": 0.0},
-    "adamw": {**_ADAM, "weight_decay": 1e-2},
+_SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": False, "weight_decay": 1e-4}
+_OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, _SGD),
+    "adam": (torch.optim.Adam, {**_ADAM, "weight_decay": 0.0}),
+    "adamw": (torch.optim.AdamW, {**_ADAM, "weight_decay": 1e-2}),
 }
 
 
@@ -77,9 +73,10 @@ class OptimizerConfig(Settings):
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "OptimizerConfig":
-        for name in sorted({**_DEFAULTS["sgd"], **_ADAM}.keys() - _DEFAULTS[self.optimizer].keys()):
+        own = _OPTIMIZERS[self.optimizer][1]
+        for name in sorted({**_SGD, **_ADAM}.keys() - own.keys()):
             if getattr(self, name) is not None:
-                owners = " and ".join(kind for kind in _DEFAULTS if name in _DEFAULTS[kind])
+                owners = " and ".join(kind for kind, (_, has) in _OPTIMIZERS.items() if name in has)
                 raise ValueError(
                     f"{name} is an argument of {owners}, got it with {self.optimizer}; leave it out"
                 )
@@ -89,7 +86,7 @@ class OptimizerConfig(Settings):
         """The arguments of the optimizer's constructor."""
         arguments = {
             name: default if getattr(self, name) is None else getattr(self, name)
-            for name, default in _DEFAULTS[self.optimizer].items()
+            for name, default in _OPTIMIZERS[self.optimizer][1].items()
         }
         if "beta1" in arguments:
             arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
@@ -111,7 +108,7 @@ def build_optimizer(
     if torch.device(device).type == "cuda" and not sharded:
         # Naming the argument at all turns torch's own choice off.
         arguments["fused"] = True
-    return OPTIMIZERS[config.optimizer](parameters, **arguments)
+    return _OPTIMIZERS[config.optimizer][0](parameters, **arguments)
 
 
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:

@@ -165,7 +165,7 @@ def check_sizes(
     with torch.random.fork_rng(devices=[]):
         for size in sorted(sizes):
             try:
-                data.loss(model, examples.batch(0, size))
+                data.loss(model, examples(0, size))
             except ValueError as error:
                 raise ValueError(
                     f"batch: of {total} examples in batches of {batch} the model gets {size} at "

@@ -16,26 +16,11 @@ import torch
 
 import lpkernels
 from lpkernels.experiments import records
-from lpkernels.experiments.processes.replicas import (
-    load_model,
-    load_optimizer,
-    model_state,
-    optimizer_state,
-    replicated,
-    sharded,
-    share_buffers,
-)
+from lpkernels.experiments.processes import replicas
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
+from lpkernels.experiments.training import checkpoints
 from lpkernels.experiments.training.arithmetic import body_recipe, layer_recipes
 from lpkernels.experiments.training.callback import Context
-from lpkernels.experiments.training.checkpoints import (
-    CHECKPOINT,
-    PREVIOUS,
-    has_checkpoint,
-    previous,
-    read_checkpoint,
-    write_checkpoint,
-)
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
@@ -104,7 +89,7 @@ class Trainer(Context):
         processes: Processes = ALONE,
     ) -> None:
         self.folder = Path(folder)
-        if processes.on_first(lambda: has_checkpoint(self.folder)) and not overwrite:
+        if processes.on_first(lambda: checkpoints.has_checkpoint(self.folder)) and not overwrite:
             raise FileExistsError(
                 f"{self.folder} holds a run already; resume it (option --resume) or choose another "
                 "folder (option --out)"
@@ -114,7 +99,7 @@ class Trainer(Context):
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for checkpoint in (self.checkpoint, previous(self.checkpoint)):
+        for checkpoint in (self.checkpoint, checkpoints.previous(self.checkpoint)):
             checkpoint.unlink(missing_ok=True)
         fprop = str(body_recipe(self.config.arithmetic).fprop)
         header = records.header(self.config, fprop, self.workload.metric, self.processes)
@@ -138,7 +123,7 @@ class Trainer(Context):
         recipes = layer_recipes(config.arithmetic, model)
         model = convert(model, recipes)
         check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
-        self.model = sharded(model.to(self.device), processes, self.device)
+        self.model = replicas.sharded(model.to(self.device), processes, self.device)
         self.optimizer = build_optimizer(
             config.optimizer,
             self.model.named_parameters(),
@@ -151,7 +136,7 @@ class Trainer(Context):
             for callback in self.callbacks:
                 callback.prepare(self)
             self._rng_state = torch.get_rng_state()
-        network = replicated(self.model, processes)
+        network = replicas.replicated(self.model, processes)
         self.step = Step(self, network, pieces=config.accumulate, clip=config.clip)
 
     @classmethod
@@ -168,7 +153,7 @@ class Trainer(Context):
         """
         trainer = cls.__new__(cls)
         trainer.folder = Path(folder)
-        state, file = processes.on_first(lambda: read_checkpoint(trainer.checkpoint))
+        state, file = processes.on_first(lambda: checkpoints.read_checkpoint(trainer.checkpoint))
         config = RunConfig.from_dict(state["config"], state["version"])
         trainer._build(config, workload, processes)
         trainer._load(state)
@@ -176,8 +161,8 @@ class Trainer(Context):
         return trainer
 
     def _load(self, state: dict[str, Any]) -> None:
-        load_model(self.model, state["model"])
-        load_optimizer(self.optimizer, state["optimizer"])
+        replicas.load_model(self.model, state["model"])
+        replicas.load_optimizer(self.optimizer, state["optimizer"])
         # Checkpoints of earlier versions call them parts.
         states = state["callbacks"] if "callbacks" in state else state["parts"]
         for config, callback in zip(self.config.callbacks, self.callbacks, strict=True):
@@ -194,7 +179,8 @@ class Trainer(Context):
         if checkpoint != self.checkpoint:
             checkpoint.replace(self.checkpoint)
             self.notices.append(
-                f"{CHECKPOINT} was damaged or lost: going on from {PREVIOUS}, epoch "
+                f"{checkpoints.CHECKPOINT} was damaged or lost: going on from "
+                f"{checkpoints.PREVIOUS}, epoch "
                 f"{self.position.epoch + 1}, step {self.position.step}"
             )
         path = self.folder / records.RECORDS
@@ -208,7 +194,7 @@ class Trainer(Context):
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder / CHECKPOINT
+        return self.folder / checkpoints.CHECKPOINT
 
     @property
     def done(self) -> int:
@@ -280,9 +266,9 @@ class Trainer(Context):
             self._check(stop)
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.config.optimizer, self.done, self.total_steps)
-            batch = plan.batch(position.step, self.batch)
+            batch = plan(position.step, self.batch)
             self.step(self.done, batch, self._draws, self.tally)
-            share_buffers(self.model, self.processes)
+            replicas.share_buffers(self.model, self.processes)
             position.seen += len(batch[0])
             position.step += 1
             position.seconds = time.perf_counter() - start
@@ -393,8 +379,8 @@ class Trainer(Context):
         state: dict[str, Any] = {
             "version": lpkernels.__version__,
             "config": self.config.to_dict(),
-            "model": model_state(self.model),
-            "optimizer": optimizer_state(self.optimizer),
+            "model": replicas.model_state(self.model),
+            "optimizer": replicas.optimizer_state(self.optimizer),
             "callbacks": {
                 config.NAME: callback.state_dict()
                 for config, callback in zip(self.config.callbacks, self.callbacks, strict=True)
@@ -404,4 +390,4 @@ class Trainer(Context):
             "rng": torch.get_rng_state(),
             "records": self._lines,
         }
-        self.processes.on_first(lambda: write_checkpoint(self.checkpoint, state))
+        self.processes.on_first(lambda: checkpoints.write_checkpoint(self.checkpoint, state))

@@ -24,7 +24,6 @@ from lpkernels.experiments.workloads.supervised import Labelled, classification,
 from lpkernels.experiments.workloads.workload import Batch, Change, Workload
 from lpkernels.formats.elsewhere import nearest
 
-DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
 # Debian's package dataset-fashion-mnist puts its folder here.
 DEBIAN = Path("/usr/share/datasets")
 
@@ -113,20 +112,15 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     if name in ("digits", "digits32"):
         return _digits(name, 4 if name == "digits32" else 1)
     if name not in _SOURCES:
-        raise ValueError(f"data: expected one of {nearest(name, DATASETS)}, got {name!r}")
+        names = nearest(name, ["digits", "digits32", *_SOURCES])
+        raise ValueError(f"data: expected one of {names}, got {name!r}")
     source = _SOURCES[name]
     files = _files(name, folder or DEBIAN)
-    parts = []
-    for part in (files[: len(source.train)], files[len(source.train) :]):
-        images, labels = source.read(part)
-        if labels.max() >= source.classes:
-            raise ValueError(
-                f"{part[-1]}: expected labels 0..{source.classes - 1}, got {labels.max()}; is it "
-                "the right data set?"
-            )
-        parts.append((torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))))
-    # A mirrored garment is a garment, as most things of CIFAR are.
-    return ImageData(name, source.classes, *parts, max_shift=source.max_shift, flip=True)
+    train, test = (
+        _labelled(source, part) for part in (files[: len(source.train)], files[len(source.train) :])
+    )
+    # A mirrored garment is a garment, and a mirrored photograph a photograph.
+    return ImageData(name, source.classes, train, test, source.max_shift, flip=True)
 
 
 def _digits(name: str, scale: int) -> ImageData:
@@ -205,6 +199,16 @@ def _records(file: Path, size: int, sides: tuple[int, ...] | None = None) -> np.
             "again, of CIFAR the binary version"
         )
     return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(count, size)
+
+
+def _labelled(source: _Source, files: Sequence[Path]) -> Labelled:
+    images, labels = source.read(files)
+    if labels.max() >= source.classes:
+        raise ValueError(
+            f"{files[-1]}: expected labels 0..{source.classes - 1}, got {labels.max()}; is it the "
+            "right data set?"
+        )
+    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
 
 
 _IDX = ("images-idx3-ubyte", "labels-idx1-ubyte")

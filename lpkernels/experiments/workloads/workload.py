@@ -38,14 +38,9 @@ OutputLoss = Callable[[Any, Batch], Outcome]
 Measure = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
 
 
-class Plan(Protocol):
-    """The examples that one epoch feeds, drawn up front, so that a run may resume at any step.
-
-    batch(step, size): examples step * size .. of the epoch's order, on the CPU; the last batch may
-        be short.
-    """
-
-    def batch(self, step: int, size: int) -> Batch: ...
+#: plan(step, size): examples step * size .. of an epoch's order, on the CPU; the last batch may be
+#: short. The epoch is drawn up front, so that a run may resume at any step.
+Plan = Callable[[int, int], Batch]
 
 
 class TrainingSet(Protocol):
@@ -115,7 +110,7 @@ class Workload:
 
     def first_batch(self, seed: int, size: int) -> Batch:
         """The first examples that a run of this seed feeds, on the CPU; at most all there are."""
-        return self.train.plan(seed, 0).batch(0, size)
+        return self.train.plan(seed, 0)(0, size)
 
     def output_loss(self, batch: Batch) -> OutputLoss:
         """The loss as a function of the model's output, for techniques that follow both.
@@ -185,25 +180,17 @@ class TensorSet:
     def __len__(self) -> int:
         return len(self.tensors[0])
 
-    def plan(self, seed: int, epoch: int) -> "TensorPlan":
+    def plan(self, seed: int, epoch: int) -> Plan:
         generator = torch.Generator().manual_seed(stream_seed(seed, "epoch", epoch))
         order = torch.randperm(len(self), generator=generator)
         change = None if self.change is None else self.change(len(self), generator, seed, epoch)
-        return TensorPlan(self.tensors, order, change)
 
+        def batch(step: int, size: int) -> Batch:
+            places = slice(step * size, (step + 1) * size)
+            examples = tuple(tensor[order[places]] for tensor in self.tensors)
+            return examples if change is None else change(step, places, *examples)
 
-@dataclass(frozen=True, eq=False)
-class TensorPlan:
-    """The examples of `tensors` in an order: (N,) int64; `change` of their batches."""
-
-    tensors: Batch
-    order: Tensor
-    change: Change | None = None
-
-    def batch(self, step: int, size: int) -> Batch:
-        places = slice(step * size, (step + 1) * size)
-        batch = tuple(tensor[self.order[places]] for tensor in self.tensors)
-        return batch if self.change is None else self.change(step, places, *batch)
+        return batch
 
 
 def batches(*tensors: Tensor) -> list[Batch]:

@@ -38,7 +38,7 @@ def indices(study: Study, task: str) -> list[int]:
 def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
     study = spec(0.0)
     workload = find(task_config(study, "noise 0.0").workload)
-    batch = workload.train.plan(0, 0).batch(0, 32)
+    batch = workload.train.plan(0, 0)(0, 32)
     counts = count_tensors(workload.model(), batch[0])
     expected = training_memory(counts, SPACE.low_bits, SPACE.high_bits)
     np.testing.assert_array_equal(task_memory(study, "noise 0.0"), expected)

@@ -59,7 +59,7 @@ def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
         trainer_in(tmp_path / name, assignment="ratio=0.6", epochs=1) for name in ("run", "other")
     )
     plan = trainer.workload.train.plan(trainer.config.seed, 0)
-    pairs = [(batch[0], batch) for batch in (plan.batch(step, 8) for step in range(4))]
+    pairs = [(batch[0], batch) for batch in (plan(step, 8) for step in range(4))]
     model, optimizer = other.model, other.optimizer
     groups = group(trace(model, mean_of_losses, pairs[0]))
     made = assign(model, mean_of_losses, demote(groups, 0.6))

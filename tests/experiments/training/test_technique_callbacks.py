@@ -61,7 +61,7 @@ def test_every_tensor_of_a_step_is_rounded_as_the_configuration_says(tmp_path: P
     trainer = tensors_in(tmp_path, tensors=LOW, ends=HIGH)
     (callback,) = trainer.callbacks
     assert isinstance(callback, EveryTensor)
-    batch = trainer.workload.train.plan(0, 0).batch(0, 8)
+    batch = trainer.workload.train.plan(0, 0)(0, 8)
     found = audit(callback.assigned, (batch[0], batch))
     assert found.departures == ()
     formats = {str(callback.assigned.assignment.format_of(key)) for key in found.rounded}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.training import trainer as trainers
+from lpkernels.experiments.training import checkpoints
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.killing import owned_by_another_thread
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
@@ -56,7 +56,7 @@ def test_what_the_system_refuses_is_one_sentence(tmp_path, monkeypatch, number, 
     def refuse(path: Path, state: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(trainers, "write_checkpoint", refuse)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", refuse)
     said = sentence(call("train", "--out", tmp_path, *TINY), 1)
     assert f"checkpoint.pt: {os.strerror(number)}; {advice}; what was saved goes" in said
     assert f"lpkernels train --resume --out {tmp_path}" in said

@@ -24,12 +24,12 @@ def denoising(folder: Path, **settings: object) -> Workload:
 def test_noise_depends_on_seed_epoch_and_step(tmp_path: Path) -> None:
     work = denoising(tmp_path)
     clean = load("fashion-mnist", tmp_path).train[0].float() / 255
-    (noisy, target), again = (work.train.plan(3, 1).batch(0, 8) for _ in range(2))
+    (noisy, target), again = (work.train.plan(3, 1)(0, 8) for _ in range(2))
     assert torch.equal(noisy, again[0]) and noisy.dtype == torch.float32
     assert all(any(torch.equal(image, each_one) for each_one in clean) for image in target)
     assert float((noisy - target).std()) == pytest.approx(0.05, rel=0.05)
     for place in ((3, 1, 1), (3, 2, 0), (4, 1, 0)):
-        other = work.train.plan(*place[:2]).batch(place[2], 8)
+        other = work.train.plan(*place[:2])(place[2], 8)
         assert not torch.equal(other[0] - other[1], noisy - target)
     # The test's noise is the same for all runs.
     some = denoising(tmp_path, train_size=10)

@@ -134,7 +134,7 @@ def test_images_are_shifted_with_zeros_and_the_chosen_ones_flipped(digits: Image
     flat = dataclasses.replace(digits, max_shift=0, flip=True)
     plain, flipped = (
         images.image_workload(flat, WorkloadConfig(model="mlp1", augment=augment))
-        .train.plan(0, 0).batch(0, 64)[0]
+        .train.plan(0, 0)(0, 64)[0]
         for augment in (False, True)
     )  # fmt: skip
     both = torch.stack([(flipped == x).flatten(1).all(1) for x in (plain, plain.flip(-1))])
@@ -153,7 +153,7 @@ TEST = {"digits": "b2a92070be2dfaa8", "digits32": "79b7a92d6e9bdafa"}
 def test_training_batches_are_pinned(data: str, augment: bool) -> None:
     train = find(WorkloadConfig(data=data, augment=augment)).train
     plan = train.plan(3, 2)
-    batches = [plan.batch(step, 64) for step in range(23)]
+    batches = [plan(step, 64) for step in range(23)]
     assert sum(len(batch[0]) for batch in batches) == len(train) == 1442
     assert digest(*[tensor for batch in batches for tensor in batch]) == TRAIN[data, augment]
 
@@ -169,7 +169,7 @@ def test_loss_and_accuracy() -> None:
     work = tiny_workload(WorkloadConfig(model="cnn1", width=2))
     torch.manual_seed(0)
     model = work.model()
-    x, labels = work.train.plan(0, 0).batch(0, 9)
+    x, labels = work.train.plan(0, 0)(0, 9)
     output = model(x)
     outcome = work.loss(model, (x, labels))
     assert torch.equal(outcome.losses, cross_entropy(output, labels, reduction="none"))

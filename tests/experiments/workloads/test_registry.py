@@ -80,7 +80,7 @@ test_what_makes_no_workload_is_refused = rejects(
 @pytest.mark.parametrize("data", ["digits", "text"])
 def test_the_loss_of_an_output_is_that_of_the_workload(data: str) -> None:
     workload = find(WorkloadConfig(data=data, width=8))
-    batch = workload.train.plan(0, 0).batch(0, 6)
+    batch = workload.train.plan(0, 0)(0, 6)
     model = workload.model().eval()
     expected = workload.loss(model, batch)
     loss = workload.output_loss(batch)
@@ -114,10 +114,10 @@ def workload(**settings: object) -> Workload:
 
 def test_each_epoch_feeds_every_example_once_and_x_and_y_stay_together() -> None:
     train = workload().train
-    one, two = (torch.cat([train.plan(0, e).batch(s, 8)[0] for s in range(3)]) for e in (0, 1))
+    one, two = (torch.cat([train.plan(0, e)(s, 8)[0] for s in range(3)]) for e in (0, 1))
     assert not torch.equal(one, two)
     assert torch.equal(one.sort(dim=0).values, X)
-    x, y = train.plan(1, 0).batch(0, 20)
+    x, y = train.plan(1, 0)(0, 20)
     assert torch.equal(y, (x[:, 0] / 3).long() % 2)
 
 
@@ -128,11 +128,11 @@ def test_networks_fit_the_examples_settings_are_followed_and_arrays_converted() 
     assert isinstance(own.model(), nn.Linear)
     x, y = X.double().numpy(), Y.numpy().astype(np.uint8)
     work = classification("arrays", train=(x, y), test=(x, y), model="mlp1", classes=7)
-    batch = work.train.plan(0, 0).batch(0, 4)
+    batch = work.train.plan(0, 0)(0, 4)
     assert [tensor.dtype for tensor in batch] == [torch.float32, torch.int64]
     assert work.model().head.out_features == 7
     plans = [workload(train_size=6, label_noise=share).train for share in (0.0, 1.0)]
-    right, wrong = (train.plan(0, 0).batch(0, 6)[1] for train in plans)
+    right, wrong = (train.plan(0, 0)(0, 6)[1] for train in plans)
     assert [len(train) for train in plans] == [6, 6] and not torch.equal(right, wrong)
 
 

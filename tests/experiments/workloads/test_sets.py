@@ -55,7 +55,7 @@ def test_train_and_test_share_no_character() -> None:
 def test_some_of_the_text_stands_evenly_in_it() -> None:
     whole, some = (find(CONFIG.replace(train_size=n)).train for n in (0, 2400))
     assert (len(whole), len(some)) == (4913, 2400)
-    tokens, following = some.plan(0, 0).batch(0, 2400)
+    tokens, following = some.plan(0, 0)(0, 2400)
     assert torch.equal(tokens[:, 1:], following[:, :-1])
     train, _ = examples()
     found = {tuple(row) for row in tokens.tolist()}
@@ -84,7 +84,7 @@ def test_bits_per_character_and_the_loss_that_is_the_mean_of_its_characters() ->
     assert not work.metric.higher
     work = find(CONFIG)
     torch.manual_seed(0)
-    model, batch = work.model(), work.train.plan(0, 0).batch(0, 3)
+    model, batch = work.model(), work.train.plan(0, 0)(0, 3)
     with torch.no_grad():
         outcome = work.loss(model, batch)
         one = work.loss(model, tuple(tensor[1:2] for tensor in batch))
@@ -125,7 +125,7 @@ def test_rows_columns_and_classes_are_normalised_by_the_rows_to_train_on(name: s
 
 def test_the_signals_are_those_of_the_package_4000_to_train_and_1000_to_test() -> None:
     work = find(WorkloadConfig(data="mnist1d"))
-    x, y = work.train.plan(0, 0).batch(0, 64)
+    x, y = work.train.plan(0, 0)(0, 64)
     assert (x.shape, x.dtype, y.dtype) == ((64, 1, 40), torch.float32, torch.int64)
     assert [len(y) for _, y in work.test] == [256, 256, 256, 232]
     assert work.model().head.out_features == 10

@@ -1,7 +1,6 @@
 """Networks by name: families of networks, and how a family becomes known."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
@@ -96,19 +95,20 @@ def model_builder(
     Raises: ValueError: a name of another form, a model for other data, or a normalisation that it
         does not have.
     """
-    match = re.fullmatch(r"([a-z]+)(\d+)", name)
-    members = FAMILIES.get(name) or (FAMILIES.get(match[1]) if match else None)
+    letters = name.rstrip("0123456789")
+    members = FAMILIES.get(name) or FAMILIES.get(letters)
     exists = members is not None and (members.depth > 0 or members.name == name)
     if members is None or not exists or task.kind not in members.kinds:
-        forms = sorted(f.form for f in FAMILIES.values() if not exists or task.kind in f.kinds)
-        other = f", got {name!r}"
-        if members is not None and exists:
-            other += f", which is for {' and '.join(members.kinds)}; the data are {task.kind}"
+        forms = sorted(f.form for f in FAMILIES.values() if task.kind in f.kinds)
         listed = nearest(name, forms, "docs/training.md lists all")
-        raise ValueError(f"model: expected one of {listed}, with a number for the depth{other}")
+        kinds = f", which is for {' and '.join(members.kinds)}" if members and exists else ""
+        raise ValueError(
+            f"model: expected one of {listed}, with a number for the depth, got {name!r}{kinds}; "
+            f"the data are {task.kind}"
+        )
     if norm and norm not in members.norms:
         raise ValueError(f"norm: {members.form} has {' or '.join(members.norms)}, got {norm!r}")
-    depth = members.depth if match is None or members.name == name else int(match[2])
+    depth = members.depth if members.name == name else int(name[len(letters) :])
     if width < 0 or depth < bool(members.depth):
         raise ValueError(
             f"{name}: depth and width must be at least 1 (width 0: the usual), got width {width}"
@@ -143,24 +143,3 @@ def norm_layers(norm: str, channels: int, dims: int) -> list[nn.Module]:
     if norm == "batch":
         return [_BATCH[dims](channels)]
     return [nn.GroupNorm(1, channels)] if norm == "layer" else []
-
-
-def conv_norm(
-    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
-) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
-    """A convolution of images that keeps their size at stride 1, and its batch norm."""
-    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
-    return conv, nn.BatchNorm2d(channels)
-
-
-def chain(
-    block: Callable[..., nn.Module], c_in: int, rows: Iterable[Sequence[int]]
-) -> list[nn.Module]:
-    """Blocks made by `block(c_in, channels, stride, ...)`, `count` for each row (channels, count,
-    stride, ...). The first block of a row has the row's stride, the others have 1."""
-    blocks = []
-    for channels, count, stride, *rest in rows:
-        for number in range(count):
-            blocks.append(block(c_in, channels, 1 if number else stride, *rest))
-            c_in = channels
-    return blocks

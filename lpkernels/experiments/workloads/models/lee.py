@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Task, chain, conv_norm, family
-from lpkernels.experiments.workloads.models.residual import BasicBlock
+from lpkernels.experiments.workloads.models.family import Task, family
+from lpkernels.experiments.workloads.models.residual import BasicBlock, chain
 
 # By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
 # and expand convolutions. The last fire module has the same at every width.
@@ -57,6 +57,14 @@ class LeeNetwork(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         return self
+
+
+def conv_norm(
+    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1, bias: bool = False
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    """A convolution of images that keeps their size at stride 1, and its batch norm."""
+    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
+    return conv, nn.BatchNorm2d(channels)
 
 
 class Inverted(nn.Module):

@@ -1,5 +1,8 @@
 """Residual networks for small images, and ResNet-18 for those of ImageNet too."""
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +35,19 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
+def chain(
+    block: Callable[..., nn.Module], c_in: int, rows: Iterable[Sequence[Any]]
+) -> list[nn.Module]:
+    """Blocks made by `block(c_in, channels, stride, ...)`, `count` for each row (channels, count,
+    stride, ...). The first block of a row has the row's stride, the others have 1."""
+    blocks = []
+    for channels, count, stride, *rest in rows:
+        for number in range(count):
+            blocks.append(block(c_in, channels, 1 if number else stride, *rest))
+            c_in = channels
+    return blocks
+
+
 class ResNet(nn.Module):
     """A stem, stages of `blocks` blocks each, average pool, linear layer. The first stage has the
     width of the stem; each further one halves the image and doubles the width.
@@ -53,11 +69,9 @@ class ResNet(nn.Module):
         self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         body, c_in = [], width
         for stage in range(stages):
-            channels = width << stage
-            first = BasicBlock(c_in, channels, 2 if stage else 1, norm)
-            rest = (BasicBlock(channels, channels, 1, norm) for _ in range(1, blocks))
-            body.append(nn.Sequential(first, *rest))
-            c_in = channels
+            row = (width << stage, blocks, 2 if stage else 1, norm)
+            body.append(nn.Sequential(*chain(BasicBlock, c_in, [row])))
+            c_in = width << stage
         self.stages = nn.Sequential(*body)
         self.head = nn.Linear(c_in, task.outputs)
 
