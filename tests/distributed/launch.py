@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lpkernels.experiments import records
 from tests.experiments.killing import children
 
 ROOT = Path(__file__).resolve().parents[2]
-PROCESSES = 2
 
 
 def environment() -> dict[str, str]:
@@ -23,10 +23,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **wide}
 
 
-def torchrun(*arguments: object, processes: int = PROCESSES) -> list[str]:
-    """The command that starts the processes."""
+def torchrun(*arguments: object) -> list[str]:
+    """The command that starts two processes."""
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*run, "--nproc-per-node", str(processes), *map(str, arguments)]
+    return [*run, "--nproc-per-node", "2", *map(str, arguments)]
 
 
 @contextmanager
@@ -52,9 +52,10 @@ def ranks_of(launcher: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def launch(*arguments: object) -> str:
-    """Runs two processes under torchrun to their end; returns what they printed."""
-    return finished(torchrun(*arguments))
+def epochs(folder: Path) -> int:
+    """The epochs on record of the run in a folder; 0 where there is none yet."""
+    path = folder / records.RECORDS
+    return len(records.read_run(folder).epochs) if path.is_file() and path.stat().st_size else 0
 
 
 def finished(command: list[str]) -> str:

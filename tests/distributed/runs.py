@@ -45,12 +45,10 @@ ALIGNED = PLAIN.replace(
 # This run has batch norm, a short last batch, and draws in the layers.
 STOCHASTIC = PLAIN.replace(name="stochastic", batch=8, acc="e6m5:stochastic")
 
-# Each process computes its share in two pieces and sends their gradients once.
-ACCUMULATED = PLAIN.replace(name="accumulated", accumulate=2)
 # The norm is over the gradients of all processes. Where the gradients are sharded, the sums of
 # squares have another order.
 CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
-CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
+CONFIGS = (ALIGNED, PLAIN, STOCHASTIC)
 WAYS = ("ddp", "fsdp")
 Losses = list[float]
 

@@ -15,7 +15,7 @@ from torch.distributed.run import get_args_parser
 
 from lpkernels.experiments import records
 from lpkernels.experiments.training.trainer import Trainer
-from tests.distributed.launch import ROOT, ranks_of, started
+from tests.distributed.launch import ROOT, epochs, ranks_of, started
 from tests.experiments.killing import is_alive
 from tests.support import commands
 
@@ -29,19 +29,14 @@ LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.
 def training(command: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     """A command of the page, which has trained another epoch of the run in `folder`/results/two."""
     out = folder / "results" / "two"
-    before = _epochs(out)
+    before = epochs(out)
     words = [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]]
     with started(words, folder) as process:
         deadline = time.monotonic() + 240
-        while _epochs(out) == before:
+        while epochs(out) == before:
             assert time.monotonic() < deadline and process.poll() is None, f"no epoch in {out}"
             time.sleep(0.05)
         yield process
-
-
-def _epochs(folder: Path) -> int:
-    path = folder / records.RECORDS
-    return len(records.read_run(folder).epochs) if path.is_file() else 0
 
 
 def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lpkernels.experiments import records
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, has_checkpoint, read_checkpoint
-from tests.distributed.launch import finished, ranks_of, started, torchrun
+from tests.distributed.launch import epochs, finished, ranks_of, started, torchrun
 from tests.experiments.killing import is_alive
 from tests.support.trainings import assert_same_end, figures
 
@@ -27,11 +27,6 @@ TRAIN = f"""
 """.split()
 # torchrun looks after its processes ten times a second and gives survivors 30 s to end.
 PATIENCE_S = 60.0
-
-
-def epochs(folder: Path) -> int:
-    path = folder / records.RECORDS
-    return len(records.read_run(folder).epochs) if path.is_file() and path.stat().st_size else 0
 
 
 def train(folder: Path, *options: str) -> list[str]:

@@ -83,7 +83,7 @@ def trained(folder: Path, way: str, processes: Processes) -> dict[str, Any]:
 def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
     """Makes a run; returns its losses, draws of a step, and the end that this process sees."""
     trainer, losses = runs.noted(config, folder / config.name, processes)
-    with trainer._draws(0):
+    with trainer._draws():
         draws = lp.quantize(torch.full((64,), 1.1), "e5m2", "stochastic")
     parameters = dict(trainer.model.named_parameters())
     weights = {name: whole(p.detach()) for name, p in parameters.items()}

@@ -3,8 +3,7 @@
 With both a checkpoint holds whole tensors, the same as with one process.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -37,23 +36,6 @@ def replicated(model: nn.Module, processes: Processes) -> nn.Module:
     if processes.count == 1 or processes.sharded:
         return model
     return nn.parallel.DistributedDataParallel(model)
-
-
-@contextmanager
-def without_exchange(network: nn.Module) -> Iterator[None]:
-    """Backward passes in this block add to the gradients of this process alone."""
-    exchange: Any = getattr(network, "set_requires_gradient_sync", None)
-    if exchange is not None:
-        exchange(False)
-        try:
-            yield
-        finally:
-            exchange(True)
-    elif isinstance(network, nn.parallel.DistributedDataParallel):
-        with network.no_sync():
-            yield
-    else:
-        yield
 
 
 # A DTensor alone has these attributes; its type is not imported for runs of one process.

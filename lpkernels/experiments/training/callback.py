@@ -11,8 +11,6 @@ The trainer calls the hooks of a run's callbacks and knows nothing else of them.
     gradient clipping        the trainer's own
     step(optimizer)          in order, until one takes the step itself; else the trainer steps
     after_step(ran)          in order
-
-With accumulated gradients, scale_loss is called for each piece of the batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -58,9 +58,6 @@ class RunConfig(Settings):
     name: str = Field("run", description="Name of the run in tables and plots.")
     epochs: int = Field(10, ge=1, description="Times over the training examples.")
     batch: int = Field(64, ge=1, description="Examples in a step of all processes.")
-    accumulate: int = Field(
-        1, ge=1, description="Pieces of a batch, whose gradients are added before the update."
-    )
     clip: float | None = Field(
         None, gt=0, description="Largest norm of all gradients together, after unscaling."
     )
@@ -157,7 +154,7 @@ class RunConfig(Settings):
 _RENAMED = {"parts": "callbacks"}
 _LOG = "log"
 _GONE = {
-    "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
+    "accumulate": 1, "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
     "scale_consecutive": False, "scale_at_floor": "stay",
 }  # fmt: skip
 

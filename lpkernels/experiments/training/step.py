@@ -1,15 +1,14 @@
-"""One step of training: the pieces of its batch, its update, and the sums of an epoch."""
+"""One step of training: gradients of its batch, its update, and the sums of an epoch."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lpkernels.arithmetic import Recipe
-from lpkernels.experiments.processes.replicas import local, without_exchange
+from lpkernels.experiments.processes.replicas import local
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.callback import Context
 from lpkernels.experiments.workloads.workload import Batch, Workload
@@ -44,10 +43,6 @@ class Tally:
         return float(self._sums.get(name, 0.0))
 
 
-#: Where the layers' draws come from while the piece of this number is computed.
-Draws = Callable[[int], AbstractContextManager[None]]
-
-
 class Step:
     """Makes a step of a batch; the callbacks are called as `training.callback` says.
 
@@ -57,28 +52,27 @@ class Step:
     Args:
         run: whose model is trained, with the loss of its workload as its callbacks change it.
         network: the module called for the forward pass, the run's model or its wrapper.
-        pieces: a process computes its share of a batch in so many pieces and adds their gradients.
         clip: largest norm of the gradients.
     """
 
-    def __init__(
-        self, run: Context, network: nn.Module, *, pieces: int = 1, clip: float | None = None
-    ) -> None:
-        self._run, self._network, self._pieces, self._clip = run, network, pieces, clip
+    def __init__(self, run: Context, network: nn.Module, *, clip: float | None = None) -> None:
+        self._run, self._network, self._clip = run, network, clip
         # Found once: following all modules takes as long as some layers.
         self._parameters = list(run.model.parameters())
         scales = [module for module in run.model.modules() if isinstance(module, KeptScales)]
         for module in scales:
-            # Several passes before the first update are no mistake here.
+            # A pass of a callback before the first update is no mistake here.
             module.is_updated = True
         self._is_scaled = bool(scales)
         self._loss = run.workload.loss
         for callback in run.callbacks:
             self._loss = callback.losses(self._loss)
 
-    def __call__(self, number: int, batch: Batch, draws: Draws, tally: Tally) -> None:
+    def __call__(
+        self, number: int, batch: Batch, draws: AbstractContextManager[None], tally: Tally
+    ) -> None:
         """Makes step `number` of the run. The batch is that of all processes; this process takes
-        its own share of the batch."""
+        its own share of the batch. `draws` is the context of the layers' draws."""
         with ExitStack() as around:
             for callback in self._run.callbacks:
                 around.enter_context(callback.around_step(number))
@@ -91,27 +85,23 @@ class Step:
         # All skip together: one counts.
         tally.add("skipped", ~ran if self._run.processes.first else torch.zeros_like(ran))
 
-    def _backward(self, batch: Batch, draws: Draws, tally: Tally) -> None:
+    def _backward(self, batch: Batch, draws: AbstractContextManager[None], tally: Tally) -> None:
         """Computes the gradients of the batch, each process those of its share."""
         run, count = self._run, len(batch[0])
         share = run.processes.share(count)
-        pieces = _split(tuple(t[share].to(run.device) for t in batch), self._pieces)
         run.model.train()
         run.optimizer.zero_grad()
-        for number, piece in enumerate(pieces):
-            ends = number == len(pieces) - 1
-            with nullcontext() if ends else without_exchange(self._network):
-                with draws(number):
-                    outcome = self._loss(self._network, piece)
-                # A piece's share of the mean over the batch: the layers send the same gradients
-                # backward as in one process with the whole batch.
-                loss = outcome.losses.sum() / count
-                for callback in run.callbacks:
-                    loss = callback.scale_loss(loss)
-                loss.backward()
-            tally.add("loss", outcome.losses.detach().double().sum())
-            for name, value in outcome.sums.items():
-                tally.add(name, value)
+        with draws:
+            outcome = self._loss(self._network, tuple(t[share].to(run.device) for t in batch))
+        # The share of a process in the mean over the batch: the layers send the same gradients
+        # backward as in one process with the whole batch.
+        loss = outcome.losses.sum() / count
+        for callback in run.callbacks:
+            loss = callback.scale_loss(loss)
+        loss.backward()
+        tally.add("loss", outcome.losses.detach().double().sum())
+        for name, value in outcome.sums.items():
+            tally.add(name, value)
 
     def _update(self) -> Tensor:
         """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""
@@ -134,32 +124,23 @@ class Step:
         return ran
 
 
-def _split(batch: Batch, count: int) -> list[Batch]:
-    """A batch in `count` pieces of consecutive examples, as even as can be; none is empty."""
-    total = len(batch[0])
-    ends = [i * total // count for i in range(count + 1)]
-    return [tuple(t[start:end] for t in batch) for start, end in pairwise(ends) if start < end]
-
-
 def check_sizes(
     model: nn.Module,
     recipes: Mapping[Any, Recipe],
     data: Workload,
     batch: int,
-    counts: Sequence[int],
+    processes: int,
 ) -> None:
     """Lets the model compute the loss of every number of examples that it will get at once, in
     evaluation, which changes nothing in it, where a recipe transforms operands along the examples.
 
-    counts: the shares of a batch, and the pieces of a share.
     Raises: ValueError: a layer refuses such a number.
     """
     if not any(recipe.readings.wgrad[1].transform for recipe in recipes.values()):
         return
     total = len(data.train)
-    sizes = {batch, total % batch or batch}
-    for count in counts:
-        sizes = {(size + i) // count for size in sizes for i in (0, count - 1)} - {0}
+    batches = {batch, total % batch or batch}
+    sizes = {(size + i) // processes for size in batches for i in (0, processes - 1)} - {0}
     examples = data.train.plan(0, 0)
     model.eval()
     with torch.random.fork_rng(devices=[]):

@@ -122,7 +122,7 @@ class Trainer(Context):
         model = data.network(stream_seed(config.seed, "init"))
         recipes = layer_recipes(config.arithmetic, model)
         model = convert(model, recipes)
-        check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
+        check_sizes(model, recipes, data, config.batch, processes.count)
         self.model = replicas.sharded(model.to(self.device), processes, self.device)
         self.optimizer = build_optimizer(
             config.optimizer,
@@ -137,7 +137,7 @@ class Trainer(Context):
                 callback.prepare(self)
             self._rng_state = torch.get_rng_state()
         network = replicas.replicated(self.model, processes)
-        self.step = Step(self, network, pieces=config.accumulate, clip=config.clip)
+        self.step = Step(self, network, clip=config.clip)
 
     @classmethod
     def resume(
@@ -267,7 +267,7 @@ class Trainer(Context):
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.config.optimizer, self.done, self.total_steps)
             batch = plan(position.step, self.batch)
-            self.step(self.done, batch, self._draws, self.tally)
+            self.step(self.done, batch, self._draws(), self.tally)
             replicas.share_buffers(self.model, self.processes)
             position.seen += len(batch[0])
             position.step += 1
@@ -279,16 +279,13 @@ class Trainer(Context):
         position.seconds = time.perf_counter() - start
         self._finish_epoch(tested)
 
-    def _draws(self, piece: int) -> AbstractContextManager[None]:
+    def _draws(self) -> AbstractContextManager[None]:
         """Where the layers' draws of this step come from: torch's generator, or the rank's own
         stream, so that ranks round their examples independently and the generators stay alike."""
         if self.processes.count == 1:
             return nullcontext()
         at, rank = self.position, self.processes.rank
-        within = (0, piece) if piece else ()
-        return seed_from(
-            torch.tensor(stream_seed(self.seed, "rank", rank, at.epoch, at.step, *within))
-        )
+        return seed_from(torch.tensor(stream_seed(self.seed, "rank", rank, at.epoch, at.step)))
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

@@ -9,11 +9,10 @@ is records of one label, in CIFAR-100 a coarse one and the label, and 3 x 32 x 3
 
 import gzip
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -111,16 +110,12 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     """
     if name in ("digits", "digits32"):
         return _digits(name, 4 if name == "digits32" else 1)
-    if name not in _SOURCES:
-        names = nearest(name, ["digits", "digits32", *_SOURCES])
+    if name not in _PARTS:
+        names = nearest(name, ["digits", "digits32", *_PARTS])
         raise ValueError(f"data: expected one of {names}, got {name!r}")
-    source = _SOURCES[name]
-    files = _files(name, folder or DEBIAN)
-    train, test = (
-        _labelled(source, part) for part in (files[: len(source.train)], files[len(source.train) :])
-    )
+    train, test = (_labelled(name, part, folder) for part in _PARTS[name])
     # A mirrored garment is a garment, and a mirrored photograph a photograph.
-    return ImageData(name, source.classes, train, test, source.max_shift, flip=True)
+    return ImageData(name, _classes(name), train, test, 2 if name == "fashion-mnist" else 4, True)
 
 
 def _digits(name: str, scale: int) -> ImageData:
@@ -140,39 +135,26 @@ def _digits(name: str, scale: int) -> ImageData:
     return ImageData(name, 10, train, tested, max_shift=scale)
 
 
-class _Source(NamedTuple):
-    """A data set that is read from files.
-
-    train, test: the names of their files.
-    read: the pixels (N, C, H, W) and the labels (N,) of such files, uint8.
-    classes, max_shift: as of `ImageData`.
-    folders: in which the files usually lie.
-    advice: where to get them.
-    """
-
-    train: tuple[str, ...]
-    test: tuple[str, ...]
-    read: Callable[[Sequence[Path]], tuple[np.ndarray, np.ndarray]]
-    classes: int
-    max_shift: int
-    folders: tuple[str, ...]
-    advice: str
+def _classes(name: str) -> int:
+    return 100 if name == "cifar100" else 10
 
 
-def _fashion(files: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = _records(files[0], 28 * 28, (28, 28)), _records(files[1], 1, ())
-    if len(images) != len(labels):
+def _labelled(name: str, names: Sequence[str], folder: str | Path) -> Labelled:
+    """The images and labels in the files of these names; of CIFAR's labels the last one."""
+    files = _files(name, names, folder)
+    if name == "fashion-mnist":
+        images = _records(files[0], 28 * 28, (28, 28)).reshape(-1, 1, 28, 28)
+        labels = _records(files[1], 1, ())[:, 0]
+    else:
+        first = 2 if name == "cifar100" else 1
+        rows = np.concatenate([_records(file, first + 3 * 32 * 32) for file in files])
+        images, labels = rows[:, first:].reshape(-1, 3, 32, 32), rows[:, first - 1]
+    if len(images) != len(labels) or labels.max() >= _classes(name):
         raise ValueError(
-            f"{files[0]}: expected as many images as labels in {files[1].name}, got {len(images)} "
-            f"images and {len(labels)} labels; take all four files from one place"
+            f"{files[-1]}: expected labels 0..{_classes(name) - 1} for {len(images)} images, got "
+            f"{len(labels)} labels up to {labels.max()}; take all files from one place"
         )
-    return images.reshape(-1, 1, 28, 28), labels[:, 0]
-
-
-def _cifar(files: Sequence[Path], label_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """The last label of a record counts."""
-    rows = np.concatenate([_records(file, label_bytes + 3 * 32 * 32) for file in files])
-    return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
+    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
 
 
 def _records(file: Path, size: int, sides: tuple[int, ...] | None = None) -> np.ndarray:
@@ -201,45 +183,29 @@ def _records(file: Path, size: int, sides: tuple[int, ...] | None = None) -> np.
     return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(count, size)
 
 
-def _labelled(source: _Source, files: Sequence[Path]) -> Labelled:
-    images, labels = source.read(files)
-    if labels.max() >= source.classes:
-        raise ValueError(
-            f"{files[-1]}: expected labels 0..{source.classes - 1}, got {labels.max()}; is it the "
-            "right data set?"
-        )
-    return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
-
-
-_IDX = ("images-idx3-ubyte", "labels-idx1-ubyte")
-_CIFAR = (
-    "download {}-binary.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, extract it and "
-    "pass the folder"
-)
-_SOURCES = {
-    "fashion-mnist": _Source(
-        tuple(f"train-{kind}" for kind in _IDX), tuple(f"t10k-{kind}" for kind in _IDX), _fashion,
-        10, 2, ("fashion-mnist", "FashionMNIST/raw"),
-        "install Debian's package (apt install dataset-fashion-mnist), or download the files from "
-        "https://github.com/zalandoresearch/fashion-mnist and pass their folder",
+#: By data set: the names of the files to train on, and of those to test on.
+_PARTS = {
+    "fashion-mnist": (
+        ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+        ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
     ),
-    "cifar10": _Source(
-        tuple(f"data_batch_{number}.bin" for number in range(1, 6)), ("test_batch.bin",),
-        partial(_cifar, label_bytes=1), 10, 4, ("cifar-10-batches-bin",), _CIFAR.format("cifar-10"),
-    ),
-    "cifar100": _Source(
-        ("train.bin",), ("test.bin",), partial(_cifar, label_bytes=2), 100, 4,
-        ("cifar-100-binary",), _CIFAR.format("cifar-100"),
-    ),
-}  # fmt: skip
+    "cifar10": (tuple(f"data_batch_{number}.bin" for number in range(1, 6)), ("test_batch.bin",)),
+    "cifar100": (("train.bin",), ("test.bin",)),
+}
+# The folders in which the files may lie too.
+_FOLDERS = {
+    "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
+    "cifar10": ("cifar-10-batches-bin",),
+    "cifar100": ("cifar-100-binary",),
+}
 
 
-def _files(data: str, folder: str | Path) -> list[Path]:
-    """The files of a data set, plain or with .gz, all in one folder."""
-    source, missing = _SOURCES[data], ""
-    for place in (Path(folder), *(Path(folder, inside) for inside in source.folders)):
+def _files(data: str, names: Sequence[str], folder: str | Path) -> list[Path]:
+    """The files of these names, plain or with .gz, all in one folder."""
+    folder, missing = Path(folder or DEBIAN), ""
+    for place in (folder, *(folder / inside for inside in _FOLDERS[data])):
         files = []
-        for name in (*source.train, *source.test):
+        for name in names:
             forms = [form for form in (place / name, place / f"{name}.gz") if form.is_file()]
             if not forms:
                 missing = missing or name
@@ -247,9 +213,16 @@ def _files(data: str, folder: str | Path) -> list[Path]:
             files.append(forms[0])
         else:
             return files
+    source = (
+        "install Debian's package (apt install dataset-fashion-mnist), or download the files from "
+        "https://github.com/zalandoresearch/fashion-mnist and pass their folder"
+        if data == "fashion-mnist"
+        else f"download {data.replace('cifar', 'cifar-')}-binary.tar.gz from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html, extract it and pass the folder"
+    )
     raise FileNotFoundError(
-        f"{data}: expected its files, plain or .gz, in {str(Path(folder).resolve())!r}, missing "
-        f"{missing}; {source.advice} (option --data-dir)"
+        f"{data}: expected its files, plain or .gz, in {str(folder.resolve())!r}, missing "
+        f"{missing}; {source} (option --data-dir)"
     )
 
 

@@ -74,7 +74,7 @@ test_config_of_another_version_is_refused = rejects(
 test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
-        *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch", "accumulate")),
+        *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch")),
         ({"chunk": 8}, "chunk: belongs to acc; give acc too"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"recipe": "Recipe(inputs='e5m2')"}, r"recipe: Recipe\.parse: .*inputs"),

@@ -20,8 +20,8 @@ MASTERS: dict[str, Any] = {
     "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block128_linear4_sfp32",
 }  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
-    "accumulated": {"accumulate": 2, "augment": True, "acc": "e6m5:stochastic"},
-    "delayed scales": {"recipe": "te_delayed", "accumulate": 2},
+    "augmented": {"augment": True, "acc": "e6m5:stochastic"},
+    "delayed scales": {"recipe": "te_delayed"},
     "dynamic scale": {
         **WANG, "dynamic_scale": True, "scale_start": 2.0**24, "scale_interval": 4,
         "scale_floor": 2.0, "scale_ceiling": 2.0**30, "scale_hysteresis": 3,
