@@ -139,7 +139,8 @@ class RunConfig(Settings):
         Raises: ValueError: a field or a callback that this version does not know, or a value that
             it refuses.
         """
-        fields = {_RENAMED.get(name, name): _without_gone(value) for name, value in values.items()}
+        known = _without_gone(values)
+        fields = {_RENAMED.get(name, name): value for name, value in known.items()}
         try:
             return RunConfig(**fields)
         except (TypeError, ValueError) as error:

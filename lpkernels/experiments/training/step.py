@@ -73,35 +73,31 @@ class Step:
     ) -> None:
         """Makes step `number` of the run. The batch is that of all processes; this process takes
         its own share of the batch. `draws` is the context of the layers' draws."""
-        with ExitStack() as around:
-            for callback in self._run.callbacks:
-                around.enter_context(callback.around_step(number))
-            for callback in self._run.callbacks:
-                callback.before_step(number)
-            self._backward(batch, draws, tally)
-            if self._is_scaled:
-                update_scales(self._run.model)
-            ran = self._update()
-        # All skip together: one counts.
-        tally.add("skipped", ~ran if self._run.processes.first else torch.zeros_like(ran))
-
-    def _backward(self, batch: Batch, draws: AbstractContextManager[None], tally: Tally) -> None:
-        """Computes the gradients of the batch, each process those of its share."""
-        run, count = self._run, len(batch[0])
-        share = run.processes.share(count)
+        run = self._run
+        share = run.processes.share(len(batch[0]))
         run.model.train()
         run.optimizer.zero_grad()
-        with draws:
-            outcome = self._loss(self._network, tuple(t[share].to(run.device) for t in batch))
-        # The share of a process in the mean over the batch: the layers send the same gradients
-        # backward as in one process with the whole batch.
-        loss = outcome.losses.sum() / count
-        for callback in run.callbacks:
-            loss = callback.scale_loss(loss)
-        loss.backward()
+        with ExitStack() as around:
+            for callback in run.callbacks:
+                around.enter_context(callback.around_step(number))
+            for callback in run.callbacks:
+                callback.before_step(number)
+            with draws:
+                outcome = self._loss(self._network, tuple(t[share].to(run.device) for t in batch))
+            # The share of a process in the mean over the batch: the layers send the same gradients
+            # backward as in one process with the whole batch.
+            loss = outcome.losses.sum() / len(batch[0])
+            for callback in run.callbacks:
+                loss = callback.scale_loss(loss)
+            loss.backward()
+            if self._is_scaled:
+                update_scales(run.model)
+            ran = self._update()
         tally.add("loss", outcome.losses.detach().double().sum())
         for name, value in outcome.sums.items():
             tally.add(name, value)
+        # All skip together: one counts.
+        tally.add("skipped", ~ran if run.processes.first else torch.zeros_like(ran))
 
     def _update(self) -> Tensor:
         """Changes the weights, unless a gradient is not finite; a 0-d bool says whether it did."""

@@ -106,7 +106,11 @@ RECORD[0, 0] = 10
         (IMAGES, gzip.compress(idx(ZEROS[0])), "begin with '00000802"),
         (IMAGES, gzip.compress(idx(np.zeros((98, 8, 8)))), "begin with '000008030000006200000008"),
         (LABELS, gzip.compress(idx(ZEROS[1:, 0, 0])), "for 20 images, got 19 labels"),
-        (LABELS, gzip.compress(idx(ZEROS[:, 0, 0] + 10)), r"expected labels 0\.\.9 .* labels up to 10"),
+        (
+            LABELS,
+            gzip.compress(idx(ZEROS[:, 0, 0] + 10)),
+            r"expected labels 0\.\.9 .* labels up to 10",
+        ),
         ("test_batch.bin", RECORD.tobytes(), r"expected labels 0\.\.9 .* labels up to 10"),
         ("test_batch.bin", RECORD.tobytes() + b"x", "whole records of 3073 bytes, got 3074 bytes"),
         ("test_batch.bin", b"", "whole records of 3073 bytes, got 0 bytes"),
