@@ -1,55 +1,83 @@
-"""One small layer of every class that can be converted, and inputs for it."""
+"""The table of layers: one small layer of every class that can be converted, its inputs, and the
+ranks of its tensors; steps of a layer, and comparisons with another run of it."""
 
 import copy
 import io
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import nn
 
 import lpkernels as lp
-from tests.compare import assert_bit_equal
-
-Inputs = Callable[[int], tuple[torch.Tensor, ...]]
+from tests.support.autograd import same
 
 
-def _random(*shapes: tuple[int, ...]) -> Inputs:
+class Layer(NamedTuple):
+    """One layer of torch.nn.
+
+    make: a new layer.  inputs: its inputs with n rows.  function: the name of the function that
+        computes it.
+    ranks: of input, weight, bias and output; 0 where a call alone tells.
+    """
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[int], tuple[torch.Tensor, ...]]
+    function: str
+    ranks: tuple[int, int, int, int]
+
+
+def _random(*shapes: tuple[int, ...]) -> Callable[[int], tuple[torch.Tensor, ...]]:
     return lambda n: tuple(torch.randn(n, *shape) for shape in shapes)
 
 
-# How each layer is made, and its inputs with n rows.
-LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
-    "Linear": (partial(nn.Linear, 5, 3), _random((5,))),
-    "Bilinear": (partial(nn.Bilinear, 5, 4, 3), _random((5,), (4,))),
-    "Embedding": (partial(nn.Embedding, 7, 5), lambda n: (torch.randint(0, 7, (n, 2)),)),
-    "MultiheadAttention": (partial(nn.MultiheadAttention, 8, 2, batch_first=True),
-                           _random((4, 8), (3, 8), (3, 8))),
-    "LSTM": (partial(nn.LSTM, 5, 6, proj_size=3, batch_first=True), _random((2, 5))),
-    "GRU": (partial(nn.GRU, 5, 6, batch_first=True), _random((2, 5))),
-    "RNN": (partial(nn.RNN, 5, 6, nonlinearity="relu", batch_first=True), _random((2, 5))),
-    "LSTMCell": (partial(nn.LSTMCell, 5, 6), _random((5,))),
-    "GRUCell": (partial(nn.GRUCell, 5, 6), _random((5,))),
-    "RNNCell": (partial(nn.RNNCell, 5, 6), _random((5,))),
-    "Conv1d": (partial(nn.Conv1d, 2, 4, 3, padding="same"), _random((2, 7))),
-    "Conv2d": (partial(nn.Conv2d, 2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
-               _random((2, 5, 6))),
-    "Conv3d": (partial(nn.Conv3d, 2, 4, 2, groups=2), _random((2, 3, 4, 3))),
-    "ConvTranspose1d": (partial(nn.ConvTranspose1d, 2, 4, 3, stride=2, output_padding=1),
-                        _random((2, 7))),
-    "ConvTranspose2d": (partial(nn.ConvTranspose2d, 2, 4, 3), _random((2, 5, 6))),
-    "ConvTranspose3d": (partial(nn.ConvTranspose3d, 2, 4, 2), _random((2, 2, 3, 2))),
-    "BatchNorm1d": (partial(nn.BatchNorm1d, 4), _random((4,))),
-    "BatchNorm2d": (partial(nn.BatchNorm2d, 4), _random((4, 3, 2))),
-    "BatchNorm3d": (partial(nn.BatchNorm3d, 4), _random((4, 2, 2, 3))),
-    "LayerNorm": (partial(nn.LayerNorm, 8), _random((4, 8))),
-    "GroupNorm": (partial(nn.GroupNorm, 2, 4), _random((4, 3))),
-    "RMSNorm": (partial(nn.RMSNorm, 8), _random((4, 8))),
-    "Softmax": (partial(nn.Softmax, -1), _random((4, 8))),
-    "GELU": (nn.GELU, _random((4, 8))),
+def _indices(n: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randint(0, 7, (n, 2)),)
+
+
+LAYERS: dict[str, Layer] = {
+    "Linear": Layer(partial(nn.Linear, 5, 3), _random((5,)), "linear", (0, 2, 1, 0)),
+    "Bilinear": Layer(partial(nn.Bilinear, 5, 4, 3), _random((5,), (4,)), "bilinear", (2, 2, 1, 2)),
+    "Embedding": Layer(partial(nn.Embedding, 7, 5), _indices, "embedding", (0, 2, 0, 0)),
+    "MultiheadAttention": Layer(
+        partial(nn.MultiheadAttention, 8, 2, batch_first=True), _random((4, 8), (3, 8), (3, 8)),
+        "multi_head_attention_forward", (3, 2, 1, 3)),
+    "LSTM": Layer(partial(nn.LSTM, 5, 6, proj_size=3, batch_first=True), _random((2, 5)),
+                  "lstm", (2, 2, 1, 2)),
+    "GRU": Layer(partial(nn.GRU, 5, 6, batch_first=True), _random((2, 5)), "gru", (2, 2, 1, 2)),
+    "RNN": Layer(partial(nn.RNN, 5, 6, nonlinearity="relu", batch_first=True), _random((2, 5)),
+                 "rnn_relu", (2, 2, 1, 2)),
+    "LSTMCell": Layer(partial(nn.LSTMCell, 5, 6), _random((5,)), "lstm_cell", (2, 2, 1, 2)),
+    "GRUCell": Layer(partial(nn.GRUCell, 5, 6), _random((5,)), "gru_cell", (2, 2, 1, 2)),
+    "RNNCell": Layer(partial(nn.RNNCell, 5, 6), _random((5,)), "rnn_tanh_cell", (2, 2, 1, 2)),
+    "Conv1d": Layer(partial(nn.Conv1d, 2, 4, 3, padding="same"), _random((2, 7)),
+                    "conv1d", (3, 3, 1, 3)),
+    "Conv2d": Layer(
+        partial(nn.Conv2d, 2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
+        _random((2, 5, 6)), "conv2d", (4, 4, 1, 4)),
+    "Conv3d": Layer(partial(nn.Conv3d, 2, 4, 2, groups=2), _random((2, 3, 4, 3)),
+                    "conv3d", (5, 5, 1, 5)),
+    "ConvTranspose1d": Layer(
+        partial(nn.ConvTranspose1d, 2, 4, 3, stride=2, output_padding=1), _random((2, 7)),
+        "conv_transpose1d", (3, 3, 1, 3)),
+    "ConvTranspose2d": Layer(partial(nn.ConvTranspose2d, 2, 4, 3), _random((2, 5, 6)),
+                             "conv_transpose2d", (4, 4, 1, 4)),
+    "ConvTranspose3d": Layer(partial(nn.ConvTranspose3d, 2, 4, 2), _random((2, 2, 3, 2)),
+                             "conv_transpose3d", (5, 5, 1, 5)),
+    "BatchNorm1d": Layer(partial(nn.BatchNorm1d, 4), _random((4,)), "batch_norm", (0, 1, 1, 0)),
+    "BatchNorm2d": Layer(partial(nn.BatchNorm2d, 4), _random((4, 3, 2)),
+                         "batch_norm", (4, 1, 1, 4)),
+    "BatchNorm3d": Layer(partial(nn.BatchNorm3d, 4), _random((4, 2, 2, 3)),
+                         "batch_norm", (5, 1, 1, 5)),
+    "LayerNorm": Layer(partial(nn.LayerNorm, 8), _random((4, 8)), "layer_norm", (0, 1, 1, 0)),
+    "GroupNorm": Layer(partial(nn.GroupNorm, 2, 4), _random((4, 3)), "group_norm", (0, 1, 1, 0)),
+    "RMSNorm": Layer(partial(nn.RMSNorm, 8), _random((4, 8)), "rms_norm", (0, 1, 0, 0)),
+    "Softmax": Layer(partial(nn.Softmax, -1), _random((4, 8)), "softmax", (0, 0, 0, 0)),
+    "GELU": Layer(nn.GELU, _random((4, 8)), "gelu", (0, 0, 0, 0)),
 }  # fmt: skip
 #: Layers that compute by the function of another one, in other dimensions or with other gates, and
 #: those that take long to trace.
@@ -57,12 +85,15 @@ SLOW_TO_COMPILE = """
     MultiheadAttention LSTM GRU RNN GRUCell RNNCell Conv1d Conv3d ConvTranspose1d ConvTranspose3d
     BatchNorm1d BatchNorm3d
 """.split()
+#: The layers with one input and products, which can have a running range and delayed scales.
+ONE_INPUT = ["Linear", *(f"Conv{kind}{n}d" for kind in ("", "Transpose") for n in (1, 2, 3))]
+every_layer = pytest.mark.parametrize("name", LAYERS)
 
 
 def plain(name: str) -> nn.Module:
     """torch.nn's layer of this name, the same at each call."""
     torch.manual_seed(7)
-    return LAYERS[name][0]()
+    return LAYERS[name].make()
 
 
 def converted(name: str, recipe: lp.Recipe) -> Any:
@@ -73,7 +104,7 @@ def converted(name: str, recipe: lp.Recipe) -> Any:
 def inputs(name: str, n: int = 5) -> tuple[torch.Tensor, ...]:
     """Inputs with n rows for the layer of this name, the same at each call."""
     torch.manual_seed(n)
-    return LAYERS[name][1](n)
+    return LAYERS[name].inputs(n)
 
 
 def first(y: Any) -> torch.Tensor:
@@ -100,10 +131,12 @@ def step(layer: nn.Module, run: Callable[..., Any], *args: torch.Tensor) -> list
     return found
 
 
-def same(got: Iterable[torch.Tensor], want: Iterable[torch.Tensor]) -> None:
-    """The tensors are alike to the bit."""
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
+def assert_steps_alike(
+    layer: nn.Module, run: Callable[..., Any], *args: torch.Tensor, other: Any = None
+) -> None:
+    """run has the output and the gradients of the layer itself, or of another layer."""
+    other = layer if other is None else other
+    same(step(layer, run, *args), step(other, other, *args))
 
 
 def twins(module: Any) -> list[Any]:

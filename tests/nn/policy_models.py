@@ -102,26 +102,16 @@ MODELS: dict[str, Any] = {
     "gan": (Gan, torch.randn(4, 3)),
 }
 
-# For each model these tables name the layers with products in order, the modules whose forward is
-# their own, and the norms and softmax; "" is the model itself.
-PRODUCTS = {
-    "resnet": "stem blocks.0.conv1 blocks.0.conv2 blocks.1.conv1 blocks.1.conv2 fc".split(),
-    "mlp": [""],
-    "transformer": "attention.qkv attention.out heads up down lm_head".split(),
-    "gan": [
-        f"{net}.{x}" for net in ("generator", "discriminator") for x in ("stem", "body", "head")
-    ],
-}
-CALLERS = {
-    "resnet": ["", "blocks.0", "blocks.1"], "mlp": [], "transformer": ["", "attention"],
-    "gan": [""],
-}  # fmt: skip
-REDUCING = {
-    "resnet": "bn blocks.0.bn1 blocks.0.bn2 blocks.1.bn1 blocks.1.bn2".split(),
-    "mlp": [],
-    "transformer": "norm1 attention.softmax norm2 norm3".split(),
-    "gan": ["generator.norm", "discriminator.norm"],
-}
+
+PRODUCTS = (nn.Linear, nn.Conv2d, nn.MultiheadAttention)
+CALLERS = (Block, ResNet, Attention, Transformer, Gan)
+REDUCING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm, nn.Softmax)
+
+
+def modules_of(model: nn.Module, classes: tuple[type, ...]) -> list[str]:
+    """The names of the modules of these classes, in order; "" is the model itself."""
+    named = model.named_modules()
+    return [name for name, m in named if isinstance(m, classes) and not name.endswith("out_proj")]
 
 
 def converted(model: nn.Module) -> dict[str, lp.Recipe]:

@@ -1,6 +1,7 @@
 """convert(functions=True): the emulated calls, the recipe of each, and life with torch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.nn.layer_cases import same, twins
+from tests.nn.layer_cases import assert_steps_alike, same, step, twins
 from tests.nn.policy_models import Doubled, converted
 from tests.support.autograd import Computes
 
@@ -31,9 +32,8 @@ class Block(nn.Module):
         self.layer = nn.Linear(4, 4)
         self.mixing = nn.Parameter(torch.randn(4, 4))
 
-    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-        """What a block computes."""
-        return self.layer(x) @ self.mixing * scale
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) @ self.mixing
 
 
 class Net(nn.Module):
@@ -44,10 +44,8 @@ class Net(nn.Module):
         self.checkpointed = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.checkpointed:
-            x = checkpoint(self.first, x, use_reentrant=False)
-        else:
-            x = self.first(x)
+        first = partial(checkpoint, self.first, use_reentrant=False)
+        x = first(x) if self.checkpointed else self.first(x)
         x = torch.relu(self.second(x))
         return torch.matmul(self.head(x), self.head.weight)
 
@@ -69,34 +67,50 @@ NAMES = ["", "first", "first.layer", "second", "second.layer", "head"]
 X = torch.randn(2, 4)
 
 
-@pytest.mark.parametrize(
-    "arguments, emulated",
-    [
-        ({}, NAMES),
-        ({"functions": False}, ["first.layer", "second.layer", "head"]),
-        ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
-        ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
-        ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
-        ({"include": Net}, [""]),
-    ],
-)
-def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
+def by_mapping(net: Net) -> None:
+    lp.convert(net, {"first*": OTHER, "head": FP8, "": DETERMINISTIC})
+
+
+def twice(net: Net) -> None:
+    lp.convert(net, DETERMINISTIC, include="second*")
+    lp.convert(net, OTHER, include=["first*", "head"])
+
+
+def set_afterwards(net: Net) -> None:
+    lp.set_recipe(lp.convert(net, DETERMINISTIC), {Block: OTHER})
+
+
+def with_options(**options: Any) -> Callable[[Net], Any]:
+    return lambda net: lp.convert(net, DETERMINISTIC, **options)
+
+
+LAYERS = ["first.layer", "second.layer", "head"]
+
+
+@pytest.mark.parametrize("change, recipes", [
+    (with_options(), dict.fromkeys(NAMES, DETERMINISTIC)),
+    (with_options(functions=False), dict.fromkeys(LAYERS, DETERMINISTIC)),
+    (with_options(include=nn.Linear), dict.fromkeys(LAYERS, DETERMINISTIC)),
+    (with_options(exclude="first*"),
+     dict.fromkeys(["", "second", "second.layer", "head"], DETERMINISTIC)),
+    (with_options(exclude=Block), dict.fromkeys(["", *LAYERS], DETERMINISTIC)),
+    (with_options(include=Net), {"": DETERMINISTIC}),
+    (by_mapping, {"first": OTHER, "first.layer": OTHER, "head": FP8, "": DETERMINISTIC}),
+    (twice, {"first": OTHER, "first.layer": OTHER, "head": OTHER, "second": DETERMINISTIC,
+             "second.layer": DETERMINISTIC}),
+    (set_afterwards,
+     dict.fromkeys(NAMES, DETERMINISTIC) | dict.fromkeys(["first", "second"], OTHER)),
+])  # fmt: skip
+def test_a_call_has_the_recipe_of_the_innermost_module(change: Any, recipes: Any) -> None:
     net = Net()
-    recipes = {name: DETERMINISTIC if name in emulated else lp.Recipe() for name in NAMES}
-    want = network(X, net, recipes)
-    before = [type(m) for m in net.modules()]
-    assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
-    assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
+    before, plain = [type(m) for m in net.modules()], net(X)
+    for _ in range(2):
+        change(net)
+        assert converted(net) == recipes
+        assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, "fp32") | recipes))
     assert [type(m) for m in lp.revert(net).modules()] == before
     assert not converted(net)
-    assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, "fp32")))
-
-
-def test_calls_follow_the_rules_of_a_mapping() -> None:
-    net = lp.convert(Net(), {"first*": OTHER, "head": FP8, "": DETERMINISTIC})
-    recipes = {"first": OTHER, "first.layer": OTHER, "head": FP8, "": DETERMINISTIC}
-    want = network(X, net, {name: recipes.get(name, lp.Recipe()) for name in NAMES})
-    assert_bit_equal(net(X), want)
+    assert_bit_equal(net(X), plain)
 
 
 def test_a_layer_with_its_own_forward_is_followed() -> None:
@@ -114,19 +128,13 @@ def test_copies_keep_the_recipes() -> None:
         assert type(lp.revert(twin)) is Net
 
 
-def gradients(net: nn.Module, run: Any = None) -> list[torch.Tensor]:
-    torch.manual_seed(3)
-    loss = (net if run is None else run)(X).square().sum()
-    return [loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))]
-
-
 @pytest.mark.parametrize(
     ("exclude", "dynamic"), [(None, True), (["first.layer", "second"], False)], ids=["all", "some"]
 )
 def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
     net = lp.convert(Net(), STOCHASTIC, exclude=exclude)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    same(gradients(net, compiled), gradients(net))
+    assert_steps_alike(net, compiled, X)
 
 
 def test_calls_are_exported_and_checkpointed_modules_compute_the_same_again() -> None:
@@ -134,9 +142,9 @@ def test_calls_are_exported_and_checkpointed_modules_compute_the_same_again() ->
     program = torch.export.export(net, (X,))
     assert_bit_equal(program.module()(X), net(X))
     net = lp.convert(Net(), STOCHASTIC)
-    want = gradients(net)
+    want = step(net, net, X)
     net.checkpointed = True
-    same(gradients(net), want)
+    same(step(net, net, X), want)
 
 
 def test_a_parametrization_of_the_users_is_emulated() -> None:
@@ -185,25 +193,6 @@ def test_an_error_in_forward_leaves_no_mode_behind() -> None:
     with pytest.raises(ZeroDivisionError):
         inside(lambda: 1 / 0)
     assert torch._C._len_torch_function_stack() == 0
-
-
-def test_a_second_conversion_adds_to_the_first() -> None:
-    net = lp.convert(Net(), DETERMINISTIC, include="second*")
-    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
-    lp.convert(net, OTHER, include=["first*", "head"])
-    assert recipes_of(net)["first"] == OTHER and recipes_of(net)["second"] == DETERMINISTIC
-    assert_bit_equal(net(X), network(X, net, recipes_of(net)))
-
-
-def recipes_of(net: nn.Module) -> dict[str, Any]:
-    return dict.fromkeys(NAMES, lp.Recipe()) | converted(net)
-
-
-def test_set_recipe_reaches_calls() -> None:
-    net = lp.convert(Net(), DETERMINISTIC)
-    lp.set_recipe(net, {Block: OTHER})
-    recipes = dict.fromkeys(NAMES, DETERMINISTIC) | {"first": OTHER, "second": OTHER}
-    assert_bit_equal(net(X), network(X, net, recipes))
 
 
 def test_an_excluded_lazy_layer_stays_torchs() -> None:

@@ -17,6 +17,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
 from tests.nn.layer_cases import twins
 from tests.nn.policy_models import Tagged, converted
+from tests.support.autograd import Computes
 
 FP8 = lp.recipe("fp8_wang2018")
 BF16 = lp.recipe("bf16_mixed")
@@ -122,18 +123,13 @@ def replaced() -> nn.Linear:
     return layer
 
 
-class Experts(nn.Module):
+def experts() -> nn.Module:
     """A product of a parameter that is no layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w, self.out = nn.Parameter(torch.randn(2, 4, 4)), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(x @ self.w[0] + x @ self.w[1])
+    w = nn.Parameter(torch.randn(2, 4, 4))
+    return Computes(lambda m, x: m.out(x @ m.w[0] + x @ m.w[1]), w=w, out=nn.Linear(4, 4))
 
 
-NVFP4, MXFP8 = lp.policy("nvfp4"), lp.policy("mxfp8")
+NVFP4 = lp.policy("nvfp4")
 CONVS = "2 Conv2d stay torch's own, because the policy has no arithmetic for their class"
 
 
@@ -150,7 +146,7 @@ def convolutions(*more: nn.Module) -> nn.Module:
     (convolutions(nn.Linear(4, 4)), {nn.Linear: FP8}, {}, ""),
     (convolutions(), FP8, {}, ""), (convolutions(), "fp32", {}, ""),
     (nn.Sequential(nn.Embedding(4, 4), nn.LayerNorm(4)), FP8, {}, "no product of this model is"),
-    (Experts(), NVFP4, {}, ""),
+    (experts(), NVFP4, {}, ""),
     (nn.Sequential(replaced(), *convolutions()), NVFP4, {}, f"{CONVS}; no .*; left 1 selected"),
 ])  # fmt: skip
 def test_convert_warns_once_of_what_nobody_left_out(
@@ -177,47 +173,42 @@ def test_convert_takes_attention_and_no_layer_of_its_projection() -> None:
         lp.convert(model, FP8, include="a.out_proj")
 
 
-class Conv1D(nn.Module):
-    """A stand-in with the names and the layout of transformers.pytorch_utils.Conv1D."""
-
-    __module__ = "transformers.pytorch_utils"
-
-    def __init__(self, nf: int, nx: int) -> None:
-        super().__init__()
-        self.nf, self.nx = nf, nx
-        self.weight, self.bias = (nn.Parameter(torch.randn(n)) for n in ((nx, nf), (nf,)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight + self.bias
-
-
 def test_convert_takes_the_linear_layer_of_transformers() -> None:
-    layer = Conv1D(3, 5)
-    x = torch.randn(2, 4, 5)
-    plain = layer(x)
+    layer = pytest.importorskip("transformers.pytorch_utils").Conv1D(3, 5)
+    plain = layer(X)
     lp.convert(layer, DETERMINISTIC)
-    want = lp.functional.linear(x, layer.weight.t(), layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(x), want)
-    assert_bit_equal(copy.deepcopy(layer)(x), want)
-    assert_bit_equal(lp.revert(layer)(x), plain)
+    want = lp.functional.linear(X, layer.weight.t(), layer.bias, recipe=DETERMINISTIC)
+    for copied in (layer, *twins(layer)):
+        assert_bit_equal(copied(X), want)
+    # Its weight has a range for each column.
+    lp.set_precision(lp.set_recipe(layer, "cpt_fu2021"), 3, 8)
+    weight = lp.quantize(layer.weight, "affine3_axis1")
+    assert_bit_equal(layer(X), torch.addmm(layer.bias, lp.quantize(X, "affine3"), weight))
+    assert_bit_equal(lp.revert(layer)(X), plain)
 
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 
 
-def test_convert_keeps_parametrizations() -> None:
-    model = nn.Sequential(weight_norm(nn.Linear(5, 3)), nn.Linear(3, 2))
+@pytest.mark.parametrize("kind", [nn.Linear, Tagged])
+@pytest.mark.parametrize("reverts_first", [False, True])
+def test_parametrizations_stay(kind: Any, reverts_first: bool) -> None:
+    model = nn.Sequential(weight_norm(kind(5, 3)), nn.Linear(3, 2))
     keys = list(model.state_dict())
     lp.convert(model, DETERMINISTIC)
     layer = model[0]
-    assert isinstance(layer, lp.nn.Linear) and parametrize.is_parametrized(layer)
+    assert isinstance(layer, kind) and parametrize.is_parametrized(layer)
     assert list(model.state_dict()) == keys
     want = lp.functional.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(X), want)
-    assert_bit_equal(copy.deepcopy(layer)(X), want)
+    for copied in (layer, copy.deepcopy(layer)):
+        assert_bit_equal(copied(X), want)
+    with pytest.raises(RuntimeError, match="only supported through state_dict"):
+        pickle.dumps(layer)
+    if reverts_first:
+        lp.revert(layer)
     parametrize.remove_parametrizations(layer, "weight")
-    assert type(layer) is lp.nn.Linear
-    assert type(lp.revert(layer)) is nn.Linear
+    assert isinstance(layer, lp.nn.Linear) is not reverts_first
+    assert type(lp.revert(layer)) is kind
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
@@ -233,12 +224,3 @@ def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     assert_bit_equal(layer(x), want)
     assert list(layer.state_dict()) == keys
     assert_bit_equal(lp.revert(layer)(x), plain)
-
-
-def test_revert_keeps_parametrizations_and_layers_with_them_refuse_to_pickle_as_torchs_do() -> None:
-    layer = lp.revert(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))
-    assert isinstance(layer, Tagged) and not isinstance(layer, lp.nn.Linear)
-    parametrize.remove_parametrizations(layer, "weight")
-    assert type(layer) is Tagged
-    with pytest.raises(RuntimeError, match="only supported through state_dict"):
-        pickle.dumps(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))

@@ -1,28 +1,60 @@
-"""Delayed scaling in layers: vectors of TransformerEngine, codes and gradients, what is kept."""
+"""Delayed scaling in layers: vectors of TransformerEngine, codes and gradients; training that is
+checkpointed, compiled, evaluated and calibrated."""
 
 import copy
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.functional.running import next_scales
 from tests.compare import assert_bit_equal
-from tests.nn.delayed import E4M3, E5M2, PLAIN, ROLES, SHORT, SUMS, quantized, recipe, trained
-from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same
+from tests.nn.layer_cases import ONE_INPUT, assert_steps_alike, converted, inputs, plain, same
+from tests.support.autograd import compiled, fresh_compiler  # noqa: F401
 
 VECTORS = Path(__file__).parents[1] / "data" / "scaled_formats" / "delayed.npz"
 INF, NAN = float("inf"), float("nan")
-SERVED = {
-    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"
-}  # fmt: skip
-KEYS = [f"scaling.{role}_{what}" for role in ROLES for what in ("history", "scale")]
+ROLES = ("input", "weight", "grad_output")
+
+
+def recipe(scaling: lp.DelayedScaling, **fields: Any) -> lp.Recipe:
+    operands = {"input": "tensor_e4m3_te", "weight": "tensor_e4m3_te"}
+    return lp.Recipe(**{**operands, "grad_output": "tensor_e5m2_te", "scaling": scaling, **fields})
+
+
+SHORT = lp.DelayedScaling(4)
+PLAIN = recipe(SHORT)
+# Every sum has one order, whatever the compiler makes of the rest.
+SUMS = recipe(
+    SHORT, grad_output="tensor_e5m2_te:stochastic", fprop="fp32", dgrad="fp32", wgrad="fp32"
+)
+
+
+def quantized(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values of x's codes by torch's own cast, which is right within the format's range."""
+    most = torch.finfo(dtype).max
+    codes = (x * scale).clamp(-most, most).to(dtype).float()
+    return codes * (1 / scale)
+
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+def trained(layer: Any, *x: Tensor, steps: int = 3) -> Any:
+    """The layer after steps that change its scales, not its weights."""
+    for i in range(steps):
+        layer(*(each * (i + 1) for each in x)).square().sum().backward()
+        lp.nn.update_scales(layer)
+    layer.zero_grad()
+    return layer
 
 
 def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
@@ -32,12 +64,12 @@ def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
     for key in arrays:
         family, _, case = key.removesuffix("/encode_used").partition("/")
         if key.endswith("/encode_used"):
-            found = {k.rpartition("/")[2]: v for k, v in arrays.items() if f"/{case}/" in k}
-            yield case, arrays[f"{family}/amax"], {**found, "encode_used": arrays[key]}
+            of_case = {k.rpartition("/")[2]: v for k, v in arrays.items() if f"/{case}/" in k}
+            yield case, arrays[f"{family}/amax"], {**of_case, "encode_used": arrays[key]}
 
 
 @pytest.mark.parametrize("case, largest, wanted", list(vectors()))
-def test_transformer_engines_vectors(
+def test_updates_are_those_of_transformer_engine(
     case: str, largest: np.ndarray, wanted: dict[str, np.ndarray]
 ) -> None:
     words = case.removeprefix("len").split("_margin")
@@ -50,93 +82,57 @@ def test_transformer_engines_vectors(
     for i, value in enumerate(largest):
         if i <= last:
             assert_bit_equal(layer.scaling.input_scale, torch.tensor(wanted["encode_used"][i]))
-        x = torch.zeros(2, 3)
-        x[1, 2] = -float(value)
-        layer(x)
+        layer(torch.tensor([[0.0, 0.0, -value]]))
         lp.nn.update_scales(layer)
         if "history" in wanted and (i < last and not (largest[: i + 1] == 0).any()):
             assert_bit_equal(layer.scaling.input_history, torch.tensor(wanted["history"][i]))
 
 
-def by_the_rule(
-    history: list[float], scale: float, most: float, algorithm: str
-) -> tuple[list[float], float]:
-    """The update of one role, in float32 numbers one by one."""
-    if history[0] == 0:
-        return history, scale
-    largest = history[0]
-    if algorithm == "max":
-        largest = NAN if any(h != h for h in history) else max(history)
-    if 0 < largest < INF:
-        with np.errstate(over="ignore"):
-            quotient = np.float32(most) / np.float32(largest)
-        scale = float(min(quotient, np.finfo(np.float32).max))
-    return [0.0, *history[2:], history[0]][: len(history)] if history[1:] else [0.0], scale
-
-
-@pytest.mark.parametrize("algorithm", ["max", "most_recent"])
-def test_updates_follow_the_rule(algorithm: str) -> None:
-    scaling = lp.DelayedScaling(5, algorithm)
-    generator = torch.Generator().manual_seed(0)
-    values = torch.tensor([0.0, INF, NAN, 1e-45, 3e38, 1e-40, 1.5, 0.7, 300.0, 1e-6])
-    most = torch.tensor([448.0, 57344.0, 224.0, 127.0])
-    histories, scales = torch.zeros(4, 5), torch.ones(4)
-    wanted = [([0.0] * 5, 1.0)] * 4
-    for _ in range(60):
-        newest = values[torch.randint(len(values), (4,), generator=generator)]
-        histories[:, 0] = newest
-        histories, scales = next_scales(histories, scales, most, scaling)
-        wanted = [
-            by_the_rule([float(new), *h[1:]], s, float(m), algorithm)
-            for new, (h, s), m in zip(newest, wanted, most, strict=True)
-        ]
-        assert_bit_equal(histories, torch.tensor([h for h, _ in wanted]))
-        assert_bit_equal(scales, torch.tensor([s for _, s in wanted]))
+def test_a_value_that_is_not_finite_leaves_the_scale_and_a_zero_the_history_too() -> None:
+    histories = torch.tensor([[1.0, 2.0, NAN], [INF, 2.0, 3.0], [0.0, 2.0, 3.0], [1.0, 2.0, 4.0]])
+    most = torch.full((4,), 448.0)
+    after, scales = next_scales(histories, torch.full((4,), 8.0), most, lp.DelayedScaling(3))
+    rolled = torch.tensor([[0.0, NAN, 1.0], [0.0, 3.0, INF], [0.0, 2.0, 3.0], [0.0, 4.0, 1.0]])
+    assert_bit_equal(after, rolled)
+    assert scales.tolist() == [8.0, 8.0, 8.0, 112.0]
 
 
 @pytest.mark.parametrize("name", ["Linear", "Conv2d", "ConvTranspose1d"])
 def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> None:
-    layer = trained(converted(name, PLAIN), *inputs(name))
-    (x,) = inputs(name)
-    x = (2.5 * x).requires_grad_()
-    kept = layer.scaling
-    xq, wq = (t.detach().requires_grad_() for t in (x, layer.weight))
-    xq = quantized(xq, kept.input_scale, E4M3).detach().requires_grad_()
-    wq = quantized(wq, kept.weight_scale, E4M3).detach().requires_grad_()
-    y = layer(x)
-    reference = plain(name)
-    reference.weight = nn.Parameter(wq.detach())
-    want = reference(xq)
-    assert_bit_equal(y.detach(), want.detach())
+    layer, reference = trained(converted(name, PLAIN), *inputs(name)), plain(name)
+    scales, x = layer.scaling, (2.5 * inputs(name)[0]).requires_grad_()
+    reference.weight = nn.Parameter(quantized(layer.weight.detach(), scales.weight_scale, E4M3))
+    codes = quantized(x.detach(), scales.input_scale, E4M3).requires_grad_()
+    y, want = layer(x), reference(codes)
     g = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)) * 40
     y.backward(g)
-    want.backward(quantized(g, kept.grad_output_scale, E5M2))
-    assert_bit_equal(x.grad, xq.grad)
-    assert_bit_equal(layer.weight.grad, reference.weight.grad)
-    seen = [kept.of(role)[0][0] for role in ROLES]
-    assert seen == [t.detach().abs().max() for t in (x, layer.weight, g)]
+    want.backward(quantized(g, scales.grad_output_scale, E5M2))
+    same(
+        [y.detach(), x.grad, layer.weight.grad],
+        [want.detach(), codes.grad, reference.weight.grad],
+    )
+    newest = [scales.of(role)[0][0] for role in ROLES]
+    assert newest == [t.detach().abs().max() for t in (x, layer.weight, g)]
+    state = copy.deepcopy(layer.state_dict())
+    assert_bit_equal(layer.eval()(x).detach(), want.detach())
+    layer(50 * x).sum().backward()
+    same(layer.state_dict().values(), state.values())
 
 
-@pytest.mark.parametrize(
-    "name, acc", list(product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale")))
-)
+@pytest.mark.parametrize("name", ["Linear", "Conv1d"])
+@pytest.mark.parametrize("acc", ["native", "fp32", "fp32_chunkscale"])
 def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
     """In every kind of product, and for gradients that are rounded stochastically."""
     sums = {"fprop": acc, "dgrad": acc, "wgrad": acc, "grad_output": "tensor_e5m2_te:stochastic"}
     delayed = converted(name, recipe(SHORT, **sums))
     current = converted(name, replace(recipe(SHORT, **sums), scaling=None))
     (x,) = inputs(name)
-    g = torch.randn(current(x).shape, generator=torch.Generator().manual_seed(1))
-    for role, tensor, most in zip(ROLES, (x, delayed.weight, g), (448, 448, 57344), strict=True):
-        delayed.scaling.of(role)[1].copy_(torch.full((), float(most)) / tensor.detach().abs().max())
-    found = []
-    for layer in (delayed, current):
-        given = x.clone().requires_grad_()
-        torch.manual_seed(3)
-        y = layer(given)
-        y.backward(g)
-        found.append([y.detach(), given.grad, *(p.grad for p in layer.parameters())])
-    same(*found)
+    y = current(x).detach()
+    # The gradient of the sum of squares.
+    tensors = zip(ROLES, (x, delayed.weight, 2 * y), (448.0, 448.0, 57344.0), strict=True)
+    for role, tensor, most in tensors:
+        delayed.scaling.of(role)[1].copy_(torch.tensor(most) / tensor.detach().abs().max())
+    assert_steps_alike(delayed, delayed, x, other=current)
 
 
 def test_integer_codes_and_values_that_are_not_finite() -> None:
@@ -153,51 +149,125 @@ def test_integer_codes_and_values_that_are_not_finite() -> None:
     assert layer(torch.zeros(0, 4)).shape == (0, 4)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_buffers_come_and_go_with_the_recipe(name: str) -> None:
-    if name not in SERVED:
-        with pytest.raises(ValueError, match=rf"{name}: delayed:history=4:max is for linear"):
-            converted(name, PLAIN)
-        return
-    keys = list(plain(name).state_dict())
-    layer = converted(name, PLAIN)
-    assert list(layer.state_dict()) == keys + KEYS
-    layer.scaling.input_scale.fill_(8.0)
-    layer.recipe = replace(PLAIN, scaling=lp.DelayedScaling(2))
-    assert layer.scaling.input_history.shape == (2,) and layer.scaling.input_scale == 8
-    layer.recipe = replace(PLAIN, scaling=None)
-    assert list(layer.state_dict()) == keys
-    layer.recipe = PLAIN
-    lp.revert(layer)
-    assert list(layer.state_dict()) == keys and type(layer) is type(plain(name))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
-    layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
-    (x,) = inputs("Linear")
-    kept = copy.deepcopy(layer.scaling.state_dict())
-    layer.to(dtype)
-    same(layer.scaling.state_dict().values(), kept.values())
-    layer(x.to(dtype)).sum().backward()
-    assert layer.scaling.input_history[0] == x.to(dtype).abs().max()
-    assert layer.weight.grad.dtype == dtype
-
-
-def test_state_without_scales_loads_with_a_warning() -> None:
-    layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
-    whole, old = copy.deepcopy(layer.state_dict()), plain("Linear").state_dict()
-    assert layer.scaling.input_scale != 1
-    with pytest.warns(UserWarning, match="no scaling.input_history, .*; the layer starts"):
-        layer.load_state_dict(old)
-    for role in ROLES:
-        history, scale = layer.scaling.of(role)
-        assert scale == 1 and not history.any()
-    layer.load_state_dict(whole)
-    same(layer.state_dict().values(), whole.values())
-
-
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", ONE_INPUT)
 def test_a_layer_has_scales_of_its_own_tensors(name: str) -> None:
-    kept = trained(converted(name, SUMS), *inputs(name)).scaling
-    assert 1 not in [kept.of(role)[1] for role in ROLES]
+    scales = trained(converted(name, SUMS), *inputs(name)).scaling
+    assert 1 not in [scales.of(role)[1] for role in ROLES]
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    return lp.convert(nn.Sequential(*layers), SUMS)
+
+
+def train(
+    model: nn.Module, call: Any, first: int = 0, end: int = 4, *, before_backward: bool = False
+) -> Iterable[Tensor]:
+    """The state of the model after steps from first to end, each with a seed of its own."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for i in range(first, end):
+        torch.manual_seed(i)
+        x = torch.randn(5, 6) * 2**i
+        optimizer.zero_grad()
+        loss = call(x).square().mean()
+        if before_backward:
+            lp.nn.update_scales(model)
+        loss.backward()
+        if not before_backward:
+            lp.nn.update_scales(model)
+        optimizer.step()
+    return state_of(model)
+
+
+def state_of(model: nn.Module) -> Iterable[Tensor]:
+    return copy.deepcopy(model.state_dict()).values()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("before_backward", [True, False])
+def test_checkpointing_equals_none(reentrant: bool, before_backward: bool) -> None:
+    """before_backward: the scales are updated before backward computes forward again."""
+    model, plain_model = network(), network()
+
+    def call(x: Tensor) -> Tensor:
+        return model[4](checkpoint(model[2:4], model[:2](x), use_reentrant=reentrant))
+
+    want = train(plain_model, plain_model, before_backward=before_backward)
+    same(train(model, call, before_backward=before_backward), want)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_models_equal_eager_ones() -> None:
+    model, eager = network(), network()
+    # In training a graph changes the histories, in evaluation it does not.
+    call = compiled(model)
+    train(model, call, end=2)
+    model.eval()
+    state = state_of(model)
+    with torch.no_grad():
+        assert_bit_equal(call(torch.ones(5, 6)), model(torch.ones(5, 6)))
+    same(state_of(model), state)
+    model.train()
+    same(train(model, call, first=2), train(eager, eager))
+
+
+def test_scales_never_updated_are_a_warning_once() -> None:
+    layer = converted("Linear", PLAIN)
+    (x,) = inputs("Linear")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # One layer may run several times in a pass.
+        (layer(x) + layer(2 * x)).sum().backward()
+    with pytest.warns(UserWarning, match="its scales were never updated; call lpkernels.nn.upd"):
+        layer(x).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(x).sum().backward()
+        other = trained(converted("Linear", PLAIN), x)
+        # Accumulated gradients: the largest of both passes counts.
+        for factor in (8.0, 3.0):
+            other(factor * x).sum().backward()
+    assert other.scaling.input_history[0] == 8 * x.abs().max()
+
+
+def test_calibration_finds_scales_for_the_first_step() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    lp.convert(model, PLAIN)
+    batches = [torch.randn(5, 6) * 2**i for i in range(3)]
+    reference = copy.deepcopy(lp.revert(copy.deepcopy(model))).eval()
+    state, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    lp.nn.calibrate(model, [(x, "label") for x in batches])
+    assert torch.equal(torch.get_rng_state(), rng) and model[1].training
+    assert model[0].recipe == PLAIN and not model[0]._forward_hooks
+    with torch.no_grad():
+        hidden = [reference[:3](x) for x in batches]
+    for layer, seen in ((model[0], batches), (model[3], hidden)):
+        for role, x in (("input", torch.cat(seen)), ("weight", layer.weight.detach())):
+            history, scale = layer.scaling.of(role)
+            assert_bit_equal(history, torch.stack([*torch.zeros(3), x.abs().max()]))
+            assert_bit_equal(scale, 448.0 / x.abs().max())
+        assert layer.scaling.grad_output_scale == 1
+    kept = {k: v for k, v in model.state_dict().items() if "scaling" not in k}
+    same(kept.values(), [state[k] for k in kept])
+
+
+def failing(batches: int) -> Iterator[Tensor]:
+    for _ in range(batches):
+        yield torch.ones(5, 6)
+    raise KeyError("no such file")
+
+
+def test_calibration_that_fails_changes_nothing() -> None:
+    model = network()
+    state = state_of(model)
+    with pytest.raises(KeyError):
+        lp.nn.calibrate(model, failing(1))
+    for batches, error in ((3, TypeError), ([], ValueError)):
+        with pytest.raises(error, match=r"calibrate: .*batch"):
+            lp.nn.calibrate(model, batches)
+    assert model[0].recipe == SUMS and model.training
+    same(state_of(model), state)
+    with pytest.raises(ValueError, match="calibrate: Linear has no layer with delayed scales"):
+        lp.nn.calibrate(nn.Linear(2, 2), [torch.ones(1, 2)])
+    lp.nn.update_scales(nn.Linear(2, 2))

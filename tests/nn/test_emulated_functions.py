@@ -19,68 +19,53 @@ from tests.support.autograd import Computes
 lpf = lp.functional
 
 
-class Products:
-    """The products that a function of torch must equal, under a recipe."""
-
-    def __init__(self, recipe: Any) -> None:
-        self.recipe = recipe
-        self.mm = partial(lp.matmul, recipe=recipe)
-        self.addmm = partial(lpf.addmm, recipe=recipe)
-        self.baddbmm = partial(lpf.baddbmm, recipe=recipe)
-        self.linear = partial(lpf.linear, recipe=recipe)
-
-
-def product(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return p.mm(a, b)
+def product(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
+    return lp.matmul(a, b, recipe=recipe)
 
 
 def named(name: str, **options: Any) -> Callable[..., Tensor]:
     """The function of lpkernels of this name, which takes torch's arguments."""
-    return lambda p, *x: getattr(lpf, name)(*x, **options, recipe=p.recipe)
+    return partial(getattr(lpf, name), **options)
 
 
-def last_with_last(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return p.mm(a.flatten(0, -2), b.t()).unflatten(0, a.shape[:-1])
+def last_with_last(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
+    return product(a.flatten(0, -2), b.t(), recipe).unflatten(0, a.shape[:-1])
 
 
-def two_dimensions(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return p.mm(a.transpose(0, 1).flatten(1), b.transpose(0, 1).flatten(0, 1))
+def two_dimensions(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
+    return product(a.transpose(0, 1).flatten(1), b.transpose(0, 1).flatten(0, 1), recipe)
 
 
-def with_column(p: Products, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor:
-    return p.addmm(c[..., None], a, b[:, None], **factors)[:, 0]
+def with_column(c: Tensor, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    return lpf.addmm(c[..., None], a, b[:, None], **options)[:, 0]
 
 
 GROUPS = [slice(0, 3), slice(3, 3), slice(3, 6)]
 ENDS = torch.tensor([3, 3, 6], dtype=torch.int32)
 
 
-def groups_of_rows(p: Products, a: Tensor, b: Tensor) -> Tensor:
+def groups_of_rows(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
     beyond = torch.zeros(len(a) - 6, b.shape[2])
-    found = [p.mm(a[group], w) for group, w in zip(GROUPS, b, strict=True)]
-    return torch.cat([*found, beyond])
+    rows = [product(a[group], w, recipe) for group, w in zip(GROUPS, b, strict=True)]
+    return torch.cat([*rows, beyond])
 
 
-def groups_of_columns(p: Products, a: Tensor, b: Tensor) -> Tensor:
+def groups_of_columns(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
     beyond = torch.zeros(a.shape[1], b.shape[1] - 6)
-    found = [p.mm(x, b[:, group]) for x, group in zip(a, GROUPS, strict=True)]
-    return torch.cat([*found, beyond], 1)
+    columns = [product(x, b[:, group], recipe) for x, group in zip(a, GROUPS, strict=True)]
+    return torch.cat([*columns, beyond], 1)
 
 
-def groups_of_sums(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return torch.stack([p.mm(a[:, group], b[group]) for group in GROUPS])
+def groups_of_sums(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
+    return torch.stack([product(a[:, group], b[group], recipe) for group in GROUPS])
 
 
-def pairs(p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return torch.stack([p.mm(x, w) for x, w in zip(a, b, strict=True)])
+def pairs(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
+    return torch.stack([product(x, w, recipe) for x, w in zip(a, b, strict=True)])
 
 
-def loss_of_layer(p: Products, x: Tensor, w: Tensor) -> Tensor:
-    return F.cross_entropy(p.linear(x, w), CLASSES, label_smoothing=0.1)
-
-
-def contracted(equation: str, p: Products, a: Tensor, b: Tensor) -> Tensor:
-    return lpf.einsum(equation, a, b, recipe=p.recipe)
+def loss_of_layer(x: Tensor, w: Tensor, recipe: Any) -> Tensor:
+    return F.cross_entropy(lpf.linear(x, w, recipe=recipe), CLASSES, label_smoothing=0.1)
 
 
 CLASSES = torch.tensor([0, 4, 2])
@@ -94,8 +79,8 @@ MASKED = {
 
 def heads(function: Callable[..., Any], x: Tensor, w: Tensor, out: Tensor, **recipe: Any) -> Tensor:
     unseen = torch.tensor([[False, False, True], [False, False, False]])
-    of = (4, 2, w, None, None, None, False, 0.0, out, None)
-    return function(x, x, x, *of, key_padding_mask=unseen, **recipe)[0]
+    options = (4, 2, w, None, None, None, False, 0.0, out, None)
+    return function(x, x, x, *options, key_padding_mask=unseen, **recipe)[0]
 
 
 def of(name: str, **options: Any) -> Any:
@@ -113,6 +98,14 @@ class Row(NamedTuple):
     shapes: list[tuple[int, ...]]
     equal: Callable[..., Tensor]
 
+    @property
+    def name(self) -> str:
+        """For the id of a case."""
+        function = self.call
+        while isinstance(function, partial):
+            function = function.func
+        return f"{function.__name__} {' '.join('x'.join(map(str, x)) for x in self.shapes)}"
+
 
 V, M, N, B, C = (4,), (3, 4), (4, 5), (2, 3, 4), (2, 4, 5)
 NAMED = [
@@ -120,7 +113,7 @@ NAMED = [
     Row(of("addmm"), [(5,), M, N], named("addmm")),
     Row(of("Tensor.addmm", **HALF), [(3, 5), M, N], named("addmm", **HALF)),
     Row(of("baddbmm", alpha=0.3), [(2, 3, 5), B, C], named("baddbmm", alpha=0.3)),
-    Row(partial(torch.einsum, "bij,bjk->bik"), [B, C], partial(contracted, "bij,bjk->bik")),
+    Row(partial(torch.einsum, "bij,bjk->bik"), [B, C], partial(lpf.einsum, "bij,bjk->bik")),
     Row(of("nn.functional.linear"), [B, (5, 4), (5,)], named("linear")),
     Row(of("nn.functional.bilinear"), [M, (3, 5), (2, 4, 5)], named("bilinear")),
     Row(of("nn.functional.conv1d", **PADDED), [(2, 4, 6), (6, 2, 3)], named("conv1d", **PADDED)),
@@ -131,14 +124,14 @@ NAMED = [
     Row(of("nn.functional.scaled_dot_product_attention", **MASKED), [B, B, B],
         named("scaled_dot_product_attention", **MASKED)),
     Row(partial(heads, F.multi_head_attention_forward), [(3, 2, 4), (12, 4), (4, 4)],
-        lambda p, *x: heads(lpf.multi_head_attention_forward, *x, recipe=p.recipe)),
+        partial(heads, lpf.multi_head_attention_forward)),
     # Arguments have other names or another order here.
     Row(lambda a, b: b.__rmatmul__(a), [B, C], product),
     Row(lambda a, b: torch.matmul(a, other=b), [B, C], product),
     Row(of("mm"), [M, N], product), Row(lambda a, b: a.mm(mat2=b), [M, N], product),
     Row(lambda a, b: torch.einsum("bij,bjk->bik", [a, b]), [B, C],
-        partial(contracted, "bij,bjk->bik")),
-    Row(lambda a, b: torch.einsum(a, [0, 1], b, [1, 2]), [M, N], partial(contracted, "ab,bc")),
+        partial(lpf.einsum, "bij,bjk->bik")),
+    Row(lambda a, b: torch.einsum(a, [0, 1], b, [1, 2]), [M, N], partial(lpf.einsum, "ab,bc")),
     Row(of("linalg.matmul"), [B, C], product),
 ]  # fmt: skip
 TABLE = [
@@ -162,7 +155,6 @@ TABLE = [
     Row(of("nn.functional.linear_cross_entropy", target=CLASSES, label_smoothing=0.1),
         [(3, 4), (5, 4)], loss_of_layer),
 ]  # fmt: skip
-PRESENT = [row for row in TABLE if row.call is not None]
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 
 
@@ -182,18 +174,18 @@ def step(call: Callable[..., Tensor], operands: list[Tensor]) -> list[Tensor]:
     return [result.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zeros)]
 
 
-@pytest.mark.parametrize("row", PRESENT, ids=range(len(PRESENT)))
+@pytest.mark.parametrize("row", [row for row in TABLE if row.call is not None])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_call_is_the_product_of_matmul(row: Row, dtype: torch.dtype) -> None:
     operands = [torch.randn(shape).to(dtype) for shape in row.shapes]
     for recipe in (DETERMINISTIC, STOCHASTIC, MIXED, NATIVE):
         got = step(partial(inside, row.call, recipe), operands)
-        want = step(partial(row.equal, Products(recipe)), operands)
+        want = step(partial(row.equal, recipe=recipe), operands)
         # What is written into a tensor has its dtype.
         same(got, [want[0].to(got[0].dtype), *want[1:]])
 
 
-@pytest.mark.parametrize("row", NAMED, ids=range(len(NAMED)))
+@pytest.mark.parametrize("row", NAMED)
 def test_a_call_by_the_fp32_recipe_is_torchs(row: Row) -> None:
     operands = [torch.randn(shape) for shape in row.shapes]
     assert_bit_equal(inside(row.call, "fp32", *operands), row.call(*operands))
@@ -203,7 +195,7 @@ def test_every_group_has_a_scale_of_its_own() -> None:
     recipe = lp.Recipe(input="tensor_e4m3", weight="tensor_e4m3")
     scales = torch.tensor([1.0, 1e3, 1e-3])[:, None, None]
     a, b = torch.randn(3, 5, 4), torch.randn(3, 4, 8) * scales
-    want = pairs(Products(recipe), a, b)
+    want = pairs(a, b, recipe)
     assert_bit_equal(inside(F.grouped_mm, recipe, a, b), want)
     assert not torch.equal(lpf.bmm(a, b, recipe=recipe), want)
 

@@ -33,14 +33,8 @@ def encoder() -> Any:
     return nn.TransformerEncoder(block(), 3)
 
 
-def convert_in_place(owner: nn.Module, child: str) -> None:
-    layer = getattr(owner, child)
-    lp.convert(layer, {type(layer): RECIPE})
-
-
-def assign_converted(owner: nn.Module, child: str) -> None:
-    layer = copy.deepcopy(getattr(owner, child))
-    setattr(owner, child, lp.convert(layer, {type(layer): RECIPE}))
+def converted(layer: nn.Module) -> nn.Module:
+    return lp.convert(layer, {type(layer): RECIPE})
 
 
 def of_both_modes(model: nn.Module, *inputs: Tensor, **options: Any) -> list[Tensor]:
@@ -49,32 +43,39 @@ def of_both_modes(model: nn.Module, *inputs: Tensor, **options: Any) -> list[Ten
         return [mode(*inputs, **options)[~PADDING] for mode in (model.train(), model.eval())]
 
 
+def transformer() -> Any:
+    return nn.Transformer(8, 2, 2, 1, 16, 0.0, nn.GELU(), batch_first=True)
+
+
 @pytest.mark.parametrize(
     "child", ["linear1", "linear2", "norm1", "norm2", "self_attn", "activation"]
 )
-@pytest.mark.parametrize("put", [convert_in_place, assign_converted])
+@pytest.mark.parametrize("in_place", [True, False], ids=["converted", "assigned"])
 @pytest.mark.parametrize("options", [{}, {"src_key_padding_mask": PADDING}], ids=["", "padded"])
+@pytest.mark.parametrize(
+    "make, owner", [(block, ""), (encoder, "layers.1"), (transformer, "encoder.layers.1")]
+)
 def test_a_transformer_computes_in_evaluation_what_it_computes_in_training(
-    child: str, put: Callable[[nn.Module, str], None], options: dict[str, Tensor]
+    make: Callable[[], Any], owner: str, child: str, in_place: bool, options: dict[str, Tensor]
 ) -> None:
-    layer, stack = block(), encoder()
-    whole: Any = nn.Transformer(8, 2, 2, 1, 16, 0.0, nn.GELU(), batch_first=True)
-    calls = [(layer, (X,), layer), (stack, (X,), stack.layers[1])]
-    calls.append((whole, (X, X), whole.encoder.layers[1]))
-    for model, inputs, owner in calls:
-        plain, _ = of_both_modes(model, *inputs, **options)
-        put(owner, child)
-        trained, tested = of_both_modes(model, *inputs, **options)
-        torch.testing.assert_close(tested, trained, rtol=1e-5, atol=1e-5)
-        # GELU and norms round little or nothing of this recipe.
-        if child not in ("activation", "norm1", "norm2"):
-            assert not torch.allclose(trained, plain, atol=1e-3)
+    model, inputs = make(), (X, X) if make is transformer else (X,)
+    plain, _ = of_both_modes(model, *inputs, **options)
+    layer = model.get_submodule(owner)
+    if in_place:
+        converted(getattr(layer, child))
+    else:
+        setattr(layer, child, converted(copy.deepcopy(getattr(layer, child))))
+    trained, tested = of_both_modes(model, *inputs, **options)
+    torch.testing.assert_close(tested, trained, rtol=1e-5, atol=1e-5)
+    # GELU and norms round little or nothing of this recipe.
+    if child not in ("activation", "norm1", "norm2"):
+        assert not torch.allclose(trained, plain, atol=1e-3)
 
 
 def test_a_container_is_switched_in_its_copies_and_back_by_revert() -> None:
     model = encoder().eval()
     with torch.no_grad():
-        convert_in_place(model.layers[1], "linear1")
+        converted(model.layers[1].linear1)
         want = model(X, src_key_padding_mask=PADDING)
         for twin in twins(model):
             assert_bit_equal(twin(X, src_key_padding_mask=PADDING), want)
@@ -95,21 +96,22 @@ def test_a_container_of_torch_keeps_its_fast_path() -> None:
             torch.testing.assert_close(other(X), want)
 
 
-def test_a_layer_that_is_never_called_is_refused() -> None:
-    match = "MultiheadAttention reads the weight of out_proj and never calls it"
-    for attention in (nn.MultiheadAttention(8, 2), lp.nn.MultiheadAttention(8, 2, recipe=RECIPE)):
-        attention.out_proj = lp.nn.Linear(8, 8, recipe=RECIPE)
-        for model in (attention.train(), attention.eval()):
-            with pytest.raises(ValueError, match=match):
-                model(X, X, X)
+@pytest.mark.parametrize("recipe", [None, RECIPE], ids=["torch", "emulated"])
+def test_a_projection_that_attention_never_calls_is_refused(recipe: Any) -> None:
     layer = block().eval()
+    if recipe is not None:
+        converted(layer.self_attn)
     layer.self_attn.out_proj = lp.nn.Linear(8, 8, recipe=RECIPE)
-    with torch.no_grad(), pytest.raises(ValueError, match=match):
-        layer(X)
-    # One that calls it may have it, and convert leaves a layer there to the attention.
+    for call in (layer.self_attn.train(), layer.self_attn.eval(), lambda x, *_: layer(x)):
+        with torch.no_grad(), pytest.raises(ValueError, match="reads the weight of out_proj and n"):
+            call(X, X, X)
+
+
+def test_attention_that_calls_its_projection_may_have_an_emulated_one() -> None:
     quantizable = torch.ao.nn.quantizable.MultiheadAttention(8, 2)
     quantizable.out_proj = lp.nn.Linear(8, 8, recipe=RECIPE)
     quantizable(X, X, X)
+    # convert leaves the layer of an attention that never calls it to the attention.
     attention = nn.MultiheadAttention(8, 2)
     attention.out_proj = nn.Linear(8, 8)
     lp.convert(attention, RECIPE)(X, X, X)

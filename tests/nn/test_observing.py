@@ -1,16 +1,22 @@
-"""observe: which calls are told, in what names, and with which tensors."""
+"""observe: which calls are told, in what names, with which tensors and gradients; trace: one run
+that leaves the model, and torch's random state, as found."""
 
+import gc
+import math
+import weakref
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
-from lpkernels.nn.observing import PRODUCTS, Call, observe
-from lpkernels.nn.observing.parts import multi_head_attention
+from lpkernels.nn.observing import PRODUCTS, Call, Visitor, observe
+from lpkernels.nn.observing.observer import trace
 from tests.compare import assert_bit_equal
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
 from tests.support.autograd import Computes
@@ -25,8 +31,8 @@ def test_a_cnn_calls_its_products_in_order():
     assert seen.arguments[0]["padding"] == (1, 1)
     assert_bit_equal(seen.arguments[0]["input"], IMAGES)
     assert [str(call.run) for call in seen.calls[:1]] == ["module '0.0' (Conv2d)"]
-    outer = [seen.calls[0].run.outer, seen.calls[0].run.outer.outer]
-    assert [run.name for run in outer] == ["0", ""]
+    outer = seen.calls[0].run.outer
+    assert [outer.name, outer.outer.name] == ["0", ""]
 
 
 @pytest.mark.parametrize("convert", [False, True])
@@ -157,34 +163,192 @@ def test_around_false_tells_the_calls_of_the_model_alone():
     assert {*seen.gradients[1]} == {"result", "input", "weight", "bias"}
 
 
-EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
-
-
-def matmul(a: Tensor, b: Tensor, name: str) -> Tensor:
-    return a @ b
-
-
-def linear(x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
-    return F.linear(x, w, b)
-
-
-def parts_of(layer: nn.MultiheadAttention, x: Tensor, **options: Any) -> tuple[Any, Any]:
-    """The result of the observer's parts and the layer's own result, with the same draws."""
-    names = "in_proj_weight in_proj_bias bias_k bias_v add_zero_attn".split()
-    of = {
-        "query": x, "key": x, "value": x, "embed_dim_to_check": 8, "num_heads": 2,
-        **{name: getattr(layer, name) for name in names}, "dropout_p": layer.dropout,
-        "out_proj_weight": layer.out_proj.weight, "out_proj_bias": layer.out_proj.bias, **options,
-    }  # fmt: skip
-    torch.manual_seed(3)
-    found = multi_head_attention(of, linear=linear, matmul=matmul)
-    torch.manual_seed(3)
-    return found, layer(x, x, x, **options)
-
-
 @pytest.mark.parametrize("average", [False, True])
-def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
+def test_attention_in_parts_has_torchs_result_and_weights_after_dropout(average: bool) -> None:
     more = {"add_bias_kv": average, "add_zero_attn": average}
     layer, x = nn.MultiheadAttention(8, 2, dropout=0.5, **more), torch.randn(3, 2, 8)
-    found, want = parts_of(layer, x, average_attn_weights=average)
-    torch.testing.assert_close(found, want)
+    results = []
+    for around in (nullcontext(), observe(layer, Calls(), parts=True)):
+        torch.manual_seed(3)
+        with around:
+            results.append(layer(x, x, x, average_attn_weights=average))
+    torch.testing.assert_close(*results)
+
+
+def test_results_and_gradients_are_those_of_autograd():
+    first, second = nn.Linear(4, 4), nn.Linear(4, 3)
+    x = torch.randn(2, 4, requires_grad=True)
+    seen = Calls()
+    with observe(nn.Sequential(first, nn.Tanh(), second), seen):
+        y = first(x)
+        z = second(y.tanh())
+        found = torch.autograd.grad(z.square().sum(), [x, first.weight, first.bias, y, z])
+    assert_bit_equal(seen.results[0].detach(), y.detach())
+    names = ["input", "weight", "bias", "result"]
+    for name, gradient in zip(names, found, strict=False):
+        assert_bit_equal(seen.gradients[0][name], gradient)
+    assert_bit_equal(seen.gradients[1]["result"], found[4])
+    # Nobody asked autograd for the gradients of the second layer's parameters.
+    assert "weight" not in seen.gradients[1]
+
+
+def test_a_shared_module_is_called_anew_and_its_weight_has_one_gradient():
+    layer = nn.Linear(4, 4)
+    seen = watched(nn.Sequential(layer, nn.Tanh(), layer), X)
+    assert seen.names == [("0", "linear")] * 2
+    assert seen.calls[0].run is not seen.calls[1].run
+    for gradients in seen.gradients:
+        assert_bit_equal(gradients["weight"], layer.weight.grad)
+
+
+def test_gradients_go_to_the_step_they_belong_to():
+    """One observation covers several steps, one of which has no backward pass."""
+    layer, seen = nn.Linear(4, 2), Calls()
+    with observe(layer, seen):
+        for step in range(3):
+            y = layer(X * (step + 1)).square().sum()
+            if step != 1:
+                layer.zero_grad()
+                y.backward()
+                assert_bit_equal(seen.gradients[step]["weight"], layer.weight.grad)
+    assert seen.gradients[1] == {}
+    assert not layer.weight._backward_hooks
+
+
+def test_an_operand_changed_in_place_is_told_as_it_entered():
+    seen = Calls()
+    x = torch.randn(2, 4, requires_grad=True)
+    model = of_weight(lambda x, w: (x * 1).relu_())
+    with observe(model, seen, operations={"relu_"}):
+        (model(x) * 3).sum().backward()
+    assert_bit_equal(seen.arguments[0]["0"], x.detach())
+    assert_bit_equal(seen.results[0].detach(), x.detach().relu())
+    assert_bit_equal(seen.gradients[0]["result"], torch.full_like(x, 3))
+    assert_bit_equal(seen.gradients[0]["0"], x.grad)
+
+
+@pytest.mark.parametrize("recipe", [None, "e4m3"])
+def test_a_recomputation_of_a_checkpoint_is_told_once(recipe):
+    part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    net = Computes(lambda m, x: checkpoint(m.part, x, use_reentrant=False), part=part)
+    if recipe is not None:
+        lp.convert(net, lp.Recipe(input=recipe))
+    seen = watched(net, X)
+    assert seen.names == [("part.0", "linear")]
+    assert "weight" in seen.gradients[0]
+
+
+def test_nothing_is_kept_for_a_visitor():
+    alive: list[weakref.ref[Tensor]] = []
+
+    class Counts(Visitor):
+        def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+            alive.append(weakref.ref(arguments["input"]))
+
+        def after(self, call: Call, result: Any) -> None:
+            alive.append(weakref.ref(result))
+
+        def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
+            alive.append(weakref.ref(gradient))
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    with observe(model, Counts()):
+        with torch.no_grad():
+            model(torch.randn(2, 4))
+        gc.collect()
+        assert len(alive) == 4 and not any(ref() is not None for ref in alive)
+        mean_square(model(torch.randn(2, 4))).backward()
+        gc.collect()
+        assert len(alive) > 8 and not any(ref() is not None for ref in alive)
+
+
+def test_hooks_are_gone_afterwards():
+    model, seen = cnn(), Calls()
+    x = torch.randn(2, 3, 5, 5, requires_grad=True) * 1
+    with pytest.raises(ZeroDivisionError), observe(model, seen):
+        y = model(x)
+        raise ZeroDivisionError
+    y.sum().backward()
+    assert not any(seen.gradients)
+    held = [t._backward_hooks for t in (x, y, *model.parameters())]
+    assert not any(held)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    model(x)
+    assert len(seen.calls) == 3
+
+
+class Untidy(nn.Module):
+    """Writes everything that a forward pass can write."""
+
+    def __init__(self, error: type[Exception] | None = None) -> None:
+        super().__init__()
+        self.layer, self.norm, self.drop = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()
+        self.error = error
+        self.register_buffer("signs", torch.tensor([0.0, -0.0, math.nan]))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.drop(self.norm(self.layer(x)))
+        if y.requires_grad:
+            y.sum().backward(retain_graph=True)
+        self.drop.eval()
+        with torch.no_grad():
+            self.layer.weight.mul_(2)
+            self.signs.abs_()
+            self.count += 1
+        self.norm.running_mean = torch.ones(4)
+        self.layer.bias.grad = None
+        torch.manual_seed(0)
+        if self.error is not None:
+            raise self.error("in the middle")
+        return y * torch.rand(4)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    found = dict([*model.named_parameters(), *model.named_buffers()])
+    gradients = {f"{n}.grad": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return found | gradients
+
+
+@pytest.mark.parametrize("loss", [None, torch.sum])
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_everything_is_put_back(loss: Any, error: Any):
+    model = Untidy(error)
+    model.layer(X).sum().backward()
+    before, random = tensors_of(model), torch.get_rng_state()
+    copies = {name: t.detach().clone() for name, t in before.items()}
+    with nullcontext() if error is None else pytest.raises(error, match="in the middle"):
+        trace(model, Visitor(), X, loss=loss)
+    after = tensors_of(model)
+    assert after.keys() == before.keys()
+    for name, tensor in after.items():
+        assert tensor is before[name]
+        assert_bit_equal(tensor.detach(), copies[name], name)
+    assert_bit_equal(torch.get_rng_state(), random)
+    assert all(module.training for module in model.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_forward_pass_alone_records_nothing():
+    seen = [Calls(), Calls()]
+    trace(nn.Linear(4, 2), seen[0], X)
+    trace(nn.Linear(4, 2), seen[1], kwargs={"input": X}, loss=lambda y: y.sum())
+    assert [calls.results[0].requires_grad for calls in seen] == [False, True]
+
+
+def test_a_forward_pass_gives_lazy_layers_their_sizes():
+    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
+    trace(model, Calls(), X)
+    assert model[0].weight.shape == (3, 4) and type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    "loss, message",
+    [
+        (lambda y: y, r"^the loss must be a scalar tensor, got shape \(2, 2\)"),
+        (lambda y: y.sum() * math.inf, "^the loss is -?inf; use inputs on which it is finite"),
+    ],
+)
+def test_a_loss_without_gradients_is_refused(loss, message):
+    with pytest.raises(ValueError, match=message):
+        trace(nn.Linear(4, 2), Calls(), X, loss=loss)

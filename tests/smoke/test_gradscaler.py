@@ -17,26 +17,16 @@ METHODS = {
     "_check_inf_per_device": ["optimizer"],
     "_check_scale_growth_tracker": ["funcname"],
 }
-ATTRIBUTES = ["_enabled", "_device", "_scale", "_growth_tracker", "_per_optimizer_states"]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_torch_has_the_method(name: str) -> None:
-    _, *parameters = inspect.signature(getattr(GradScaler, name)).parameters
-    assert parameters == METHODS[name]
-
-
-@pytest.mark.parametrize("name", ATTRIBUTES)
-def test_torch_has_the_attribute(name: str) -> None:
-    assert name in vars(GradScaler("cpu"))
-
-
-def test_torch_keeps_a_stage_and_flags_for_each_optimizer() -> None:
-    assert GradScaler("cpu")._per_optimizer_states[0] == {
-        "stage": OptState.READY,
-        "found_inf_per_device": {},
-    }
-    assert OptState.STEPPED in OptState
+def test_torch_has_the_methods_and_attributes() -> None:
+    for name, expected in METHODS.items():
+        _, *parameters = inspect.signature(getattr(GradScaler, name)).parameters
+        assert parameters == expected
+    scaler = GradScaler("cpu")
+    assert {"_enabled", "_device", "_scale", "_growth_tracker"} <= vars(scaler).keys()
+    state = {"stage": OptState.READY, "found_inf_per_device": {}}
+    assert scaler._per_optimizer_states[0] == state and OptState.STEPPED in OptState
     assert torch.optim.SGD([torch.ones(1)], fused=True)._step_supports_amp_scaling
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
+from lpkernels.nn._product_sizes import SIZES
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role, derive_seed
 from tests.compare import assert_bit_equal
@@ -135,6 +136,11 @@ class Operators(TorchDispatchMode):
         if name.startswith(_OURS):
             self.emulated.append(args[0] if name == f"{_OURS}multiply" else name[len(_OURS) :])
         return func(*args, **(kwargs or {}))
+
+    @property
+    def products_of_torch(self) -> set[str]:
+        """The operators of torch that multiplied."""
+        return {name for name in self.names if name.startswith("aten::")} & {*SIZES}
 
 
 class Reads(TorchDispatchMode):

@@ -1,31 +1,91 @@
-"""Every layer in the rest of torch: autocast, checkpoints, layouts, transforms, batched gradients,
-TorchScript."""
+"""Every layer: the axes it refuses, its life in the rest of torch (autocast, checkpoints, layouts,
+transforms, batched gradients, TorchScript), its exported program, and its precision."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
+from tests.nn.layer_cases import (
+    LAYERS,
+    SLOW_TO_COMPILE,
+    assert_steps_alike,
+    changed,
+    converted,
+    every_layer,
+    first,
+    inputs,
+    leaves,
+    plain,
+    same,
+    step,
+)
 
-SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
-X = torch.randn(3, 4, 8)
-every_layer = pytest.mark.parametrize("name", LAYERS)
 # The gates of recurrent layers, softmax and GELU have gradients of torch's between ours.
 TORCHS_BACKWARD = "MultiheadAttention LSTM GRU RNN LSTMCell GRUCell RNNCell Softmax GELU".split()
-# oneDNN has no LSTM with projections, vmap calls an operator once for each sample, and TorchScript
-# is deprecated.
+# oneDNN has no LSTM with projections, vmap calls an operator once for each sample, TorchScript is
+# deprecated, and strict export names the tensors that torch.nn's recurrent layers assign.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:LSTM with projections", "ignore:There is a performance drop", "ignore:.torch.jit"
+    "ignore:LSTM with projections", "ignore:There is a performance drop", "ignore:.torch.jit",
+    "ignore:While compiling", "ignore:The tensor attributes",
+)  # fmt: skip
+
+
+def known_ranks(name: str) -> dict[str, int]:
+    """The ranks of the tensors of a layer that are known before a call."""
+    of_input, weight, bias, output = LAYERS[name].ranks
+    ranks = {"input": of_input, "weight": weight, "bias": bias, "output": output}
+    ranks |= {"grad_input": of_input, "grad_weight": weight, "grad_output": output}
+    return {tensor: rank for tensor, rank in ranks.items() if rank}
+
+
+@every_layer
+def test_an_axis_is_refused_as_soon_as_the_rank_is_known(name: str) -> None:
+    layer, function = converted(name, lp.Recipe()), LAYERS[name].function
+    for tensor, rank in known_ranks(name).items():
+        for axis in (rank, -rank - 1):
+            recipe = lp.Recipe(**{tensor: f"affine4_axis{axis}"})
+            match = f"runs along axis {axis}, but {function}'s {tensor} has {rank} dimension"
+            with pytest.raises(ValueError, match=f"^{function}: .*{match}"):
+                layer.recipe = recipe
+            with pytest.raises(ValueError, match=f"^convert: '': .*{match}"):
+                converted(name, recipe)
+    assert layer.recipe == lp.Recipe()
+
+
+@every_layer
+def test_no_layer_refuses_an_axis_that_a_call_takes(name: str) -> None:
+    ranks = known_ranks(name) or {"input": 1}
+    for axes in ({t: rank - 1 for t, rank in ranks.items()}, {t: -ranks[t] for t in ranks}):
+        recipe = lp.Recipe(**{t: f"block2_axis{axis}_e2m1" for t, axis in axes.items()})
+        converted(name, recipe)(*inputs(name))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Softmax(-1), nn.GELU(), nn.Embedding(4, 4), nn.LayerNorm(4, elementwise_affine=False)],
 )
+def test_a_layer_without_products_refuses_blocks_along_a_sum(layer: nn.Module) -> None:
+    match = "has blocks along 'k', the summed dimension of a matrix product, but there is none"
+    for name in ("deepseek_v3", "mxfp4_sr", "mxfp8"):
+        with pytest.raises(ValueError, match=match):
+            lp.convert(layer, {type(layer): name})
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Linear(4, 3, bias=False), nn.Conv1d(4, 3, 1, bias=False), nn.GRU(4, 3, bias=False),
+     nn.LayerNorm((2, 3))],
+)  # fmt: skip
+def test_a_tensor_that_a_layer_lacks_is_not_asked_for_its_axis(layer: nn.Module) -> None:
+    lp.convert(layer, {type(layer): lp.Recipe(bias="affine4_axis1")})
 
 
 @every_layer
@@ -48,17 +108,13 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
     same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
 
 
-@every_layer
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_defaults_that_depend_on_the_dtype_are_torchs(name: str, dtype: torch.dtype) -> None:
-    # Small inputs show an epsilon. torch before 2.7 takes that of the 16-bit dtype.
-    wide = name == "RMSNorm" and torch.__version__ < (2, 7)
-    torchs = plain(name).to(torch.float32 if wide else dtype)
-    args = [x * 2**-9 if x.is_floating_point() else x for x in inputs(name)]
-    narrow = [x.to(dtype) if x.is_floating_point() else x for x in args]
-    want = first(torchs(*(x.float() if wide else x for x in narrow))).float()
-    torchs.to(dtype)
-    got = first(lp.convert(torchs, {type(torchs): SUMS})(*narrow)).float()
+def test_the_default_epsilon_of_rms_norm_is_torchs(dtype: torch.dtype) -> None:
+    """Small inputs show it; torch before 2.7 takes that of the 16-bit dtype."""
+    wide = torch.float32 if torch.__version__ < (2, 7) else dtype
+    torchs, narrow = plain("RMSNorm").to(wide), (inputs("RMSNorm")[0] * 2**-9).to(dtype)
+    want = torchs(narrow.to(wide)).float()
+    got = lp.convert(torchs.to(dtype), {nn.RMSNorm: lp.Recipe(fprop="fp32")})(narrow).float()
     torch.testing.assert_close(got, want, rtol=2**-6, atol=2**-7 * want.abs().max().item())
 
 
@@ -77,32 +133,7 @@ def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> N
     def recomputed(*args: torch.Tensor) -> Any:
         return checkpoint(forward, *args, use_reentrant=reentrant)
 
-    same(step(layer, recomputed, *inputs(name)), step(layer, layer, *inputs(name)))
-
-
-@every_layer
-def test_fake_tensors_have_its_shapes(name: str) -> None:
-    layer, args = converted(name, STOCHASTIC), inputs(name)
-    want = first(layer(*args)).shape
-    with FakeTensorMode() as fake:
-        parameters = {k: fake.from_tensor(p) for k, p in layer.named_parameters()}
-        state = parameters | {k: fake.from_tensor(b) for k, b in layer.named_buffers()}
-        y = first(functional_call(layer, state, tuple(map(fake.from_tensor, args))))
-        assert y.shape == want
-        if parameters:
-            found = torch.autograd.grad(y.sum(), list(parameters.values()))
-            assert [g.shape for g in found] == [p.shape for p in parameters.values()]
-
-
-@every_layer
-def test_seed_from_makes_a_layer_repeat_itself(name: str) -> None:
-    layer = converted(name, STOCHASTIC).eval()
-    runs = []
-    for _ in range(2):
-        with lp.seed_from(torch.tensor(3)):
-            runs.append(first(layer(*inputs(name))))
-    assert_bit_equal(*runs)
-    assert not torch.equal(runs[0], first(layer(*inputs(name))))
+    assert_steps_alike(layer, recomputed, *inputs(name))
 
 
 @every_layer
@@ -211,11 +242,68 @@ def test_batched_gradients_are_those_of_one_pass_after_another(
 
 
 @every_layer
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids="ds")
-def test_torchscript_is_refused(name: str, recipe: lp.Recipe) -> None:
-    layer = converted(name, recipe).eval()
+def test_torchscript_is_refused(name: str) -> None:
+    layer = converted(name, DETERMINISTIC).eval()
     for model in (layer, nn.Sequential(layer)):
         with pytest.raises(NotImplementedError, match=r"torch\.export"):
             torch.jit.script(model)
     with pytest.raises(NotImplementedError, match=r"torch\.export"):
         torch.jit.trace(layer, inputs(name), check_trace=False)
+
+
+# Strict export traces a layer as torch.compile does.
+LAYERS_AND_STRICTNESS = [
+    pytest.param(name, strict, id=f"{name}-{strict=}", marks=[pytest.mark.slow] * slow)
+    for name in LAYERS
+    for strict in (False, True)
+    for slow in [strict and name in SLOW_TO_COMPILE]
+]
+
+
+@pytest.mark.parametrize("name, strict", LAYERS_AND_STRICTNESS)
+def test_exported_layer_has_its_bits(name: str, strict: bool) -> None:
+    args = inputs(name)
+    # A batch norm that trains computes its sums, and changes its running statistics.
+    layer = converted(name, DETERMINISTIC).train(not strict)
+    program = torch.export.export(layer, args, strict=strict)
+    targets = {str(node.target) for node in program.graph.nodes}
+    ours = {target.split(".")[1] for target in targets if target.startswith("lpkernels.")}
+    assert ours and "_pack" not in ours
+    got = first(program.module()(*args))
+    assert_bit_equal(got, first(converted(name, DETERMINISTIC).train(not strict)(*args)))
+
+
+def test_exported_stochastic_layer_draws_at_each_call() -> None:
+    layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
+    run = torch.export.export(layer, args).module()
+    torch.manual_seed(1)
+    got = [run(*args) for _ in range(2)]
+    torch.manual_seed(1)
+    for y in got:
+        assert_bit_equal(y, layer(*args))
+    assert not torch.equal(*got)
+
+
+def test_exported_program_refuses_gradients() -> None:
+    layer, args = converted("Linear", DETERMINISTIC), inputs("Linear")
+    y = torch.export.export(layer, args).module()(*args)
+    with pytest.raises(NotImplementedError, match="train the model and export it for inference"):
+        y.sum().backward()
+
+
+# All quantizers but output and bias; a running range is known to some layers only.
+AFFINE = lp.Recipe(
+    input="affine8", weight="affine8_axis0", grad_output="affine8:stochastic", grad_input="affine8",
+    fprop="e6m9",
+)  # fmt: skip
+
+
+@every_layer
+def test_a_layer_computes_in_the_precision_set(name: str) -> None:
+    layer = converted(name, AFFINE)
+    grad = {"grad_output": "affine6:stochastic", "grad_input": "affine6"}
+    narrow = changed(AFFINE, input="affine3", weight="affine3_axis0", **grad)
+    for bits, recipe in (((3, 6), narrow), ((8, 8), AFFINE)):
+        layer.set_precision(*bits)
+        assert layer.recipe == recipe
+        assert_steps_alike(layer, layer, *inputs(name), other=converted(name, recipe))
