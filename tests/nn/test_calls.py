@@ -100,7 +100,7 @@ LAYERS = ["first.layer", "second.layer", "head"]
              "second.layer": DETERMINISTIC}),
     (set_afterwards,
      dict.fromkeys(NAMES, DETERMINISTIC) | dict.fromkeys(["first", "second"], OTHER)),
-])  # fmt: skip
+], ids="all layers linear not_first no_blocks net mapping twice set_after".split())  # fmt: skip
 def test_a_call_has_the_recipe_of_the_innermost_module(change: Any, recipes: Any) -> None:
     net = Net()
     before, plain = [type(m) for m in net.modules()], net(X)

@@ -69,7 +69,7 @@ def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
 
 
 @pytest.mark.parametrize("case, largest, wanted", list(vectors()))
-def test_updates_are_those_of_transformer_engine(
+def test_transformer_engines_vectors(
     case: str, largest: np.ndarray, wanted: dict[str, np.ndarray]
 ) -> None:
     words = case.removeprefix("len").split("_margin")

@@ -108,15 +108,17 @@ FURTHER: dict[str, Callable[[], dict[str, Input]]] = {
 
 
 class Case(NamedTuple):
-    """A layer's name, the arguments of its constructor and of its call, and special features."""
+    """A layer's class, the arguments of its constructor and of its call, and special features."""
 
-    name: str
+    layer: str
     constructor: Any
     forward: Any
     label: str
 
-    def __repr__(self) -> str:
-        return f"{self.name} ({self.label})"
+    @property
+    def name(self) -> str:
+        """For the id of a case."""
+        return f"{self.layer} ({self.label})"
 
 
 def module_inputs(name: str) -> list[ModuleInput]:
@@ -145,7 +147,7 @@ SOME = [case for name in CLASSES for case in cases(name, 3)]
 
 def made(case: Case, module: Any, **options: Any) -> nn.Module:
     torch.manual_seed(7)
-    return getattr(module, case.name)(*case.constructor.args, **case.constructor.kwargs, **options)
+    return getattr(module, case.layer)(*case.constructor.args, **case.constructor.kwargs, **options)
 
 
 def run(layer: nn.Module, case: Case) -> list[torch.Tensor]:
@@ -180,7 +182,7 @@ def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
         torch.testing.assert_close(a, c, rtol=1e-5, atol=3e-5)
     assert not operators.products_of_torch
     (first, *_) = *case.forward.args, *case.forward.kwargs.values()
-    multiplies = case.name not in ("Embedding", "GELU") and first.data.numel() > 0
+    multiplies = case.layer not in ("Embedding", "GELU") and first.data.numel() > 0
     assert bool(operators.emulated) == multiplies
 
 
@@ -194,7 +196,7 @@ def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe)
 
 @pytest.mark.parametrize("case", SOME)
 def test_converted_and_copied_layers_are_the_one_built(case: Case) -> None:
-    converted = lp.convert(made(case, nn), {getattr(nn, case.name): STOCHASTIC})
+    converted = lp.convert(made(case, nn), {getattr(nn, case.layer): STOCHASTIC})
     built = made(case, lp.nn, recipe=STOCHASTIC)
     copies = twins(built)
     want = run(built, case)
@@ -212,7 +214,7 @@ def test_converted_and_copied_layers_are_the_one_built(case: Case) -> None:
 @pytest.mark.parametrize("case", SOME)
 def test_layer_looks_like_torchs(case: Case) -> None:
     layer, plain = made(case, lp.nn, recipe="fp8_wang2018"), made(case, nn)
-    assert isinstance(layer, getattr(nn, case.name))
+    assert isinstance(layer, getattr(nn, case.layer))
     assert list(layer.state_dict()) == list(plain.state_dict())
     # A layer with layers inside shows its recipe on a line of its own.
     head, lines, rest = repr(plain).partition("(\n")
