@@ -154,10 +154,9 @@ def _core(scores: int, values: int, left: tuple[str, ...], right: str, dropped: 
     return [*parts, Part("values", values, (parts[-1].name, right), True)]
 
 
-def _multi_head(arguments: Mapping[str, Any], result: tuple[Tensor, Tensor | None]) -> Parts | None:
-    of = arguments
-    more = [of.get(name) for name in ("bias_k", "bias_v", "static_k", "static_v")]
-    if of.get("add_zero_attn") or any(x is not None for x in more):
+def _multi_head(of: Mapping[str, Any], result: tuple[Tensor, Tensor | None]) -> Parts | None:
+    operands = ("bias_k", "bias_v", "static_k", "static_v")
+    if of.get("add_zero_attn") or any(of.get(x) is not None for x in operands):
         return None
     separate = bool(of.get("use_separate_proj_weight"))
     parts = []
