@@ -21,10 +21,9 @@ def schedule(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Order of shuffled bits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of --plot: the order of shuffled bits.")] = 0,
 ) -> None:
-    """Draw a schedule of precisions: the bits of the steps, how many steps have them, mean and
-    cost.
+    """Show how many steps of a schedule have which bits, their mean and their cost.
 
     The cost counts multiplied bits; no speed-up of a GPU follows from it.
 

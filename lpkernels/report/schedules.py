@@ -12,10 +12,6 @@ from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 from lpkernels.techniques.cpt import PrecisionScheduler
 
-# A shade says what share of the steps of a column is at a precision.
-_SHADES = " ░▒▓█"
-# Rows of this width leave room for their label in a terminal of 80 columns.
-_COLUMNS = 64
 _LABELS = {
     "forward": "forward bits",
     "backward": "gradient bits",
@@ -24,10 +20,10 @@ _LABELS = {
 
 
 def schedule_view(scheduler: PrecisionScheduler, title: str) -> RenderableType:
-    """A schedule: a drawing, the steps at each precision, its cost."""
+    """A schedule: the steps at each precision, and its cost."""
     parts: list[RenderableType] = []
     for label, plan in _moving_plans(scheduler).items():
-        parts += [Text(f"{label}, {len(plan)} steps"), drawing(plan), _occupancy_table(plan)]
+        parts += [Text(f"{label}, {len(plan)} steps"), _occupancy_table(plan)]
     return Group(Text(title, style="bold"), *parts, _cost_table(scheduler))
 
 
@@ -39,17 +35,6 @@ def _moving_plans(scheduler: PrecisionScheduler) -> dict[str, np.ndarray]:
         for track, schedule in scheduler.schedules.items()
         if track == main or schedule.bits[0] < schedule.bits[1]
     }
-
-
-def drawing(plan: np.ndarray, *, columns: int = _COLUMNS) -> Text:
-    """Rows of bits, the highest first, over columns of steps; darker is a larger share of them."""
-    parts = np.array_split(plan, min(columns, len(plan)))
-    text = Text()
-    for bits in range(int(plan.max()), int(plan.min()) - 1, -1):
-        shares = [float((part == bits).mean()) for part in parts]
-        row = "".join(_SHADES[int(np.ceil(share * (len(_SHADES) - 1)))] for share in shares)
-        text.append(f"{bits:3d} {row}\n")
-    return text
 
 
 def _occupancy_table(plan: np.ndarray) -> Table:

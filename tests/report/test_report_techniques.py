@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lpkernels.formats import parse_format
 from lpkernels.report.diagnosis import plot_exponents
-from lpkernels.report.schedules import drawing, plot_schedules, schedule_view
+from lpkernels.report.schedules import plot_schedules, schedule_view
 from lpkernels.techniques.cpt import (
     PrecisionScheduler,
-    Schedule,
     parse_schedule,
 )
 from lpkernels.techniques.loss_scaling import Report
@@ -64,20 +62,6 @@ def scheduler(text: str, steps: int = 64) -> PrecisionScheduler:
     scheduler = parse_schedule(text)(None, steps)
     assert isinstance(scheduler, PrecisionScheduler)
     return scheduler
-
-
-def test_a_drawing_has_a_row_for_each_width_and_shades_for_shares() -> None:
-    plan = Schedule((3, 8), 1).plan(8)
-    assert drawing(plan).plain.splitlines() == [
-        "  8        █",
-        "  7       █ ",
-        "  6     ██  ",
-        "  5    █    ",
-        "  4   █     ",
-        "  3 ██      ",
-    ]
-    mixed = drawing(np.array([3, 3, 3, 4]), columns=1)
-    assert mixed.plain.splitlines() == ["  4 ░", "  3 ▓"]
 
 
 def test_a_view_says_what_a_schedule_costs() -> None:
