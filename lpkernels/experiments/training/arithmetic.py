@@ -4,7 +4,7 @@ import dataclasses
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, Strict
 from torch.nn import Module
 
 from lpkernels.arithmetic import PRODUCTS, TORCH, Quantizer, Recipe, as_accumulator, as_quantizer
@@ -14,13 +14,9 @@ from lpkernels.nn.policies import REDUCING, Policy, method
 from lpkernels.nn.selecting import candidates, selection
 from lpkernels.recipes import as_recipe
 
-
-def _tuples(rows: Any) -> Any:
-    """Lists of lists, as JSON and TOML have them, as tuples."""
-    return tuple(map(_tuples, rows)) if isinstance(rows, list | tuple) else rows
-
-
-LayerAccs = tuple[tuple[str, str, str, str], ...]
+# JSON and TOML have lists in place of tuples.
+_LayerAcc = Annotated[tuple[str, str, str, str], Strict(False)]
+LayerAccs = Annotated[tuple[_LayerAcc, ...], Strict(False)]
 
 
 class ArithmeticConfig(Settings):
@@ -60,7 +56,7 @@ class ArithmeticConfig(Settings):
         description="Layers that stay torch's own: names or globs with commas between, as "
         "head,blocks.1.*.",
     )
-    layer_accs: Annotated[LayerAccs, BeforeValidator(_tuples), Option("")] = Field(
+    layer_accs: Annotated[LayerAccs, Option("")] = Field(
         (),
         description="(layer, fprop, dgrad, wgrad) for layers with accumulators of their own, by "
         "name.",

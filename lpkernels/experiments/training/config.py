@@ -109,9 +109,9 @@ class RunConfig(Settings):
         for name, value in flatten(values).items():
             tables.setdefault(owners[name][0], {})[name] = value
         own, kinds = tables.pop("", {}), {**SECTIONS, **CALLBACKS}
-        built: dict[str, Any] = {name: kinds[name](**table) for name, table in tables.items()}
-        callbacks = tuple(built.pop(name) for name in CALLBACKS if name in built)
-        return RunConfig(**own, **built, callbacks=callbacks)
+        settings: dict[str, Any] = {name: kinds[name](**table) for name, table in tables.items()}
+        callbacks = tuple(settings.pop(name) for name in CALLBACKS if name in settings)
+        return RunConfig(**own, **settings, callbacks=callbacks)
 
     def replace(self, **values: Any) -> "RunConfig":
         """This configuration with other values of fields of any section; errors as in `of`."""
@@ -139,8 +139,8 @@ class RunConfig(Settings):
         Raises: ValueError: a field or a callback that this version does not know, or a value that
             it refuses.
         """
-        known = _without_gone(values)
-        fields = {_RENAMED.get(name, name): value for name, value in known.items()}
+        tables = _without_gone(values)
+        fields = {_RENAMED.get(name, name): table for name, table in tables.items()}
         try:
             return RunConfig(**fields)
         except (TypeError, ValueError) as error:

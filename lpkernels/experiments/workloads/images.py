@@ -146,9 +146,10 @@ def _labelled(name: str, names: Sequence[str], folder: str | Path) -> Labelled:
         images = _records(files[0], 28 * 28, (28, 28)).reshape(-1, 1, 28, 28)
         labels = _records(files[1], 1, ())[:, 0]
     else:
-        first = 2 if name == "cifar100" else 1
-        rows = np.concatenate([_records(file, first + 3 * 32 * 32) for file in files])
-        images, labels = rows[:, first:].reshape(-1, 3, 32, 32), rows[:, first - 1]
+        label_bytes = 2 if name == "cifar100" else 1
+        rows = np.concatenate([_records(file, label_bytes + 3 * 32 * 32) for file in files])
+        images = rows[:, label_bytes:].reshape(-1, 3, 32, 32)
+        labels = rows[:, label_bytes - 1]
     if len(images) != len(labels) or labels.max() >= _classes(name):
         raise ValueError(
             f"{files[-1]}: expected labels 0..{_classes(name) - 1} for {len(images)} images, got "

@@ -112,10 +112,10 @@ def _examples(which: str, pair: tuple[Any, Any]) -> Labelled:
 
 def every_nth(n: int, labels: Tensor) -> Tensor:
     """Every n-th example of each class, in the order of the data, (N,) bool: a fixed test set."""
-    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    mask = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
-        chosen[(labels == label).nonzero().flatten()[n - 1 :: n]] = True
-    return chosen
+        mask[(labels == label).nonzero().flatten()[n - 1 :: n]] = True
+    return mask
 
 
 def choose(
