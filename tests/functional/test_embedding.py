@@ -19,14 +19,15 @@ def table() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_embedding_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 2}, {"scale_grad_by_freq": True}], ids=str)
+def test_embedding_is_its_steps_by_the_reference(options, recipe, backends):
     w, step = table(), Steps(recipe)
     rounded = torch.from_numpy(step.rounded(w.detach().numpy(), "weight"))
     y = step.rounded(F.embedding(INDICES, rounded).numpy(), "output")
     gq = torch.from_numpy(step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output"))
-    (dw,) = torch.autograd.grad(F.embedding(INDICES, w), w, gq)
+    (dw,) = torch.autograd.grad(F.embedding(INDICES, w, **options), w, gq)
     want = [y, step.rounded(dw.numpy(), "grad_weight")]
-    call = partial(lp.functional.embedding, INDICES, w, recipe=recipe)
+    call = partial(lp.functional.embedding, INDICES, w, **options, recipe=recipe)
     assert_composed(call, w, want, backends)
 
 
