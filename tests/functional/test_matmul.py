@@ -112,21 +112,6 @@ def test_matmul_native_follows_autocast():
         assert lp.matmul(a, a).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-@pytest.mark.parametrize("chunk", [1, 4, 64])
-def test_matmul_native_chunks_round_the_outer_sum(chunk, rounding, backend):
-    # Small integers: every inner sum is exact in any order.
-    a, b = torch.randint(-4, 5, (3, 2, 30)).float(), torch.randint(-4, 5, (30, 7)).float()
-    native, sequential = (
-        lp.Accumulator("fp32", rounding, chunk=chunk, outer="e6m3", order=order, random_bits=20)
-        for order in ("native", "sequential")
-    )
-    seed = torch.tensor(SEED)
-    want = lp.matmul(a, b, sequential, generator=seed, backend="reference")
-    for name in (backend, "reference"):
-        assert_bit_equal(lp.matmul(a, b, native, generator=seed, backend=name), want, name)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_matmul_widens_narrow_operands_exactly(dtype, backend):
     narrow = [x.detach().to(dtype).requires_grad_() for x in leaves((4, 9), (9, 3))]

@@ -114,15 +114,6 @@ def test_opcheck_of_other_shapes_and_layouts(operator: str, layout: str, backend
             check(getattr(OP, operator), *(laid_out(x, layout) for x in arguments), graph=False)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
-def test_counting_reads_its_quantizer_from_a_table(fmt):
-    ints = quantizer(fmt)
-    x, counts = torch.randn(9) * 100, torch.zeros(4, dtype=torch.int64)
-    ops.count(x, ints, counts, None, None, 0)
-    got = OP._count(x, (1,), None, None, 0, 4, "auto", 4, table=table_of((), ints))
-    assert_bit_equal(got, counts)
-
-
 @pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis1", "block4_e2m1"])
 @pytest.mark.parametrize("length", [0, 4, 260])
 def test_traced_calls_write_and_count_what_direct_ones_do(fmt, length, backend):
@@ -191,29 +182,20 @@ def table_of(*descriptions):
     return table
 
 
-@pytest.mark.parametrize("kind", ACCUMULATORS)
-def test_opcheck_products_read_a_table(kind, backend):
-    acc, left, right = ACCUMULATORS[kind].to_ints(), *FUSED["rounded"][:2]
-    table = table_of(left, acc, right, FUSED_RESULT)
-    graph = backend == TRACED and kind == "sequential"
-    total, call = torch.randn(2, 3), (SEED, 4, backend)
-    matmul = matmul_of(torch.randn(3, 9), torch.randn(9, 2))
-    by_row = How([1], SEED, 4, ops.Fused([0], [2], [3]))
-    how = How(acc, SEED, 4, ops.Fused(left, right, FUSED_RESULT))
-    for product in (matmul, *passes("conv2d_groups")):
-        rows = (*crossing(product, by_row, backend), table)
-        check(OP._multiply, *rows, graph=graph)
-        assert_bit_equal(OP._multiply(*rows), ops.multiply(product, how, backend))
-    rows = (total, torch.randn(3), 1, [1], *call, [3], table)
-    check(OP._add_bias, *rows, graph=graph)
-    assert_bit_equal(OP._add_bias(*rows), OP._add_bias(*rows[:3], acc, *call, FUSED_RESULT))
+#: The places of the descriptions that a row of a table may stand for.
+DESCRIBED = {"_multiply": (7, 11, 12, 13), "_add_bias": (3, 7), "_quantize": (1,), "_count": (1,)}
 
 
-def test_opcheck_rounding_reads_a_table(backend):
-    x, ints = torch.randn(4, 6), quantizer("e5m2:stochastic")
-    table, call = table_of(ints), (None, SEED, 0, 4, backend)
-    check(OP._quantize, x, [0], *call, table, graph=backend == TRACED)
-    assert_bit_equal(OP._quantize(x, [0], *call, table), OP._quantize(x, ints, *call))
+@pytest.mark.parametrize("name", [name for name in calls("cpu") if name.split()[0] in DESCRIBED])
+def test_a_call_reads_its_descriptions_from_a_table(name: str, backend: str) -> None:
+    operator, arguments = getattr(OP, name.split()[0]), list(calls(backend)[name])
+    want = operator(*arguments)
+    places = [i for i in DESCRIBED[name.split()[0]] if arguments[i]]
+    table = table_of(*(arguments[i] for i in places))
+    for row, i in enumerate(places):
+        arguments[i] = [row]
+    assert_bit_equal(operator(*arguments, table), want)
+    check(operator, *arguments, table, graph=backend == TRACED)
 
 
 @pytest.mark.parametrize("fmt, bits", [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
@@ -260,12 +242,14 @@ def test_opcheck_seed():
     assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
 
 
-@pytest.mark.parametrize("case", CONV_CASES)
-def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
+@pytest.mark.parametrize("chunk", [1, 5, 64])
+@pytest.mark.parametrize("case", ["matmul", *CONV_CASES])
+def test_native_chunks_equal_sequential_ones(case: str, chunk: int, backend: str) -> None:
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
-    options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
+    options = {"rounding": "stochastic", "chunk": chunk, "outer": "e6m3", "random_bits": 20}
     acc, plain = (Accumulator("fp32", order=order, **options) for order in ("native", "sequential"))
-    for product in passes(case):
+    a, b = (torch.randint(-4, 5, shape).float() for shape in ((3, 2, 30), (30, 7)))
+    for product in [matmul_of(a, b)] if case == "matmul" else passes(case):
         got = ops.multiply(product, How(acc.to_ints(), SEED, 4), backend)
         assert_bit_equal(got, ops.multiply(product, How(plain.to_ints(), SEED, 4), "reference"))
 
