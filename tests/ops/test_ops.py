@@ -150,13 +150,15 @@ def test_rows_of_a_table_hold_operands_and_exchange_them():
 
 
 @pytest.mark.parametrize("kind", ACCUMULATORS)
-def test_add_bias_is_the_bias_of_a_product(kind, backend):
+@pytest.mark.parametrize("result", [(), FUSED_RESULT], ids=["as it is", "rounded"])
+def test_add_bias_is_the_bias_of_a_product(result, kind, backend):
     acc = ACCUMULATORS[kind]
     a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
     how = How(acc.to_ints(), SEED, 4)
-    want = ops.multiply(matmul_of(a, b, bias), how, backend)
+    rounded = how._replace(fused=ops.Fused(result=result))
+    want = ops.multiply(matmul_of(a, b, bias), rounded, backend)
     sums = ops.multiply(matmul_of(a, b), how, backend)
-    got = ops.add_bias(sums, bias, -1, acc, SEED, 4, backend)
+    got = ops.add_bias(sums, bias, -1, acc, SEED, 4, backend, result)
     assert_bit_equal(got, want)
 
 
