@@ -1,7 +1,6 @@
 """The benchmarks of frontiers: on small matrices, and on cells of a step or two."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,33 +19,6 @@ def matrix(*, seeds: int = 2) -> ErrorMatrix:
     exact = np.array([[error_of(noise, *map(str, c)) for c in SPACE] for noise in NOISES])
     drawn = 0.002 * np.random.default_rng(0).standard_normal((len(NOISES), 12, seeds))
     return ErrorMatrix(SPACE, [f"task {i}" for i in range(len(NOISES))], exact[..., None] + drawn)
-
-
-def test_every_way_of_choosing_has_its_rows() -> None:
-    rows = frontier_study.study(matrix(), SPACE, MEMORY, counts=(3, 5), rank=2, draws=4)
-    found: dict[str, list[Any]] = {}
-    for row in rows:
-        found.setdefault(row["method"], []).append(row)
-    counts = {name: [row["count"] for row in own] for name, own in found.items()}
-    # The cover of the grid takes 4.
-    assert counts == {
-        "greedy": [3, 5], "random": [3, 5], "column_mean": [0],
-        "cold_start": [5],
-    }  # fmt: skip
-    assert all(row["tasks"] == len(NOISES) for row in rows)
-    # A rank-two matrix with little noise is predicted to about that noise; its mean is far off.
-    assert found["greedy"][1]["rmse"] < 0.005 < 0.05 < found["column_mean"][0]["rmse"]
-    assert found["greedy"][1]["rmse_error"] > 0
-    assert 0.0005 < found["greedy"][0]["noise"] < 0.003
-
-
-def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
-    records = frontier_study.ended_records(matrix(), SPACE, MEMORY, 0)
-    assert [record["task"] for record in records] == list(matrix().tasks)
-    for record in records:
-        assert record["ended"] in ("bands", "all")
-        assert (record["measured"] == len(SPACE)) == (record["ended"] == "all")
-        assert 0.9 < record["hypervolume"] <= 1.0
 
 
 def test_main_prints_and_records_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

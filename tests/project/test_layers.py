@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.project.lines import ROOT, SOURCES, budget, check
 
 # A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
@@ -174,32 +172,12 @@ def test_layers_import_only_to_the_left_and_csrc_includes_no_torch_and_binds_in_
     assert python_errors(ROOT) == native_errors(ROOT) == []
 
 
-TRAINER, CONFIG = "experiments/training/trainer.py", "lpkernels.experiments.training.config"
-PLANTED = [
-    ("formats.py", "import torch", "formats imports torch"),
-    ("nn/layers.py", "from lpkernels import ops", "nn.layers imports ops"),
-    ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
-    ("nn/layers.py", "from lpkernels.functional import _tiles", "nn.layers imports lpkernels.f"),
-    ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
-    (TRAINER, "from lpkernels.techniques import accumulation",
-     "experiments.training.trainer imports techniques: only a callback may"),
-    ("experiments/workloads/text.py", f"from {CONFIG} import RunConfig",
-     "experiments.workloads.text imports training"),
-    ("experiments/helpers.py", "import lpkernels.experiments.records",
-     "experiments.helpers is in no room"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("file, line, error", PLANTED)
-def test_layers_catch_a_planted_import(tmp_path: Path, file: str, line: str, error: str):
-    planted(tmp_path / "lpkernels" / file, line)
-    (found,) = python_errors(tmp_path)
-    assert found.startswith(error)
-
-
-def planted(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{text}\n")
+def test_an_import_to_the_right_is_found(tmp_path: Path) -> None:
+    (tmp_path / "lpkernels").mkdir()
+    (tmp_path / "lpkernels" / "formats.py").write_text("import torch\nfrom lpkernels.nn import _x")
+    errors = python_errors(tmp_path)
+    assert "formats imports torch" in errors and "formats imports nn" in errors
+    assert len(errors) == 3
 
 
 def borrowed_tests(root: Path) -> list[str]:
@@ -213,11 +191,8 @@ def borrowed_tests(root: Path) -> list[str]:
     ]
 
 
-def test_no_test_module_imports_another_and_a_borrowed_test_is_found(tmp_path: Path):
+def test_no_test_module_imports_another() -> None:
     assert borrowed_tests(ROOT) == []
-    borrowed = "from tests.cases import ids\nfrom tests.nn.test_old import operand"
-    planted(tmp_path / "tests" / "nn" / "test_new.py", borrowed)
-    assert borrowed_tests(tmp_path) == ["tests/nn/test_new.py imports tests.nn.test_old.operand"]
 
 
 MOST = 34
@@ -235,28 +210,14 @@ def crowded(root: Path) -> list[str]:
     return sorted(folder for folder, count in counts.items() if count > MOST)
 
 
-def test_no_folder_is_crowded_and_a_crowded_one_is_found(tmp_path: Path) -> None:
+def test_no_folder_is_crowded() -> None:
     assert crowded(ROOT) == []
-    for folder, count in (("csrc/cpu", MOST + 1), ("csrc/cpu/conv", MOST), ("docs", MOST + 1)):
-        (tmp_path / folder).mkdir(parents=True)
-        for number in range(count):
-            (tmp_path / folder / f"{number}.h").touch()
-    (tmp_path / "csrc/cpu/conv/notes.md").touch()
-    assert crowded(tmp_path) == ["csrc/cpu"]
 
 
 def test_no_source_has_more_than_600_lines() -> None:
     assert [path for path in sources(ROOT) if len(path.read_text().splitlines()) > 600] == []
 
 
-def test_layers_stay_within_their_lines_and_more_lines_are_found(tmp_path: Path) -> None:
+def test_folders_stay_within_their_lines() -> None:
     table, within = check(ROOT)
     assert within, table
-    planted(tmp_path / "bench" / "new.py", "a = 1\nb = 2")
-    planted(tmp_path / "tests" / "old.py", "a = 1")
-    for most, expected in ((2, True), (1, False)):
-        text = f"[tool.lpkernels.lines]\nbench = {most}\ntests = 1\n"
-        (tmp_path / "pyproject.toml").write_text(text)
-        table, within = check(tmp_path)
-        assert within == expected and ("EXCEEDED" in table) != expected
-    assert table.splitlines()[0].startswith("bench            2 of       1 lines")

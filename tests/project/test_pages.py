@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from bench import tables
-from lpkernels.experiments.records import Run, table_of
-from lpkernels.experiments.sweeps.statistics import summarise
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -65,42 +63,6 @@ def test_readme_quotes_the_tables_that_it_links_to() -> None:
     quoting = [part for part in parts if LINK.search(part)]
     assert len(quoting) == 2
     assert [x for part in quoting for x in held(part, LINK.findall(part))] == []
-
-
-def test_a_number_that_the_table_lacks_is_found() -> None:
-    link = [("sweeps", "mnist-1d-under-recipes")]
-    assert held("An accuracy of 85.97%, rounded 86.0%, and 85.96%.", link) == ["85.96"]
-    assert held("It was 12.34 (commit 05048600). And `0.5`.", link) == []
-
-
-@pytest.mark.parametrize(
-    "text, found",
-    [
-        (("mean", "accuracy", 2), "0.25"),
-        (("relative", "accuracy", 2), "1.25"),
-        (("figure", "accuracy", 1, 100), "25.0 ± 5.0"),
-        # Of t = 1 with one degree of freedom.
-        (("p", "accuracy"), "0.5"),
-        (("difference", "accuracy", 1, 100), "+5.0 [-58.5, 68.5]"),
-        (("show", "{seed}, {none:.2f}"), ""),
-        (("show", "{seed}"), "1"),
-        (("show", "{seed}", 2), "0"),
-        (("every", "{seed}"), "0, 1"),
-    ],
-)
-def test_what_a_cell_can_say(text: tuple, found: str) -> None:
-    seeds = [("old", 0, 0.1), ("old", 1, 0.3), ("new", 0, 0.2), ("new", 1, 0.3)]
-    records = [
-        {"arm": a, "seed": s, "accuracy": x, "none": None, "threads": 2 - s} for a, s, x in seeds
-    ]
-
-    def arms(field: str, other: str = "old"):
-        cells = table_of(Run(r["arm"], {}, r["seed"], "finished", [r]) for r in records)
-        summary = summarise(cells, field, reference=other)
-        return {row["arm"]: row for row in summary.to_dict("records")}
-
-    row = tables.Row(records[2:], "new", "old", arms)
-    assert getattr(row, text[0])(*text[1:]) == found
 
 
 def test_an_unknown_field_is_an_error() -> None:
