@@ -214,7 +214,7 @@ def _grid(
     if isinstance(fmt, FixedFormat):
         codes = rng.integers(fmt.min_code, fmt.max_code, count)
         return np.unique(np.concatenate([codes, codes + 1])) * fmt.quantum
-    exponents = rng.integers(fmt.emin, fmt.emax, count)
+    exponents = rng.integers(fmt.emin, max(fmt.emax, fmt.emin + 1), count)
     steps = rng.integers(0, 2**fmt.man_bits, count)
     lower = np.ldexp(1.0 + steps * fmt.epsilon, exponents)
     upper = np.ldexp(1.0 + (steps + 1) * fmt.epsilon, exponents)

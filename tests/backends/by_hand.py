@@ -1,13 +1,11 @@
 """The methods of a backend with the fields of their records as arguments."""
 
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.backends import Convolution, Fused, How, Parts, Product, Rounding, fprop_of
+from lpkernels.backends import Fused, How, Parts, Rounding
 
 Ints = tuple[int, ...]
 
@@ -42,23 +40,6 @@ def matmul(
     return backend.multiply(backends.matmul_of(a, b, bias, initial), How(acc, seed, role, fused))
 
 
-def conv_fprop(
-    backend: Any, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any, **how: Any
-) -> Tensor:
-    """rest: stride, padding, dilation, groups, and the fields of a `How`."""
-    product = fprop_of(x, w, bias, Convolution(*map(tuple, rest[:3]), rest[3]))
-    return backend.multiply(product, How(*rest[4:], **how))
-
-
-def _gradient(kind: str, backend: Any, left: Tensor, right: Tensor, shape: Sequence[int],
-              *rest: Any, **how: Any) -> Tensor:  # fmt: skip
-    product = Product(kind, left, right, shape, Convolution(*map(tuple, rest[:3]), rest[3]))
-    return backend.multiply(product, How(*rest[4:], **how))
-
-
-conv_dgrad, conv_wgrad = partial(_gradient, "conv_dgrad"), partial(_gradient, "conv_wgrad")
-
-
 def accumulate(
     backend: Any, total: Tensor, addend: Tensor, rows_cols: tuple[int, int], acc: Ints,
     seed: Tensor | None, role: int, site: int, k: int,
@@ -72,11 +53,3 @@ def update(
 ) -> None:  # fmt: skip
     """rest: positions, origins, rounding, numbers, begins."""
     backend.update(backends.Update(tensors, *rest, seed, skips, scale))
-
-
-def call(backend: Any, method: str, *arguments: Any, **more: Any) -> Any:
-    """A method by its name here, or by its own."""
-    by_name = globals().get(method)
-    if by_name is None:
-        return getattr(backend, method)(*arguments, **more)
-    return by_name(backend, *arguments, **more)

@@ -12,13 +12,9 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import cpu, get
 from tests.backends import by_hand
 from tests.cases import ConvCase
-from tests.compare import assert_bit_equal
-from tests.support.products import operand
+from tests.support.products import PASSES, ROLE, SEED, assert_pass, assert_product, operand
 
 REFERENCE = get("reference")
-SEED = torch.tensor(1234567890123456789)
-ROLE = 3
-PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
 
 
 def drawn(kind: str, *shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
@@ -41,44 +37,11 @@ def spread_values(
     return torch.stack(made)
 
 
-def assert_same(ways: Iterable[str], op: str, *args: Any, name: object = "", **rest: Any) -> Tensor:
-    """In every way the cpu backend gives the reference's result; this one reads contiguous copies.
-
-    ways: a loop over it chooses one after the other, as `Isas` and `Threads` do. op: a method of
-        the backends.
-    Returns: the result.
-    """
-    plain = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-    want = by_hand.call(REFERENCE, op, *plain, **rest)
-    for way in ways:
-        assert_bit_equal(by_hand.call(cpu.BACKEND, op, *args, **rest), want, f"{way} {op} {name}")
-    return want
-
-
 def assert_matmul(
-    ways: Iterable[str],
-    a: Tensor,
-    b: Tensor,
-    acc: Accumulator,
-    name: object = "",
-    *,
-    bias: Tensor | None = None,
-    initial: Tensor | None = None,
+    ways: Iterable[str], a: Tensor, b: Tensor, acc: Accumulator, name: object = "", **more: Any
 ) -> Tensor:
-    call = (a, b, bias, acc.to_ints(), SEED, ROLE)
-    return assert_same(ways, "matmul", *call, initial=initial, name=f"{name} {acc}")
-
-
-def conv_calls(
-    case: ConvCase, acc: Accumulator, x: Tensor, w: Tensor, grad: Tensor, bias: Tensor | None = None
-) -> dict[str, tuple[Any, ...]]:
-    """The arguments of the passes of a convolution, by the names of the backends' methods."""
-    tail = (*case.geometry, acc.to_ints(), SEED, ROLE)
-    return {
-        "conv_fprop": (x, w, bias, *tail),
-        "conv_dgrad": (grad, w, list(x.shape), *tail),
-        "conv_wgrad": (x, grad, list(w.shape), *tail),
-    }
+    """more: bias and initial. Returns: the product."""
+    return assert_product(cpu.BACKEND, a, b, acc, name=f"{name}", ways=ways, **more)
 
 
 def assert_convolution(
@@ -89,9 +52,9 @@ def assert_convolution(
     passes: Iterable[str] = PASSES,
 ) -> None:
     """Every pass of a convolution of x, w, the gradient of its result, and perhaps a bias."""
-    calls = conv_calls(case, acc, *operands)
-    for op in passes:
-        assert_same(ways, op, *calls[op], name=f"{case} {acc}")
+    x, w, grad, bias = operands if len(operands) == 4 else (*operands, None)
+    for name in passes:
+        assert_pass(cpu.BACKEND, name, case, (x, w, grad, bias), acc, ways=ways)
 
 
 def tier_of(a: Tensor, b: Tensor, acc: Accumulator) -> str:

@@ -14,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused, How, Product, matmul_of
@@ -91,11 +92,24 @@ def _precision(fmt: Number) -> int:
     return fmt.word_bits if isinstance(fmt, FixedFormat) else 8
 
 
+#: Operands that lie otherwise in memory; one row, or one matrix of a batch, may stand for all.
+LAYOUTS = descriptions.LAYOUTS | {
+    "expanded": lambda x: x[:1].expand_as(x),
+    "columns": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x,
+    "channels inside": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1) if x.dim() > 1 else x,
+}
+#: The batches of both operands.
+_BATCHES = [
+    *[((), ())] * 4, ((2,), (2,)), ((1,), (3,)), ((), (3,)), ((2, 2), ()), ((2, 1), (1, 3)),
+    ((0,), ()),
+]  # fmt: skip
+
+
 class ProductCall(NamedTuple):
     """A product (m, k) @ (k, n), with the kinds of the operands and how they lie in memory.
 
     rest: "bias", "initial" or "": what else is added. fused: quantizers of the operands and the
-    result, or None.
+    result, or None. batch: the dimensions before those of the two matrices.
     """
 
     acc: Accumulator
@@ -106,17 +120,29 @@ class ProductCall(NamedTuple):
     rest: str
     fused: tuple[Quantizer | None, ...]
     seed: int
+    batch: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def product(self) -> Product:
-        m, k, n = self.sizes
+        (m, k, n), (lead, rest) = self.sizes, self.batch
         values = Values(self.acc, k, self.seed)
+        operands = ((self.left, (*lead, m, k)), (self.right, (*rest, k, n)))
         a, b = (
-            descriptions.LAYOUTS[self.layout](values(kind, shape)) if k else torch.empty(shape)
-            for kind, shape in ((self.left, (m, k)), (self.right, (k, n)))
+            LAYOUTS[self.layout](_fitting(values(kind, shape), self.acc, side, self.seed))
+            if math.prod(shape)
+            else torch.empty(shape)
+            for side, (kind, shape) in enumerate(operands)
         )
+        product = matmul_of(a, b)
         bias = values(self.left, (n,), added=True) if self.rest == "bias" else None
-        initial = values(self.right, (m, n), added=True) if self.rest == "initial" else None
-        return matmul_of(a, b, bias, initial)
+        start = values(self.right, tuple(product.shape), added=True)
+        return product._replace(bias=bias, initial=start if self.rest == "initial" else None)
+
+
+def _fitting(x: Tensor, acc: Accumulator, side: int, seed: int) -> Tensor:
+    """Of an accumulator with operands of its own, three times in four their values."""
+    if not acc.operands or seed % 4 == 0:
+        return x
+    return lp.quantize(x, acc.operands[side], backend="reference")
 
 
 def _is_emulated(acc: Accumulator) -> bool:
@@ -151,7 +177,8 @@ _QUANTIZERS = st.builds(
     st.sampled_from(["nearest_even", "toward_negative", "to_odd"]),
 )  # fmt: skip
 #: Of the operands and of the result.
-_FUSED = st.just((None,) * 3) | st.tuples(*[st.none() | st.none() | _QUANTIZERS] * 3)
+NO_FUSED = (None,) * 3
+_FUSED = st.just(NO_FUSED) | st.tuples(*[st.none() | st.none() | _QUANTIZERS] * 3)
 
 
 #: Operands whose products certified tiers make, and end at zeros and at the ends of formats.
@@ -159,9 +186,12 @@ _PAIRS = st.sampled_from([(kind, kind) for kind in ("short", "least", "least", "
 
 
 @st.composite
-def product_calls(draw: st.DrawFn, most: int = 40) -> ProductCall:
-    """Products of at most `most` in each dimension, empty ones among them."""
-    acc = draw(_ACCUMULATORS)
+def product_calls(
+    draw: st.DrawFn, most: int = 40, accumulators: Sequence[Accumulator] = ()
+) -> ProductCall:
+    """Products of at most `most` in each dimension, empty ones among them; accumulators: all that
+    are drawn, if there are any."""
+    acc = draw(st.sampled_from(accumulators) if accumulators else _ACCUMULATORS)
     size = st.sampled_from([1, 2, 3, 4, 5, 17, most, 0]) | st.integers(1, most)
     sizes = draw(st.tuples(size, size, size))
     starts = acc.order != "pairwise" or acc.chunk is not None
@@ -171,10 +201,11 @@ def product_calls(draw: st.DrawFn, most: int = 40) -> ProductCall:
         acc,
         tuple(min(size, most) for size in sizes),
         *draw(_PAIRS if certified else _PAIRS | st.tuples(*[st.sampled_from(_VALUES)] * 2)),
-        draw(st.sampled_from(list(descriptions.LAYOUTS))),
+        draw(st.sampled_from(list(LAYOUTS))),
         draw(st.sampled_from(["", "", "bias", *["initial"] * starts])),
         draw(_FUSED),
         draw(st.integers(0, 2**32)),
+        draw(st.sampled_from(_BATCHES)),
     )  # fmt: skip
 
 
@@ -216,8 +247,10 @@ class ConvCall(NamedTuple):
         length = case.weight_shape[1] * math.prod(case.weight_shape[2:])
         values = Values(self.acc, length, self.seed)
         shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-        layout = descriptions.LAYOUTS[self.layout]
-        x, w, grad, bias = (layout(values(self.kind, shape)) for shape in shapes)
+        x, w, grad, bias = (
+            LAYOUTS[self.layout](_fitting(values(self.kind, shape), self.acc, side, self.seed))
+            for side, shape in zip((0, 1, 0, 0), shapes, strict=True)
+        )
         conv = ops.Convolution(*case.geometry)
         if self.name == "fprop":
             return ops.fprop_of(x, w, bias, conv)
@@ -226,15 +259,13 @@ class ConvCall(NamedTuple):
         return Product("conv_wgrad", x, grad, case.weight_shape, conv)
 
 
-def conv_calls(accumulators: Sequence[Accumulator] = (), most: int = 6) -> st.SearchStrategy:
-    """Every pass; accumulators: some that are drawn as often as all others together."""
-    accs = _ACCUMULATORS
-    if accumulators:
-        accs = st.sampled_from(accumulators) | accs
+def conv_calls(most: int = 6, accumulators: Sequence[Accumulator] = ()) -> st.SearchStrategy:
+    """Every pass; accumulators: all that are drawn, if there are any."""
+    accs = st.sampled_from(accumulators) if accumulators else _ACCUMULATORS
     return st.builds(
         ConvCall, conv_cases(most), accs, st.sampled_from(PASSES),
         _PAIRS.map(lambda pair: pair[0]) | st.sampled_from(_VALUES),
-        st.sampled_from(list(descriptions.LAYOUTS)), _FUSED, st.integers(0, 2**32),
+        st.sampled_from(list(LAYOUTS)), _FUSED, st.integers(0, 2**32),
     )  # fmt: skip
 
 

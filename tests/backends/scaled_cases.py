@@ -28,6 +28,8 @@ ACCUMULATORS = (
     "fp32_chunkscale:product=e5m3",
     "e6m9_chunkscale:stochastic",
     "e5m4_chunkscale:stochastic:bits=20:philox:product=e5m3:product_rounding=stochastic",
+    "e6m5_chunkscale:stochastic:order=pairwise",
+    "e6m5_chunkscale:stochastic:block=4:aligned_bits=9",
 )
 #: Every element, geometry, scale, rule, target and program.
 BLOCK_FORMATS = formats_named("""
@@ -41,6 +43,8 @@ BLOCK_FORMATS = formats_named("""
     tile128x128_e4m3_up_torchao row_int8_torchao row_int8_to127.5_torchao
     block32_int4_sfp32_to7.5_torchao row_e4m3_deepgemm block32_e4m3_up_deepgemm
     block32_e2m1_sfp32_deepgemm
+    tensor_e4m3fnuz block32_e5m2fnuz_sfp32 block32_p3109_k8p3se_up block64_nf4_sfp32
+    tile2x64_nf4_sfp32
 """)
 BLOCK_FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
 ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "int4", "int8", "even", "special", "tiny")
@@ -112,6 +116,18 @@ def case(seed: int, element: str, most: int = 301) -> Case:
     if seed % 4 == 1:
         left, right = left.mT.contiguous().mT, right.mT.contiguous().mT
     return left, right, given, start
+
+
+def segments(of: Case) -> int:
+    """The largest number of segments of an operand."""
+    return max(of[2].left.shape[-1], of[2].right.shape[-1])
+
+
+def on(of: Case, device: str) -> Case:
+    """The case on a device."""
+    left, right, given, start = of
+    there = given._replace(left=given.left.to(device), right=given.right.to(device))
+    return left.to(device), right.to(device), there, None if start is None else start.to(device)
 
 
 def product(backend: Any, of: Case, text: str) -> Tensor:

@@ -21,12 +21,11 @@ from torch.utils._pytree import tree_leaves
 
 from lpkernels import _build
 from lpkernels.arithmetic import Accumulator, as_quantizer
-from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
 from tests.backends import by_hand
-from tests.cases import accumulators_named
-from tests.support.products import in_sequence
+from tests.cases import ConvCase, accumulators_named
+from tests.support.products import PASSES, convolve, in_sequence
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: The names of the CUDA runtime that csrc/cuda may use: types, a launch's error, device queries.
@@ -104,9 +103,9 @@ ACCUMULATORS = accumulators_named("""
 MATMULS = (((9, 40), (40, 20)), ((2, 3, 9, 40), (40, 20)), ((2, 1, 9, 40), (3, 40, 20)))
 #: A dense, a strided, a grouped and a depthwise convolution, with padding.
 CONVOLUTIONS = (
-    ((2, 9, 7, 7), (20, 9, 3, 3), (1, 1), (1, 1), (1, 1), 1),
-    ((2, 4, 9, 8), (6, 2, 3, 2), (2, 3), (1, 0), (1, 2), 2),
-    ((2, 6, 7), (6, 1, 3), (2,), (1,), (1,), 6),
+    ConvCase((2, 9, 7, 7), (20, 9, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ConvCase((2, 4, 9, 8), (6, 2, 3, 2), (2, 3), (1, 0), (1, 2), 2),
+    ConvCase((2, 6, 7), (6, 1, 3), (2,), (1,), (1,), 6),
 )
 
 
@@ -127,13 +126,10 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
         by_hand.matmul(
             backend, there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start
         )
-        for size, weight, *geometry in CONVOLUTIONS:
-            out = output_size(size[2:], weight[2:], *geometry[:3])
-            x, w, dy = there(size), there(weight), there((size[0], weight[0], *out))
-            call = (*map(list, geometry[:3]), geometry[3], ints, seed, role, fused)
-            by_hand.conv_fprop(backend, x, w, there(weight[:1]), *call)
-            by_hand.conv_dgrad(backend, dy, w, list(size), *call)
-            by_hand.conv_wgrad(backend, x, dy, list(weight), *call)
+        for case in CONVOLUTIONS:
+            shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+            for name in PASSES:
+                convolve(backend, name, case, tuple(map(there, shapes)), acc, fused, seed)
     if acc.order == "native":
         by_hand.accumulate(backend, there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile
@@ -116,15 +116,6 @@ def test_tiers_share_two_kernels_at_most() -> None:
                 tiles = triton_tiles.certified_tiles(m, n, 1, 132, most, 2048, found)
                 for first, second in itertools.pairwise(tiles):
                     assert first.bm % second.bm == first.bn % second.bn == 0
-
-
-@pytest.mark.parametrize(
-    "text, count",
-    [("e6m9", 2), ("e6m9_chunk64", 2), ("e5m10", 2), ("bf16_chunk64", 2), ("e4m3_sat", 2),
-     ("e8m22", 1), ("e6m9:stochastic", 1), ("fixed16_f8", 1), ("fixed16_f8:stochastic", 0)],
-)  # fmt: skip
-def test_how_many_certified_kernels_the_tiers_share(text: str, count: int) -> None:
-    assert len(triton_tiers.groups(triton_tiers.tiers(accumulator(text).to_ints()))) == count
 
 
 def test_neither_triton_nor_the_extension_is_needed() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import decimal
 import itertools
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -92,23 +92,6 @@ def _posits(n: int, es: int) -> tuple[list[Fraction], list[int]]:
     found = ((posit_value(code, n, es), code) for code in range(2**n))
     both = sorted((value, code) for value, code in found if value is not None)
     return [value for value, _ in both], [code for _, code in both]
-
-
-def posit_rounded(x: Fraction, n: int, es: int) -> Fraction:
-    """x as the standard's section 4.1 rounds it."""
-    values, codes = _posits(n, es)
-    largest, least = values[-1], values[len(values) // 2 + 1]
-    i = bisect_left(values, x)
-    if i < len(values) and values[i] == x:
-        return x
-    if abs(x) > largest or abs(x) < least:
-        size = largest if abs(x) > largest else least
-        return size if x > 0 else -size
-    u, w = values[i - 1], values[i]
-    finer, _ = _posits(n + 1, es)
-    v = finer[bisect_right(finer, u)]
-    assert u < v < w
-    return u if x < v or (x == v and codes[i - 1] % 2 == 0) else w
 
 
 @cache

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 
 from lpkernels import formats
-from lpkernels.formats import (
-    AffineFormat,
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    parse_format,
-)
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, parse_format
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS
 from tests.support import strategies
 

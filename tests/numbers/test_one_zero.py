@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import lpkernels as lp
 from lpkernels.formats import FloatFormat, as_format, parse_format
 from lpkernels.reference.packing import decode, encode
 from lpkernels.rounding import ROUNDINGS, overflows_array, round_array, round_scalar
@@ -71,3 +72,10 @@ def test_dtypes() -> None:
     assert as_format(torch.float8_e4m3fnuz) == as_format(ml_dtypes.float8_e4m3fnuz)
     assert as_format(torch.float8_e5m2fnuz) == as_format(np.dtype(ml_dtypes.float8_e5m2fnuz))
     assert as_format(ml_dtypes.float8_e4m3b11fnuz) == as_format("e4m3b11fnuz")
+    for name, dtype in (
+        ("tensor_e4m3fnuz", torch.float8_e4m3fnuz),
+        ("block32_e5m2fnuz_sfp32", torch.float8_e5m2fnuz),
+        ("block32_p3109_k8p3se_up", torch.uint8),
+    ):
+        elements = lp.scaled(torch.randn(6, 64), name).tensors()[0]
+        assert elements.dtype == dtype

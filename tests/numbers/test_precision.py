@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 import lpkernels as lp
-from lpkernels.arithmetic import (
-    checked_formats,
-    precision,
-    with_precision,
-)
+from lpkernels.arithmetic import checked_formats, precision, with_precision
 
 CPT = lp.recipe("cpt_fu2021")
 TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}

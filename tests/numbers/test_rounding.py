@@ -14,14 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpkernels.formats import (
-    E4M3,
-    E5M2,
-    FP4_E2M1,
-    FixedFormat,
-    FloatFormat,
-    parse_format,
-)
+from lpkernels.formats import E4M3, E5M2, FP4_E2M1, FixedFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS, overflows_array, round_array, round_scalar
 from tests.cases import DETERMINISTIC, EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal

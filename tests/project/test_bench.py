@@ -5,14 +5,12 @@ import re
 from unittest.mock import Mock
 
 import pytest
-import torch
 
 from bench import gate as gate_module
-from bench import memory, ops, run
+from bench import ops, run
 from bench.accumulation import simulate
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
-from bench.studies import landscape
 from lpkernels import FloatFormat, backends
 from lpkernels.techniques.accumulation import accumulator_of, nmse
 
@@ -20,25 +18,6 @@ ONE_OF_EACH = list({case.op: case for case in CASES}.values())
 needs_cpu_kernels = pytest.mark.skipif(
     not backends.get("cpu").available(), reason=backends.get("cpu").why_not()
 )
-
-
-def test_cases_have_names_builders_and_baselines_and_gpus_torchs_own_speeds():
-    assert len({case.name for case in CASES}) == len(CASES)
-    assert {case.op for case in CASES} == set(ops._BUILDERS)
-    known = {
-        "torch",
-        "gemm",
-        "quantize",
-        "torchao",
-        "microxcaling",
-        "hopper_fp8",
-        *ops._ISAS,
-    }
-    assert {name for case in CASES for name in case.baselines} <= known
-    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
-    assert set(job.baselines) == {"torch", "tf32", "bf16"}
-    for baseline in job.baselines.values():
-        assert baseline().shape == job.run()[0].shape
 
 
 @needs_cpu_kernels
@@ -80,46 +59,6 @@ def test_measure_gives_a_record_and_a_line(case):
     assert record["samples"] >= 5 and record["baselines"]["torch"]["ratio"] > 0
     assert {"load", "others", "threads", "rate", "unit"} <= set(record)
     assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
-
-
-def test_only_backends_that_can_run_are_measured(capsys):
-    assert run.backends_of("cpu") == ["cpu"]
-    status, gpu = backends.status(), {"cuda", "triton"}
-    missing = {name for name in gpu if status[name] != "available"}
-    assert set(run.backends_of("cuda")) == gpu - missing
-    printed = capsys.readouterr().out
-    assert all(f"without the backend {name}: {status[name]}" in printed for name in missing)
-
-
-@needs_cpu_kernels
-@pytest.mark.parametrize("fmt, bits", [("e5m2", 8), ("fp4_e2m1", 4)])
-def test_layers_of_a_resnet_keep_what_their_format_takes(fmt, bits):
-    torchs, whole, packed = (
-        memory.Step(mode, 1, fmt, "e6m9", memory.MODEL).kept() for mode in memory.MODES
-    )
-    assert whole == torchs
-    assert 0.95 * bits / 32 <= packed / torchs <= 1.05 * bits / 32
-
-
-@pytest.mark.parametrize(
-    "curvatures, expected",
-    [((1.0, 3.0, 7.0, 2.0), 7.0), ((1.0, -9.0, 4.0, 2.0), 4.0), ((-1.0, -9.0, -4.0, -2.0), -1.0)],
-)
-def test_the_valley_of_a_quadratic_has_its_top_curvature(curvatures, expected):
-    model = torch.nn.Linear(2, 2, bias=False).double()
-    scales = torch.tensor(curvatures, dtype=torch.float64).view(2, 2)
-
-    def loss(model):
-        return 0.5 * (scales * model.weight**2).sum()
-
-    before = model.weight.detach().clone()
-    losses = landscape.loss_slice(model, loss, seed=3)
-    (move,) = landscape.filter_normalised([before], 3)
-    torch.testing.assert_close(move.norm(dim=1), before.norm(dim=1))
-    assert losses[-1] == pytest.approx(0.5 * float((scales * (before + move) ** 2).sum()))
-    assert torch.equal(model.weight, before)
-    found, _, converged = landscape.top_eigenvalue(model, loss, tolerance=1e-9)
-    assert found == pytest.approx(expected, abs=1e-4) and converged
 
 
 def test_a_simulated_sum_has_its_theory() -> None:

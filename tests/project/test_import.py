@@ -86,23 +86,6 @@ def test_import_brings_in_nothing_heavy_and_a_technique_is_loaded_alone(loaded):
     assert not techniques & {"accumulation", "assignment", "loss_scaling", "pareto"}
 
 
-def test_a_technique_may_be_the_first_import_and_no_package_has_other_names():
-    assert run("from lpkernels.techniques.loss_scaling import LossScaler as x; print(x)")
-    message = r"^module 'lpkernels\.techniques' has no attribute 'ctp'$"
-    with pytest.raises(AttributeError, match=message):
-        lpkernels.techniques.ctp  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name 'ctp'"):
-        from lpkernels.techniques import ctp  # noqa: F401
-
-
-@pytest.mark.parametrize("package, names", [
-    (lpkernels, ["reference", "techniques"]),
-    (lpkernels.nn, ["observing", "Linear"]), (lpkernels.techniques, lpkernels.techniques.__all__),
-])  # fmt: skip
-def test_dir_lists_what_is_loaded_on_first_use(package, names):
-    assert {*names, *package.__all__} <= {*dir(package)}
-
-
 PUBLIC = (lpkernels, lpkernels.experiments, lpkernels.nn, lpkernels.functional, assignment)
 
 

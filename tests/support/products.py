@@ -2,7 +2,7 @@
 convolutions whose phases differ; products and passes of convolutions, and the bits that a backend
 gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import UNITS, Accumulator
+from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import CONV_CASES, ConvCase, accumulators_named
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 
 #: Kinds of operands; see operand().
@@ -62,61 +62,6 @@ for _name, _unit in UNITS.items():
     if _unit.accumulator.operands and _unit.accumulator not in UNIT_ACCUMULATORS.values():
         UNIT_ACCUMULATORS[_name] = _unit.accumulator
 
-#: Every mode, with blocks in turns and not, with chunks and without; operands of two kinds;
-#: overflow of each kind.
-MODES = [
-    Accumulator(
-        "e4m3", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), chunk=8, outer="e5m5",
-        interleaved=2, random_bits=13,
-    )
-    for mode in ROUNDINGS
-] + [
-    Accumulator(fmt, mode, block=3, aligned_bits=bits, operands="fp32", least_exponent=least)
-    for fmt, mode, bits, least in (
-        ("e5m4", "stochastic", 40, None),
-        ("e4m3fn", "toward_positive", 24, -20),
-        ("e4m3none_sat", "to_odd", 1, 4),
-        ("e8m0", "toward_negative", 30, -300),
-        ("e5m2_nosub", "nearest_away", 9, None),
-    )
-]  # fmt: skip
-
-#: Every mode, in cases that float32 can compute, and one that it cannot.
-SHORT_MODES = [
-    Accumulator(
-        "e5m4", mode, block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"), random_bits=9,
-        least_exponent=least,
-    )
-    for mode, least in zip(ROUNDINGS, (None, -14, 0, None, -200, -3, None), strict=True)
-] + [
-    # Sums of it count with exponents for which float32 has no room.
-    Accumulator("e2m5_b-117", "toward_positive", block=4, aligned_bits=13, operands="e5m2")
-]  # fmt: skip
-
-#: For passes of convolutions: one accumulator for each kernel.
-CONVOLVED = [
-    UNIT_ACCUMULATORS["hopper_fp8"],
-    Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
-    Accumulator("bf16", "stochastic", block=3, aligned_bits=24, operands=("bf16", "e4m3fn")),
-    Accumulator(
-        "fp16", "stochastic", chunk=8, outer="e6m9", block=2, aligned_bits=9,
-        operands=("e2m1", "fp16"), interleaved=2,
-    ),
-]  # fmt: skip
-
-#: Sums that start at initial: every order, the outermost sum with chunks and without.
-STARTED = [
-    Accumulator("e6m9"), Accumulator("e5m4", "stochastic", random_bits=13),
-    Accumulator("fp32", chunk=8, outer="e5m7", outer_rounding="stochastic"),
-    Accumulator("e5m10", "toward_zero", product="e4m3"), Accumulator("fixed12_f6_wrap"),
-    Accumulator("e5m7", order="pairwise", chunk=8),
-    Accumulator("e5m7", "toward_negative", order="compensated"),
-    Accumulator("e5m7", order="compensated", chunk=5),
-    Accumulator("e8m13", "toward_zero", block=8, aligned_bits=13),
-    UNIT_ACCUMULATORS["h100_fp16"], UNIT_ACCUMULATORS["h100_e4m3"],
-    UNIT_ACCUMULATORS["h100_fp8_mma"], MODES[6],
-]  # fmt: skip
-
 
 def tensor(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:
     """Values of a kind: those of fp8 ("short"); small integers that cancel, with zeros of both
@@ -136,44 +81,68 @@ def tensor(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Ten
     return x
 
 
-def rows(count: int, length: int, seed: int) -> Tensor:
-    """(4 count, length): rows of every kind."""
-    generator = torch.Generator().manual_seed(seed)
-    kinds = ("short", "cancelling", "special", "wide")
-    return torch.cat([tensor((count, length), kind, generator) for kind in kinds])
+#: Accumulators of blocks unlike those of the units: other modes, formats that end otherwise, cut
+#: sums, long runs, draws.
+ODD_BLOCKS = accumulators_named("""
+    e5m10:toward_negative:block=8:aligned_bits=12:operands=e5m2,e4m3fn
+    e4m3fn:toward_positive:block=3:aligned_bits=9:operands=e5m2
+    e5m2:to_odd:block=2:aligned_bits=3:operands=e5m2
+    e8m10:nearest_away:block=16:aligned_bits=15:operands=e4m3fn
+    e4m3fn:block=7:aligned_bits=9:operands=e5m2,e4m3fn
+    e8m0:block=5:aligned_bits=9:operands=e5m2
+    fp32:toward_zero:block=256:aligned_bits=40:operands=bf16
+    fp32:toward_zero:block=8:aligned_bits=11:operands=e4m3fn
+    e8m13:toward_zero:block=8:aligned_bits=13:operands=e4m3fn:least_exponent=6
+    e5m4:stochastic:block=4:aligned_bits=6:operands=e4m3fn,e5m2
+    e5m6_chunk24:stochastic:outer=e6m9:block=6:aligned_bits=13:operands=e5m2:interleaved=2:bits=13:philox
+    e5m4:stochastic:block=3:aligned_bits=40:operands=fp32
+    e4m3fn:toward_positive:block=3:aligned_bits=24:operands=fp32:least_exponent=-20
+    e4m3none_sat:to_odd:block=3:aligned_bits=1:operands=fp32:least_exponent=4
+    e8m0:toward_negative:block=3:aligned_bits=30:operands=fp32:least_exponent=-300
+    e5m2_nosub:nearest_away:block=3:aligned_bits=9:operands=fp32
+    e2m5_b-117:toward_positive:block=4:aligned_bits=13:operands=e5m2
+    fp32_chunk768:toward_zero:outer=e6m9:outer_rounding=nearest_even:block=128:aligned_bits=24:operands=fp16:interleaved=3
+""")
+#: Every mode, with blocks in turns and chunks, and short ones.
+BLOCKS = ODD_BLOCKS + [
+    accumulator(text.format(mode=mode))
+    for mode in ROUNDINGS
+    for text in (
+        "e4m3_chunk8:{mode}:outer=e5m5:block=4:aligned_bits=6:operands=e5m2,e4m3fn:interleaved=2",
+        "e5m4:{mode}:block=4:aligned_bits=6:operands=e5m2,e4m3fn:least_exponent=-14",
+    )
+]
+#: Sums in which positions count, in every way: chunks that a phase of a stride leaves empty or that
+#: end within a block, draws of sums, of products and of the outer sums, zeros of both signs.
+POSITIONED = accumulators_named("""
+    e6m9_chunk1 e6m9_chunk4:outer=e4m3 e6m9_chunk64 e5m10_chunk2:outer=e5m2
+    e5m2_chunk3:toward_negative:outer=e4m3 e5m3_chunk5:to_odd:outer=e4m2none_nosub_sat
+    fp32_chunk3:outer=e5m4 e5m4_chunk3:stochastic:outer=e5m2 e5m4:stochastic:bits=13:philox
+    e5m4:stochastic:bits=24 e6m9_chunk6:product=e4m2:product_rounding=stochastic:bits=3
+    e5m6:stochastic:product=e4m2:product_rounding=stochastic:bits=5 fixed10_f4_chunk4
+    fixed10_f4_wrap_chunk2:outer=fixed9_f3
+""")
+#: Draws of sums and products, a chunk that ends within a word, and another rounding outside.
+(DRAWN,) = accumulators_named(
+    "e5m5_chunk6:stochastic:product=e4m4:product_rounding=stochastic:outer=e5m3:bits=5"
+)
 
-
-def short_rows(count: int, length: int, seed: int) -> Tensor:
-    """(2 count, length): rows whose products and sums float32 holds."""
-    generator = torch.Generator().manual_seed(seed)
-    kinds = ("short", "cancelling")
-    return torch.cat([tensor((count, length), kind, generator) for kind in kinds])
-
-
-#: Convolutions whose phases differ in their taps, reach no output or have no taps.
-_PHASES: dict[str, ConvCase] = {
-    "stride_beyond_kernel": ConvCase((2, 3, 9, 8), (5, 3, 1, 2), (2, 3), (0, 1), (1, 1)),
-    "stride_4_dilation_2": ConvCase((1, 2, 11, 13), (3, 2, 3, 3), (4, 4), (3, 2), (2, 2)),
-    "stride_3_dilation_2": ConvCase((1, 2, 11, 10), (3, 2, 3, 4), (3, 2), (3, 2), (2, 3)),
-    "stride_beyond_image": ConvCase((1, 2, 3, 4), (3, 2, 3, 3), (5, 7), (1, 1), (1, 1)),
-    "padding_beyond_stride": ConvCase((1, 2, 3, 3), (3, 2, 2, 2), (2, 1), (5, 4), (1, 1)),
-    "many_channels": ConvCase((2, 2, 3), (34, 1, 2), (1,), (0,), (1,), 2),
-    "groups_stride": ConvCase((2, 6, 5, 6), (9, 2, 2, 3), (2, 2), (1, 0), (1, 1), 3),
-}
-ALL_CASES = CONV_CASES | _PHASES
+#: csrc/cuda/product/sums.h has the same value.
+ABSENT = 0x7FC0DEAD
+#: Quiet and signalling NaNs of both signs, those that processors make, and the absent tap's own.
+NAN_BITS = (
+    0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, -0x7FFFFF, 0x7FBFFFFF, ABSENT, ABSENT - 2**31,
+    ABSENT & ~(1 << 22), ABSENT + 1,
+)  # fmt: skip
 
 
 SEED, ROLE = torch.tensor(-1234567890123456789), 4
 PASSES = ("fprop", "dgrad", "wgrad")
-#: One accumulator for every family of kernels of the cuda backend.
-KERNELS = accumulators_named("""
-    fp32 e5m10 e6m9_chunk5:outer=e5m7 e4m3fn_sat e5m7_chunk16:toward_zero e6m9_chunk8:stochastic
-    e6m9_chunk8:stochastic:outer_rounding=nearest_even
-    e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic
-""")
+
+
 Make = Callable[[tuple[int, ...]], Tensor]
 #: x, w, dy and the bias of a convolution.
-Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
+Tensors = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 def in_sequence(acc: Accumulator) -> bool:
@@ -217,16 +186,23 @@ def assert_product(
     backend: Any, a: Tensor, b: Tensor, acc: Accumulator, device: str = "cpu", *,
     bias: Tensor | None = None, initial: Tensor | None = None, fused: Fused = NOT_FUSED,
     seed: Tensor | None = SEED, role: int = ROLE, by: str = "reference",
-    like: Accumulator | None = None, name: str = "",
-) -> None:  # fmt: skip
+    like: Accumulator | None = None, name: str = "", ways: Iterable[str] = ("",),
+) -> Tensor:  # fmt: skip
     """The backend's product of a and b on a device has the bits of the product that another backend
-    makes on the CPU, with the accumulator `like` if there is one."""
+    makes on the CPU, with the accumulator `like` if there is one. ways: a loop over instruction
+    sets, or over threads.
+
+    Returns: the product.
+    """
     product, how = ops.matmul_of(a, b, bias, initial), ops.How(acc.to_ints(), seed, role, fused)
     want = ops.multiply(product, how._replace(acc=(like or acc).to_ints()), by)
     *tensors, seed = (None if x is None else x.to(device) for x in (a, b, bias, initial, seed))
-    got = backend.multiply(ops.matmul_of(*tensors), how._replace(seed=seed))
-    assert got.device == tensors[0].device
-    assert_bit_equal(got, want, f"{name} {tuple(a.shape)} @ {tuple(b.shape)} {acc} {fused}")
+    for way in ways:
+        got = backend.multiply(ops.matmul_of(*tensors), how._replace(seed=seed))
+        assert got.device == tensors[0].device
+        label = f"{way} {name} {tuple(a.shape)} @ {tuple(b.shape)} {acc} {fused}"
+        assert_bit_equal(got, want, label)
+    return want
 
 
 def output_shape(case: ConvCase) -> tuple[int, ...]:
@@ -261,13 +237,14 @@ def convolve(
 def assert_pass(
     backend: Any, name: str, case: ConvCase, tensors: Tensors, acc: Accumulator,
     device: str = "cpu", *, fused: Fused = NOT_FUSED, by: str = "reference",
-    like: Accumulator | None = None,
+    like: Accumulator | None = None, ways: Iterable[str] = ("",),
 ) -> None:  # fmt: skip
     """The backend's pass on a device has the bits of the pass that another backend makes of
-    contiguous copies on the CPU, with the accumulator `like` if there is one."""
-    x, w, dy, bias = (t.contiguous() for t in tensors)
+    contiguous copies on the CPU, with the accumulator `like` if there is one; ways as above."""
+    x, w, dy, bias = (t if t is None else t.contiguous() for t in tensors)
     want = convolve(by, name, case, (x, w, dy, bias), like or acc, fused)
-    x, w, dy, bias = (t.to(device) for t in tensors)
-    got = convolve(backend, name, case, (x, w, dy, bias), acc, fused, SEED.to(device))
-    assert got.device == x.device
-    assert_bit_equal(got, want, f"{name} {case} {acc} {fused}")
+    x, w, dy, bias = (t if t is None else t.to(device) for t in tensors)
+    for way in ways:
+        got = convolve(backend, name, case, (x, w, dy, bias), acc, fused, SEED.to(device))
+        assert got.device == x.device
+        assert_bit_equal(got, want, f"{way} {name} {case} {acc} {fused}")

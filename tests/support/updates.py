@@ -78,6 +78,7 @@ LOOPS: dict[str, Formats] = {
     "drawn_words": _of("- e6m9:stochastic:bits=16 e6m9:stochastic e5m10_nosub:stochastic bf16",
                        _WIDE, _BRAIN),
     "half_bytes": _of("- fp8_e5m2 fp8_e5m2 e5m2_sat e8m3", _BRAIN, _BRAIN),
+    "tables": _of("posit8es1 posit8es1:stochastic posit16es1 posit16es2:to_odd posit8es0"),
 }  # fmt: skip
 KEYS = (1, 2, (1 << 32) + 77, (1 << 32) + 78, 3)
 _KEPT = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}

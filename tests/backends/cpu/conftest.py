@@ -1,12 +1,29 @@
 """Fixtures of tests of the CPU's kernels: instruction sets and threads. They need the kernels."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.processor import NEEDS_KERNELS, isas, threads
+from lpkernels.backends import cpu
+from tests.support.processor import NEEDS_KERNELS, Isas, isas, threads
 
 __all__ = ["isas", "threads"]
+
+
+@pytest.fixture
+def adapter() -> Any:
+    return cpu.BACKEND
+
+
+@pytest.fixture
+def device() -> str:
+    return "cpu"
+
+
+@pytest.fixture
+def ways(isas: Isas) -> Isas:
+    return isas
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

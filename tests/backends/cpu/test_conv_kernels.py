@@ -7,33 +7,22 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
 from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import cpu
 from tests.backends.cpu_products import ROLE, SEED, assert_convolution
-from tests.backends.crossed import ConvCall, assert_call, conv_calls
+from tests.backends.crossed import LAYOUTS
 from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.support.processor import Isas, Threads
+from tests.support.products import POSITIONED
 
 #: Sums for which a product's place matters and sums for which it does not, with zeros of both
 #: signs.
 SUMS = accumulators_named("""
     e6m9 e5m4:toward_negative e5m10:product=e4m3 e6m9_chunk7 e5m6:stochastic
     e5m6:product=e4m3:product_rounding=stochastic:bits=16 fixed12_f6_wrap
-""")
-#: Sums in which positions count, in every way: chunks that a phase of a stride leaves empty or that
-#: end within a block, draws of sums, of products and of the outer sums, zeros of both signs.
-POSITIONED = accumulators_named("""
-    e6m9_chunk1 e6m9_chunk4:outer=e4m3 e6m9_chunk64 e5m10_chunk2:outer=e5m2
-    e5m2_chunk3:toward_negative:outer=e4m3 e5m3_chunk5:to_odd:outer=e4m2none_nosub_sat
-    fp32_chunk3:outer=e5m4 e5m4_chunk3:stochastic:outer=e5m2 e5m4:stochastic:bits=13:philox
-    e5m4:stochastic:bits=24 e6m9_chunk6:product=e4m2:product_rounding=stochastic:bits=3
-    e5m6:stochastic:product=e4m2:product_rounding=stochastic:bits=5 fixed10_f4_chunk4
-    fixed10_f4_wrap_chunk2:outer=fixed9_f3
 """)
 #: Convolutions larger than those that hypothesis draws.
 GEOMETRY: dict[str, ConvCase] = {
@@ -83,10 +72,13 @@ def short_values(*shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     return made
 
 
-def assert_drawn(ways: Iterable[str], case: ConvCase, acc: Accumulator, seed: int = 0) -> None:
+def assert_drawn(
+    ways: Iterable[str], case: ConvCase, acc: Accumulator, seed: int = 0, layout: str = "dense"
+) -> None:
     """Every pass of a convolution of short values, with a bias, gives the reference's bits."""
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-    assert_convolution(ways, case, acc, *short_values(*shapes, seed=seed))
+    operands = map(LAYOUTS[layout], short_values(*shapes, seed=seed))
+    assert_convolution(ways, case, acc, *operands)
 
 
 HARD_SUMS = accumulators_named("e5m10_chunk7 e6m9 e4m3fn:toward_negative e5m6:stochastic fp32")
@@ -109,10 +101,12 @@ HARD = {
 
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_geometry(name: str, isas: Isas) -> None:
-    """Each convolution takes four of the sums and two kinds of hard operands in turn."""
-    number, case = list(GEOMETRY).index(name), GEOMETRY[name]
+    """Each convolution takes four of the sums, three layouts and two kinds of hard operands in
+    turn."""
+    number, case, layouts = list(GEOMETRY).index(name), GEOMETRY[name], list(LAYOUTS)
     for step in (0, 2, 4):
-        assert_drawn(isas, case, SUMS[(number + step) % len(SUMS)])
+        layout = layouts[(number + step) % len(layouts)]
+        assert_drawn(isas, case, SUMS[(number + step) % len(SUMS)], layout=layout)
     assert_drawn(isas, case, POSITIONED[number % len(POSITIONED)], 3)
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
     *operands, bias = short_values(*shapes, seed=11)
@@ -120,38 +114,6 @@ def test_geometry(name: str, isas: Isas) -> None:
         kind = list(HARD.values())[(number + step) % len(HARD)]
         acc = HARD_SUMS[(number + step) % len(HARD_SUMS)]
         assert_convolution(isas, case, acc, *map(kind, operands), bias)
-
-
-def layouts(t: Tensor) -> tuple[Tensor, ...]:
-    """A 4-d tensor with its channels last, cut out, with turned rows, and with the batch inside."""
-    n, c, h, w = t.shape
-    padded = torch.full((n, c + 1, h + 2, 2 * w + 3), math.nan)
-    padded[:, 1:, 1:-1, 2:-1:2] = t
-    return (
-        t.to(memory_format=torch.channels_last),
-        padded[:, 1:, 1:-1, 2:-1:2],
-        t.transpose(2, 3).contiguous().transpose(2, 3),
-        t.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
-    )
-
-
-@pytest.mark.parametrize(
-    "case",
-    [ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
-     ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
-     ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
-     ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
-     ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18)],
-    ids=["dense", "groups", "points", "stride", "depthwise"],
-)  # fmt: skip
-@pytest.mark.parametrize("acc", [SUMS[0], SUMS[3]], ids=str)
-def test_reads_any_strides(case: ConvCase, acc: Accumulator, isas: Isas) -> None:
-    operands = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=1)
-    for moved in zip(*map(layouts, operands), strict=True):
-        assert_convolution(isas, case, acc, *moved)
-    # Views of one element or line.
-    assert_convolution(isas, case, acc, *(t[:1, :, :, :1].expand(t.shape) for t in operands))
-    assert_convolution(isas, case, acc, *(t[:, :1].expand(t.shape) for t in operands))
 
 
 @pytest.mark.parametrize("acc", SUMS, ids=str)
@@ -185,38 +147,13 @@ def test_result_does_not_depend_on_threads(acc: Accumulator, threads: Threads) -
         assert_drawn(threads, case, acc)
 
 
-@pytest.mark.filterwarnings("ignore:.* operand holds")
-@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
-def test_any_convolution(count: int, isas: Isas) -> None:
-    @settings(max_examples=count)
-    @given(call=conv_calls(SUMS + POSITIONED))
-    def check(call: ConvCall) -> None:
-        assert_call(cpu.BACKEND, call, ways=isas)
-
-    check()
-
-
-@pytest.mark.parametrize("acc", POSITIONED, ids=str)
-def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isas: Isas) -> None:
-    """The phases have one tap, a few or none, and some sums underflow to -0 in the outer format."""
-    for case in (
-        ConvCase((1, 2, 9, 8), (21, 2, 3, 3), (2, 2), (1, 1), (1, 1)),
-        ConvCase((1, 35, 4, 5), (5, 35, 1, 3), (3, 4), (0, 1), (1, 1)),
-        ConvCase((1, 5, 9, 8), (10, 1, 3, 2), (2, 3), (1, 1), (1, 1), 5),
-        ConvCase((1, 2, 11), (40, 2, 4), (3,), (2,), (2,)),
-    ):
-        x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=7)
-        for scale in (1.0, 2.0**-6, 2.0**-12, 2.0**9):
-            assert_convolution(isas, case, acc, x, w, grad * scale, passes=["conv_dgrad"])
-
-
 def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero(isas: Isas) -> None:
     """By hand: the first chunk underflows to -0, and the second has no product."""
     case = ConvCase((1, 1, 2), (1, 1, 2), (2,), (0,), (1,))
     x, w, grad = torch.zeros(1, 1, 2), torch.ones(1, 1, 2), torch.full((1, 1, 1), -(2.0**-30))
     for rounding in ("nearest_even", "toward_negative"):
         acc = Accumulator("fp32", rounding, chunk=1, outer="e4m3")
-        assert_convolution(isas, case, acc, x, w, grad, passes=["conv_dgrad"])
+        assert_convolution(isas, case, acc, x, w, grad, passes=["dgrad"])
         if rounding == "nearest_even":
             # dx[0] is the product of tap 0 and then an empty chunk; dx[1] has the two in the other
             # order.
@@ -234,7 +171,7 @@ def test_phases_that_share_windows(isas: Isas, threads: Threads) -> None:
     ):
         w, grad = short_values(case.weight_shape, (images, *case.output_shape[1:]), seed=3)
         x = torch.zeros(images, *case.input_shape[1:])
-        assert_convolution(isas, case, acc, x[:1], w, grad[:1], passes=["conv_dgrad"])
+        assert_convolution(isas, case, acc, x[:1], w, grad[:1], passes=["dgrad"])
         for isa in isas:
             alone = [input_gradient(image, w, x[:1].shape, case, acc) for image in grad.split(1)]
             for count in threads:

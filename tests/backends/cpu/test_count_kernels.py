@@ -15,48 +15,14 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import BINS, COUNTS, cpu
-from lpkernels.formats import AffineFormat, parse_format
-from lpkernels.rounding import ROUNDINGS
-from tests.cases import EVERY_FORMAT
-from tests.support import elements
-from tests.support.elements import assert_counted, ranges
+from lpkernels.formats import parse_format
+from tests.support.elements import assert_counted
 from tests.support.processor import Isas, Threads
 
 #: With a histogram and without one, with the values written and not written.
 check = partial(
     assert_counted, cpu.BACKEND, ways=tuple(product((COUNTS, COUNTS + BINS), (False, True)))
 )
-
-
-@pytest.mark.parametrize("fmt", [*EVERY_FORMAT, *elements.END_FORMATS], ids=str)
-def test_float32(fmt, isas: Isas) -> None:
-    x = torch.from_numpy(elements.float32_values(fmt, 20))
-    for quantizer in elements.quantizers(fmt):
-        check(x, quantizer, on=isas)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "fp8_e4m3", "e5m0", "fixed8_f4_wrap"])
-def test_other_dtypes(name: str, dtype: torch.dtype, isas: Isas) -> None:
-    """All 65536 patterns of the 16-bit types; wide and narrow values of float64."""
-    if dtype == torch.float64:
-        exponents = torch.linspace(-1070, 1020, 3000, dtype=torch.float64)
-        x = torch.randn(3000, dtype=torch.float64) * torch.exp2(exponents)
-    else:
-        x = elements.patterns(dtype)
-    for rounding in ROUNDINGS:
-        check(x, Quantizer(name, rounding), on=isas)
-
-
-@pytest.mark.parametrize("fmt", elements.TENSOR_FORMATS, ids=str)
-def test_affine_and_block(fmt, isas: Isas) -> None:
-    dtypes = [torch.float32, torch.bfloat16, torch.float64]
-    for i, (shape, kind) in enumerate(product(elements.SHAPES, elements.KINDS)):
-        x = elements.tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
-        check(x, Quantizer(fmt, ROUNDINGS[i % len(ROUNDINGS)]), on=isas)
-        if isinstance(fmt, AffineFormat):
-            check(x, Quantizer(fmt, ("nearest_even", "stochastic")[i % 2]), limits=ranges(x, fmt),
-                  on=isas)  # fmt: skip
 
 
 # One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.

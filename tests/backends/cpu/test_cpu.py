@@ -5,84 +5,20 @@ import os
 import platform
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, accumulator
-from lpkernels.backends import cpu
-from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.backends import by_hand
-from tests.backends.cpu_products import (
-    REFERENCE,
-    ROLE,
-    SEED,
-    assert_convolution,
-    assert_matmul,
-    drawn,
-)
-from tests.backends.crossed import ProductCall, assert_call, product_calls
-from tests.backends.zero_sums import zero_sums
-from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
+from tests.backends.cpu_products import assert_convolution, assert_matmul, drawn
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.support.processor import Isas, Threads, flushed
-from tests.support.products import KINDS
-
-ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.mark.filterwarnings("ignore:.* operand holds")
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_any_product(count: int, isas: Isas) -> None:
-    @settings(ANY_CALL, max_examples=count)
-    @given(call=product_calls())
-    def check(call: ProductCall) -> None:
-        assert_call(cpu.BACKEND, call, ways=isas)
-
-    check()
-
-
-@cache
-def every_kind(m: int, k: int, n: int) -> tuple[Tensor, Tensor]:
-    """A batch of operands, one product for each kind."""
-    pairs = [drawn(kind, (m, k), (k, n), seed=m) for kind in (*KINDS, "rare")]
-    left, right = zip(*pairs, strict=True)
-    return torch.stack(left), torch.stack(right)
-
-
-@pytest.mark.parametrize("acc", EVERY_ACCUMULATOR, ids=str)
-def test_products(acc: Accumulator, isas: Isas) -> None:
-    biases = ("plain", "wide", "rare", None)
-    for i, (m, k, n) in enumerate(MATMUL_SHAPES):
-        kind = biases[i % len(biases)]
-        bias = drawn(kind, (n,))[0] if kind else None
-        assert_matmul(isas, *every_kind(m, k, n), acc, (m, k, n), bias=bias)
-
-
-@pytest.mark.parametrize("number", range(len(EVERY_ACCUMULATOR)))
-def test_convolutions(number: int, isas: Isas) -> None:
-    """Each accumulator takes three of the convolutions in turn."""
-    cases, acc = list(CONV_CASES.values()), EVERY_ACCUMULATOR[number]
-    for case in (cases[(number + step) % len(cases)] for step in (0, 4, 8)):
-        shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-        for kind in ("plain", "rare"):
-            assert_convolution(isas, case, acc, *drawn(kind, *shapes))
-
-
-def test_zeros_have_the_sign_that_their_format_gives_them(isas: Isas) -> None:
-    for case in zero_sums():
-        name, acc, a, b, bias, initial = case
-        sums = assert_matmul(isas, a, b, acc, name, bias=bias, initial=initial)
-        negative = sums.signbit() & (sums == 0)
-        assert not (case.has_one_zero and negative.any()), f"{name} {acc}"
-
 
 CHOSEN = accumulators_named("""
     e6m9_chunk64 e5m10:product=e4m3 e5m6_chunk50:stochastic:bits=5 e5m6:stochastic:philox
@@ -102,29 +38,6 @@ def test_several_blocks_and_threads(acc: Accumulator, isas: Isas, threads: Threa
     shapes = (case.input_shape, case.weight_shape, case.output_shape)
     assert_convolution(isas, case, acc, *drawn("wide", *shapes))
     assert_matmul(threads, *drawn("wide", (90, 70), (70, 150)), acc)
-
-
-def test_broadcast_and_strided_batches(isas: Isas) -> None:
-    a, b, wide, tall = drawn("plain", (3, 1, 9, 20), (4, 20, 13), (18, 40), (50, 20))
-    for left, right in (
-        (a, b),
-        (a.mT.contiguous().mT, b.mT.contiguous().mT),
-        (wide[::2, ::2], b[1]),
-        (a[0].expand(4, 9, 20), b[:1, :, :1].expand(4, 20, 13)),
-        (tall, b[0, :, :2]),
-    ):
-        assert_matmul(isas, left, right, CHOSEN[2])
-
-
-def test_accumulate_draws_at_its_row_and_column(isas: Isas) -> None:
-    ints = Accumulator("e5m6", "stochastic", random_bits=13).to_ints()
-    addend, start = torch.randn(5, 9), torch.randint(-8, 9, (5, 9)) / 4
-    want = start.clone()
-    by_hand.accumulate(REFERENCE, want, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
-    for isa in isas:
-        got = start.clone()
-        by_hand.accumulate(cpu.BACKEND, got, addend, (7, 2), ints, SEED, ROLE, SITE_OUTER, 5)
-        assert_bit_equal(got, want, isa)
 
 
 #: The threads of the process after a product on one thread, and after one on three.

@@ -8,7 +8,7 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
-from lpkernels.backends import Fused
+from lpkernels.backends import Fused, cpu
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 from tests.backends.cpu_products import drawn
@@ -73,3 +73,13 @@ def test_layers_keep_rounded_copies_where_a_native_product_reads_them():
             assert_bit_equal(saved[1], w)
         else:
             assert [t.data_ptr() for t in saved[:2]] == [x.data_ptr(), w.data_ptr()]
+
+
+def test_a_table_of_operands_alone_takes_the_usual_tiers(isas) -> None:
+    product = matmul_of(torch.randn(16, 16), torch.randn(16, 16))
+    fused = Fused(*[as_quantizer("posit8es1").to_ints()] * 2)
+    check(isas, product, SUMS[0], fused)
+    for isa in isas:
+        cpu.BACKEND.take_tiers()
+        ops.multiply(product, ops.How(SUMS[0].to_ints(), fused=fused), "cpu")
+        assert isa == "scalar" or cpu.BACKEND.take_tiers()["double"] == 0, isa

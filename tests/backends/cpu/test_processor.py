@@ -109,7 +109,7 @@ def test_on_a_processor_with_fewer_instructions(name: str, passed: int):
     folder = "tests/backends/cpu"
     cases = [
         f"{folder}/test_processor.py::test_loops_over_instruction_sets_run",
-        f"{folder}/test_cpu.py::test_broadcast_and_strided_batches",
+        f"{folder}/test_cpu.py::test_results_do_not_depend_on_flush_to_zero",
     ]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugins, *cases],

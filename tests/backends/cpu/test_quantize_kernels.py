@@ -1,6 +1,6 @@
-"""The elementwise kernels against rounding.py, to the bit: instruction sets, modes, sizes. The slow
-tests go through every float32 pattern, beside independent casts, and tensors of more than 2^31
-elements."""
+"""Elementwise kernels on the CPU: lengths, threads, stores past the caches. test_shared.py has
+formats, modes and values. The slow tests go through every float32 pattern, beside independent
+casts, and tensors of more than 2^31 elements."""
 
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.arithmetic.hadamard import signs_of
 from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import round_array
 from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE
-from tests.cases import EVERY_FORMAT
+from tests.backends.shared_elements import assert_scaled
 from tests.compare import assert_bit_equal
 from tests.support import elements
-from tests.support.processor import Isas, Threads, flushed
+from tests.support.processor import Isas, Threads
 
 
 def assert_quantized(
@@ -30,36 +31,10 @@ def assert_quantized(
         assert_bit_equal(elements.cpu_quantized(x, quantizer), want, f"{way} {quantizer} {name}")
 
 
-@pytest.mark.parametrize("fmt", [*EVERY_FORMAT, *elements.END_FORMATS], ids=str)
-def test_float32(fmt: elements.Format, isas: Isas) -> None:
-    x = elements.float32_values(fmt)
-    for quantizer in elements.quantizers(fmt):
-        want = elements.expected(x, quantizer)
-        assert_quantized(isas, torch.from_numpy(x), quantizer, want, quantizer.random_bits)
-        if str(fmt) == "e8m7":
-            with flushed():
-                got = elements.cpu_quantized(torch.from_numpy(x), quantizer)
-            assert_bit_equal(got, want, "flushed")
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7"])
-def test_16_bit_patterns(name: str, dtype: torch.dtype, isas: Isas) -> None:
-    """All 65536 patterns are rounded into the same type and into float32."""
-    fmt, x = parse_format(name), elements.patterns(dtype)
-    for quantizer in elements.quantizers(fmt):
-        want = elements.expected(x.float().numpy(), quantizer)
-        for isa in isas:
-            assert_bit_equal(elements.cpu_quantized(x, quantizer), want, f"{isa} {quantizer}")
-            if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
-                got = elements.cpu_quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
-                assert_bit_equal(got, elements.narrowed(want, dtype), f"{isa} {quantizer}")
-
-
 CHOSEN = [
     as_quantizer(text)
     for text in ("e5m2", "e4m3:stochastic:bits=6", "e6m9:stochastic:bits=13", "bf16:stochastic",
-                 "e3m2_nosub:to_odd", "fixed8_f4:stochastic:bits=9")
+                 "e3m2_nosub:to_odd", "fixed8_f4:stochastic:bits=9", "posit8es1")
 ]  # fmt: skip
 #: Bytes from which results go past the caches: all, none.
 STREAM_BYTES = (0, 1 << 62)
@@ -102,16 +77,6 @@ def by_reference(x: Tensor, quantizer: Quantizer) -> Tensor:
     return want
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("element", ["e7m0_b-1", "e2m1", "e4m3"])
-def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
-    """A block's scale follows from its largest value, even if float32 does not hold that value."""
-    rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
-    x = torch.tensor(rows, dtype=torch.float64)
-    quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
-    assert_quantized(isas, x, quantizer, by_reference(x, quantizer))
-
-
 @pytest.mark.parametrize("fmt", elements.TENSOR_FORMATS, ids=str)
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads):
@@ -119,6 +84,49 @@ def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str, 
     quantizer = Quantizer(fmt, rounding)
     x = elements.tensor_values((3, 150, 401), "special")
     assert_quantized(threads, x, quantizer, by_reference(x, quantizer))
+
+
+@pytest.mark.parametrize(
+    "name", ["mxfp4", "nvfp4", "nvfp4_2d_te", "fp8_128x128", "fp8_tensor", "row_axis0_e4m3"]
+)
+def test_large_scaled_tensors(name: str, threads: Threads) -> None:
+    """Threads take pieces of tiles, or of one long tile; strided tensors are copied."""
+    x = elements.tensor_values((600, 464), "special")[::2, 3:].transpose(0, 1)
+    assert x.numel() > 2 * 65536
+    assert_scaled(cpu.BACKEND, x, Quantizer(name, "stochastic"), "cpu", threads, name="strided")
+
+
+@pytest.mark.parametrize(
+    "name", ["e3m2", "mxfp8", "mxfp6_e3m2", "block5_e2m1", "block9_axis0_e2m3"]
+)
+def test_large_codes(name: str, threads: Threads) -> None:
+    """Pieces of several threads meet within a byte, and the first refusal is reported."""
+    fmt, shape = parse_format(name), (300, 461)
+    x = elements.quantized(elements.tensor_values(shape, "normal"), Quantizer(fmt))
+    for _ in threads:
+        elements.assert_codes_or_refused(cpu.BACKEND, x, fmt)
+    x.view(-1)[[70001, 120000]] = 1e-30
+    for _ in threads:
+        with pytest.raises(ValueError, match="element 70001"):
+            cpu.BACKEND.pack(x, fmt.to_ints())
+
+
+@pytest.mark.parametrize("size", [16, 128])
+def test_large_hadamard_transforms(size: int, threads: Threads) -> None:
+    """Results go past the caches; a piece of them has an infinity, and is made once more."""
+    x, signs = torch.randn(1040, 2048), signs_of(size, 9)
+    x[5, 77] = torch.inf
+    parts = [cpu.BACKEND.hadamard(part, size, signs, 1) for part in x.split(80)]
+    assert_bit_equal(parts[0][:8], REFERENCE.hadamard(x[:8], size, signs, 1))
+    for count in threads:
+        got = cpu.BACKEND.hadamard(x, size, signs, 1)
+        assert_bit_equal(got, torch.cat(parts), count)
+
+
+def test_a_table_that_the_process_has_not_made_is_refused() -> None:
+    kind, _, *rest = parse_format("posit8es1").to_ints()
+    with pytest.raises(ValueError, match=r"handle 12345: make the format first"):
+        cpu.BACKEND.pack(torch.zeros(3), (kind, 12345, *rest))
 
 
 BLOCK = 1 << 24

@@ -8,20 +8,9 @@ import torch
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.backends import How, Scales, cpu, matmul_of
 from tests.backends.cpu_products import REFERENCE, ROLE, SEED
-from tests.backends.scaled_cases import ACCUMULATORS, ELEMENTS, Case, case, codes, product, scales
+from tests.backends.scaled_cases import ACCUMULATORS, Case, codes, product, scales
 from tests.compare import assert_bit_equal
 from tests.support.processor import Isas, Threads, flushed
-
-
-@pytest.mark.parametrize("seed", range(54))
-def test_mixtures(seed: int, isas: Isas) -> None:
-    of = case(seed, ELEMENTS[seed // 6 % len(ELEMENTS)])
-    simple = ACCUMULATORS[seed % 3]
-    for text in dict.fromkeys((simple, ACCUMULATORS[seed % len(ACCUMULATORS)])):
-        with np.errstate(over="ignore", invalid="ignore"):
-            want = product(REFERENCE, of, text)
-        for isa in isas:
-            assert_bit_equal(product(cpu.BACKEND, of, text), want, f"{isa} {text}")
 
 
 def large(kind: str) -> Case:

@@ -30,6 +30,12 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
+def ways() -> tuple[str]:
+    """A device has one set of instructions."""
+    return ("",)
+
+
+@pytest.fixture
 def adapter() -> Any:
     return BACKEND
 

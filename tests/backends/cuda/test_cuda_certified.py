@@ -3,78 +3,17 @@ tier; every result has the cpu backend's bits. Sums at both ends of float32's ex
 tier, run on a device too."""
 
 import itertools
-import random
 
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND
 from tests.backends import by_hand
 from tests.cases import ConvCase, accumulators_named
 from tests.support.cuda_host import needs_device
-from tests.support.products import PASSES, assert_pass, assert_product, output_shape, tensors_of
-
-ACCUMULATORS = accumulators_named("""
-    e6m9_chunk8 e6m9_chunk13 e6m12_chunk16:outer=e5m10 e5m9_chunk5:outer=e4m3
-    e5m4_chunk8:outer=e8m13 e6m9_sat_chunk8 e5m10_chunk8:outer=fp32 bf16_chunk16
-    fp32_chunk16:outer=e6m9 fp32_chunk8
-    e8m14_chunk8:outer=e6m9 e8m22_chunk8:outer=fp32 e6m9_chunk8:outer=e6m9_nosub e6m9 e5m10
-    e4m3fn_sat e6m12 e6m9_nosub e6m9_chunk8:toward_zero:outer_rounding=nearest_even
-    e6m9_chunk8:stochastic:outer_rounding=nearest_even
-    e6m9_chunk8:toward_zero e6m9_chunk8:stochastic e5m10_chunk16:stochastic:outer=e4m3fn:bits=5
-    e6m9_chunk8:stochastic:outer=fixed12_f4 fp32_chunk8:toward_negative:outer=e6m9
-    fp32_chunk8:toward_positive:outer=e6m9_nosub
-""")
-ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
-
-
-def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Values of few bits or of 24: about 1, at the ends of small formats, or special."""
-    x = torch.randint(-7, 8, shape, generator=generator).float()
-    if rng.random() < 0.4:
-        x *= torch.rand(shape, generator=generator)
-    kind = rng.choice(["few", "few", "large", "small", "spread", "special"])
-    if kind == "large":
-        return x * 2.0 ** rng.choice([5, 9, 14])
-    if kind == "small":
-        return x * 2.0 ** rng.choice([-9, -14, -20])
-    if kind == "spread":
-        return x * torch.exp2(torch.randint(-12, 8, shape, generator=generator).float())
-    if kind == "special":
-        x.view(-1)[rng.randrange(x.numel())] = rng.choice([float("inf"), float("nan"), -0.0, 1e-40])
-    return x
-
-
-@pytest.mark.parametrize("n", COLUMNS)
-def test_products_of_few_outputs_have_the_cpus_bits(n: int, host) -> None:
-    rng, generator = random.Random(n), torch.Generator().manual_seed(n)
-    for m in ROWS:
-        acc = rng.choice(ACCUMULATORS)
-        k = rng.choice([1, 8, 9, 40, 100, 150])
-        a, b = values(rng, (m, k), generator), values(rng, (k, n), generator)
-        bias = torch.randn(n, generator=generator) if rng.random() < 0.3 else None
-        result = lp.Quantizer("e4m3").to_ints() if rng.random() < 0.3 else ()
-        assert_product(BACKEND, a, b, acc, bias=bias, fused=Fused(result=result), by="cpu")
-
-
-@pytest.mark.parametrize("name", PASSES)
-def test_passes_of_small_convolutions_have_the_cpus_bits(name: str, host) -> None:
-    rng, generator = random.Random(7), torch.Generator().manual_seed(1)
-    # One group, three groups, or as many as there are channels; each accumulator has a turn.
-    geometries = itertools.cycle(itertools.product((1, 3, 0), (1, 2)))
-    for acc, (groups, stride) in zip(ACCUMULATORS * 2, geometries, strict=False):
-        c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
-        groups, c_out = (groups, c_out) if groups else (c_in, c_in)
-        case = ConvCase(
-            (2, c_in, size, size), (c_out, c_in // groups, 3, 3), (stride, stride), (1, 1), (1, 1),
-            groups,
-        )  # fmt: skip
-        tensors = tensors_of(case, lambda shape: values(rng, shape, generator))
-        assert_pass(BACKEND, name, case, tensors, acc, by="cpu")
-
+from tests.support.products import assert_pass, assert_product
 
 # Tiers that the operands choose (csrc/cuda/product/tier.h), each with a format, the bits of the
 # factors and the exponents by which steps in turn are scaled: splitting in two steps and in three,
@@ -182,17 +121,3 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, device: str) -> None:
     for left, right in EXPONENTS:
         a, b = end_values((m, k), left), end_values((k, n), right)
         assert_product(BACKEND, a, b, acc, device, by="cpu", name=f"2^{left}, 2^{right}")
-
-
-@pytest.mark.parametrize("acc", END_ACCUMULATORS[::3] + END_ACCUMULATORS[-5:], ids=str)
-def test_convolutions_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
-    case = ConvCase((1, 2, 4, 5), (3, 2, 3, 2), (1, 2), (1, 1), (1, 1))
-    for left, right in EXPONENTS[:4] if device == "cuda" else EXPONENTS:
-        for name in PASSES:
-            tensors = (
-                end_values(case.input_shape, left),
-                end_values(case.weight_shape, right),
-                end_values(output_shape(case), right if name == "wgrad" else left),
-                torch.zeros(case.weight_shape[0]),
-            )
-            assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")

@@ -67,3 +67,27 @@ def test_sums_that_are_not_certified_are_rounded_in_double(kernels: Kernels, nam
         names = {i.name.split(".")[0] for i in function.code}
         # Two-sum and the rules are separate additions; a division would contract as DFMA.
         assert {"DADD", "DMUL"} <= names
+
+
+def conversions_of_nan(kernel: str) -> set[str]:
+    """Registers that hold a NaN chosen by the code, converted to float32, and that are not used
+    merely in a choice of the canonical NaN."""
+    nan = "0d7FF8000000000000"
+    chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
+    pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)
+    converted = {to for to, source in pairs if source in chosen}
+    elsewhere = [
+        line
+        for line in kernel.splitlines()
+        if not re.search(r"cvt\.rn\.f32\.f64|selp\.f32.* 0f7FC00000|\.reg ", line)
+    ]
+    return converted & set(re.findall(r"%f\d+", "\n".join(elsewhere)))
+
+
+@pytest.mark.slow
+def test_no_nan_is_what_a_conversion_makes_of_one():
+    """The instruction set leaves open which NaN a conversion makes; the contract has one."""
+    kernels = sass.ptx(sass.library())
+    if not kernels:
+        pytest.skip("lpkernels._C was built without PTX")
+    assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}

@@ -3,13 +3,11 @@ replay takes what its operands and its seed hold by then."""
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import rng as draws
 from lpkernels.backends.cuda import BACKEND
 from tests import cases
 from tests.backends import by_hand
@@ -17,45 +15,7 @@ from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.support import products
 from tests.support.cuda_host import needs_device
-from tests.support.products import (
-    ALL_CASES,
-    KERNELS,
-    PASSES,
-    assert_pass,
-    convolve,
-    few_bits,
-    special,
-    tensors_of,
-)
-
-CPU: Any = lp.backends.get("cpu")
-#: This backend sums in sequence and in chunks.
-ACCUMULATORS = [acc for acc in cases.ACCUMULATORS if products.in_sequence(acc)]
-ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
-
-
-@pytest.mark.parametrize("addition", ADDENDS, ids=str)
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device: str):
-    total, addend = map(torch.randn, addition)
-    acc = lp.accumulator(f"native_chunk4:{rounding}:outer=e5m4").to_ints()
-    call = ((7, 2), acc, torch.tensor(5), 4, draws.SITE_OUTER, 3)
-    got = total.to(device, copy=True)
-    by_hand.accumulate(lp.backends.get("reference"), total, addend.expand_as(total), *call)
-    by_hand.accumulate(BACKEND, got, addend.to(device), *call)
-    assert_bit_equal(got, total)
-
-
-@pytest.mark.parametrize("acc", ["e5m4:stochastic", "e6m9_chunk2:outer=e5m3"])
-def test_matmul_says_where_sums_start(acc: str, device: str):
-    a, b, initial = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(4, 3, 2).permute(2, 1, 0)
-    products.assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
-
-
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
-    a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
-    products.assert_product(BACKEND, a, b, acc, device, bias=bias)
+from tests.support.products import PASSES, assert_pass, convolve, few_bits, tensors_of
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -72,45 +32,15 @@ def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, de
     products.assert_product(BACKEND, *pair, lp.accumulator("e6m9"), device)
 
 
-@pytest.mark.parametrize(
-    "acc", ["e5m4:order=pairwise", "e5m4:order=compensated", "native_chunk8", "hopper_fp8"]
-)
-def test_other_sums_are_refused_by_name(acc: str):
-    x, ints = torch.ones(1, 1, 2, 2), lp.accumulator(acc).to_ints()
-    for make in (
-        lambda: by_hand.matmul(BACKEND, x, x, None, ints, None, 0),
-        lambda: by_hand.conv_fprop(BACKEND, x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
-    ):
-        with pytest.raises(NotImplementedError, match="backend='triton' has these"):
-            make()
-
-
-@needs_device
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_matmul_matches_the_cpu(acc: lp.Accumulator):
-    for m, k, n in cases.MATMUL_SHAPES:
-        a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
-        products.assert_product(BACKEND, a, b, acc, "cuda", bias=bias, by="cpu")
-
-
-@needs_device
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_hard_values_match_the_cpu(acc: lp.Accumulator):
-    values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
-    a = values[torch.randint(len(values), (70, 41))]
-    b = values[torch.randint(len(values), (41, 150))]
-    torch.manual_seed(2)
-    got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
-    torch.manual_seed(2)
-    assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
-
-
 #: Exact and certified sums with draws; sums whose tier goes by the operands.
 CAPTURED = accumulators_named("""
     e5m4:stochastic e6m9_chunk8:stochastic:outer_rounding=nearest_even e6m9_chunk8 e6m9
     e5m10:toward_zero
 """)
 CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
+
+
+CPU: Any = lp.backends.get("cpu")
 
 
 def operands(op: str, make: products.Make) -> list[Tensor]:
@@ -145,24 +75,6 @@ def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: lp.A
         graph.replay()
         want = made(CPU, op, here, acc, torch.tensor(value))
         assert_bit_equal(out, want, f"replay with {make.__name__} and seed {value}")
-
-
-@pytest.mark.parametrize("make", [few_bits, torch.randn, special], ids=lambda m: m.__name__)
-def test_all_geometries_match_the_cpu(device: str, make) -> None:
-    """On the host the values take turns with the accumulators."""
-    turn = (few_bits, torch.randn, special).index(make)
-    for case in ALL_CASES.values():
-        tensors = tensors_of(case, make)
-        for i, acc in enumerate(KERNELS):
-            for name in PASSES if device == "cuda" else (PASSES[(turn + i) % 3],):
-                assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
-
-
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
-    case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
-    for name in PASSES:
-        assert_pass(BACKEND, name, case, tensors_of(case, torch.randn), acc, device, by="cpu")
 
 
 @pytest.mark.parametrize("name", PASSES)

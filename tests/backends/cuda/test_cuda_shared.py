@@ -1,3 +1,3 @@
-"""The tests that the adapters of GPUs share, of the cuda adapter on the host and on a device."""
+"""The tests that all backends share, of the cuda backend."""
 
-from tests.backends.gpu_tests import *  # noqa: F403
+from tests.backends.shared_products import *  # noqa: F403

@@ -83,6 +83,12 @@ def device() -> str:
 
 
 @pytest.fixture
+def ways() -> tuple[str]:
+    """A device has one set of instructions."""
+    return ("",)
+
+
+@pytest.fixture
 def adapter() -> Any:
     return backends.get("triton")
 

@@ -9,15 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import accumulator
 from lpkernels.backends.triton import BACKEND, _products
 from tests.support.products import assert_pass, assert_product
 
-#: An accumulator with draws of sums and products, a chunk that ends within a word, and another
-#: rounding outside.
-DRAWN = accumulator(
-    "e5m5_chunk6:stochastic:product=e4m4:product_rounding=stochastic:outer=e5m3:bits=5"
-)
 beside_reference = partial(assert_product, BACKEND)
 beside_cpu = partial(assert_product, BACKEND, by="cpu")
 pass_beside = partial(assert_pass, BACKEND)

@@ -110,6 +110,13 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert made == [(False, False)]
 
 
+@pytest.mark.parametrize("exponent", [0, 37, 38, 39, 40, 41, 60], ids=str)
+def test_larger_operands_are_summed_in_float64(exponent: int, device: str) -> None:
+    # 40 products of 2^exponent squared: where the certificate of float32 ends.
+    x = tensor((3, 40), "short", torch.Generator().manual_seed(9)) * 2.0**exponent
+    beside_reference(x, x.T, FP8, device)
+
+
 def fits(acc: lp.Accumulator, k: int = 64, initial: Tensor | None = None) -> bool:
     x = torch.zeros(1)
     sums = by_operands.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)

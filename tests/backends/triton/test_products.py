@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import as_quantizer
+from lpkernels.arithmetic import accumulator, as_quantizer
+from lpkernels.backends import Fused
 from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import _matmul, _products
 from lpkernels.backends.triton._layout import Operand
 from lpkernels.backends.triton.operands import facts as _facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
-from tests.backends.triton.sums import DRAWN, beside_reference
-from tests.support.products import lanes_of_all_kinds
+from tests.backends.triton.sums import beside_reference
+from tests.support.products import DRAWN, lanes_of_all_kinds, tensor
 
 TILES = [Tile(4, 32, 1), Tile(16, 16, 2)]
 
@@ -28,6 +29,20 @@ def test_bits_do_not_depend_on_tiles(tile, swapped, device, monkeypatch):
     generator = torch.Generator().manual_seed(1)
     a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((9, 7), (7, 33), (33,)))
     beside_reference(a, b, DRAWN, device, bias=bias)
+
+
+@pytest.mark.parametrize(
+    "acc",
+    ["e4m3:toward_negative:order=pairwise", "e4m3:toward_negative:order=compensated",
+     "e4m3:toward_negative:block=4:aligned_bits=3"],
+)  # fmt: skip
+def test_tiles_do_not_matter_in_other_orders(acc: str, device, monkeypatch) -> None:
+    generator = torch.Generator().manual_seed(4)
+    a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
+    fused = Fused((), (), as_quantizer("e3m2:to_odd").to_ints())
+    for tile in (Tile(2, 16, 1), Tile(8, 4, 1)):
+        monkeypatch.setattr(_products, "exact_tile", lambda *_, tile=tile: tile)
+        beside_reference(a, b, accumulator(acc), device, fused=fused, name=f"{tile}")
 
 
 def packed_operand(

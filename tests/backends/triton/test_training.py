@@ -65,18 +65,6 @@ def test_models_have_the_bits_of_the_reference(name: str, device: str, monkeypat
     same(*(gradients(model, inputs, by, monkeypatch) for by in ("triton", "reference")), name)
 
 
-@pytest.mark.parametrize("shapes", [((2, 4, 3), (3, 5)), ((4, 3), (2, 3, 5))], ids=str)
-def test_gradients_of_a_product_have_the_bits_of_the_reference(device: str, shapes) -> None:
-    acc = lp.accumulator("e5m4_chunk2:stochastic:outer=e6m6")
-    given, results = [torch.randn(shape) for shape in shapes], []
-    for backend, place in (("triton", device), ("reference", "cpu")):
-        leaves = [x.to(place).requires_grad_() for x in given]
-        y = lp.matmul(*leaves, acc, output="e4m3", generator=torch.tensor(5), backend=backend)
-        y.backward(y.detach())
-        results.append([y, *(x.grad for x in leaves)])
-    same(*results)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
