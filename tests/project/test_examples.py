@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.launch import launch
+from tests.distributed.launch import finished, torchrun
 from tests.support.commands import as_rank_0
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -49,7 +49,7 @@ def test_train_gan_comes_closer(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_train_on_two_processes_learns() -> None:
     example = EXAMPLES / "train_on_two_processes.py"
-    printed = launch(example, "--epochs", "4", "--images", "500")
+    printed = finished(torchrun(example, "--epochs", "4", "--images", "500"))
     accuracy = float(re.findall(r"accuracy (.*)%", printed)[-1])
     assert printed.count("epoch 4") == 1
     # ten classes: chance is 10
