@@ -163,6 +163,15 @@ inline void dequantize(uintptr_t values, uintptr_t scale, uintptr_t tensor_scale
                          *pointer<const float>(tensor_scale), pointer<float>(x));
 }
 
+// sizes: batch, rows, columns, then the three steps of TotalsArgs.
+inline void multiply_totals(uintptr_t values, uintptr_t of_rows, uintptr_t of_cols,
+                            const Ints& sizes, int threads) {
+  LPK_CHECK(sizes.size() == 6, "three sizes and three steps are expected");
+  lpk::multiply_totals({pointer<float>(values), sizes[0], sizes[1], sizes[2],
+                        pointer<const float>(of_rows), pointer<const float>(of_cols), sizes[3],
+                        sizes[4], sizes[5], threads});
+}
+
 // A TableFormat, from then on known by its handle. codes: int32; ladders: the thresholds of
 // lpkernels/backends/ladders.py; numbers: handle, values, bits, nan_code or -1, infinity_is_nan.
 inline void add_table(uintptr_t values, uintptr_t codes, uintptr_t ladders, const Ints& numbers) {
@@ -183,6 +192,7 @@ void define_elementwise(const Define& define) {
   define("pack_scaled", &pack_scaled);
   define("unpack", &unpack);
   define("dequantize", &dequantize);
+  define("multiply_totals", &multiply_totals);
   define("add_table", &add_table);
 }
 

@@ -153,6 +153,8 @@ class Recipe(PlainValues):
         is_torch: bool
         emulated: tuple[str, ...]
         is_stochastic: bool
+        # The integers of the accumulators of the three products and of the bias' gradient.
+        sums: dict[str, tuple[int, ...]]
         fused: "Applied"
         readings: Readings
     # Recipes of compiled layers lack these two.
@@ -210,13 +212,22 @@ class Recipe(PlainValues):
             axes=axes(quantizers.items()) if quantizer_axes is None else quantizer_axes,
             is_torch=not quantizers and all(acc.is_native for acc in sums.values()),
             emulated=tuple(emulated),
+            sums={name: acc.to_ints() for name, acc in sums.items()},
             is_stochastic=any(part.is_stochastic for part in parts),
             fused=Applied(*map(self._applied, Applied._fields)),
         )
         set_fields(self, readings=self._readings())
+        self.sums["bias"] = self._bias_sum().to_ints()
 
     def _readings(self) -> Readings:
         return readings(self)
+
+    def _bias_sum(self) -> Accumulator:
+        """The accumulator of the bias' gradient, whose left factor is 1."""
+        acc = self.wgrad.exchanged()
+        # A sum without scales is none of the unit's: it has its format and rounding.
+        grouped = self.readings.by_product and acc.group is not None
+        return Accumulator(acc.fmt, acc.rounding) if grouped else acc
 
     def _applied(self, name: str) -> tuple[int, ...]:
         quantizer = getattr(self, name)

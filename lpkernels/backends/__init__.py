@@ -43,6 +43,7 @@ from lpkernels.backends._protocol import (  # noqa: F401
     Update,
     UpdateTensors,
     broadcast_batch,
+    broadcast_shapes,
     fprop_of,
     matmul_of,
     new_parts,
@@ -84,16 +85,16 @@ _GPU_ORDERS = {
 
 # The dictionary behind os.environ, which encodes every name that it is asked for: a microsecond, of
 # the ten that a small product takes.
-_ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
-_VARIABLE: Any = "LPKERNELS_BACKEND"
-if _ENVIRONMENT is not os.environ:
-    _VARIABLE = os.environ.encodekey(_VARIABLE)
+ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
+VARIABLE: Any = "LPKERNELS_BACKEND"
+if ENVIRONMENT is not os.environ:
+    VARIABLE = os.environ.encodekey(VARIABLE)
 
 _loaded: dict[str, Backend] = {}
 # The fault that the self-test of every backend used so far found; "" is none.
 _checked: dict[str, str] = {}
-# Earlier choices of "auto", by operation and device.
-_chosen: dict[tuple[str, torch.device], Backend] = {}
+#: Earlier choices of "auto", by operation and device.
+choices: dict[tuple[str, torch.device], Backend] = {}
 
 
 def names() -> tuple[str, ...]:
@@ -172,20 +173,17 @@ def select(name: str, op: str, device: torch.device) -> Backend:
             this device; with the reason of each.
     """
     origin = "backend"
-    if name == "auto" and _VARIABLE in _ENVIRONMENT:
+    if name == "auto" and VARIABLE in ENVIRONMENT:
         name = os.environ["LPKERNELS_BACKEND"] or "auto"
         origin = "LPKERNELS_BACKEND"
     if name != "auto":
         return _explicit(name, op, device, origin)
-    chosen = _chosen.get((op, device))
-    if chosen is not None:
-        return chosen
     reasons = []
     for candidate in _candidates(op, device.type):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
-            _chosen[op, device] = _tested(candidate)
-            return _chosen[op, device]
+            choices[op, device] = _tested(candidate)
+            return choices[op, device]
         reasons.append(f"\n  {candidate}: {reason}")
     if not reasons:
         reasons.append(f"\n  none knows this device; move the tensors to {' or '.join(_AUTO)}")

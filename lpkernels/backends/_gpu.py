@@ -78,7 +78,8 @@ _OPS = (
 class GpuBackend:
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
-    fuses, fuses_tables, packs_rounding = True, False, False
+    fuses, fuses_tables = True, False
+    packs_rounding = multiplies_totals = False
     sums_native = True
 
     def why_not(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -101,11 +101,29 @@ _NO_BATCH = torch.Size(())
 
 
 def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
-    """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
+    """The leading dimensions of a @ b.
+
+    Raises: ValueError: they do not broadcast.
+    """
     if a.dim() == b.dim() == 2:
         return _NO_BATCH
     left, right = a.shape[:-2], b.shape[:-2]
-    return left if left == right else torch.broadcast_shapes(left, right)
+    return left if left == right else broadcast_shapes(left, right)
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
+    """torch.broadcast_shapes, which would import torch's symbolic shapes for a second.
+
+    Raises: ValueError: two sizes differ and neither is 1.
+    """
+    sizes = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for i, size in enumerate(shape, len(sizes) - len(shape)):
+            if size != 1 and size != sizes[i]:
+                if sizes[i] != 1:
+                    raise ValueError(f"{', '.join(map(str, shapes))} do not broadcast")
+                sizes[i] = size
+    return torch.Size(sizes)
 
 
 def matmul_of(
@@ -158,10 +176,12 @@ class Rounding(NamedTuple):
 
 
 def new_parts(x: Tensor, fmt: Ints) -> Parts:
-    """The parts of a tensor of x's shape in a block format, not yet written but for the scale of
-    the tensor, which is 1."""
-    scale = x.new_empty(grid_shape(x.shape, fmt), dtype=torch.float32)
-    return x.new_empty(x.shape, dtype=torch.float32), scale, x.new_ones((), dtype=torch.float32)
+    """The parts of a tensor of x's shape in a block format, not yet written; the scale of a tensor
+    without elements, which no backend gets, is 1."""
+    kind: Any = {"dtype": torch.float32, "device": x.device}
+    scale = torch.empty(grid_shape(x.shape, fmt), **kind)
+    one = torch.empty((), **kind) if x.numel() else torch.ones((), **kind)
+    return torch.empty(x.shape, **kind), scale, one
 
 
 # How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many
@@ -236,13 +256,15 @@ class Backend(Protocol):
 
     ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
     for quantizers that round to tables; where it does not, it is only called with `NOT_FUSED`.
-    ``packs_rounding`` says whether `pack` takes a quantizer.
+    ``packs_rounding`` says whether `pack` takes a quantizer, and ``multiplies_totals`` whether the
+    backend has a kernel for `multiply_totals`, which else is not called.
     """
 
     name: str
     fuses: bool
     fuses_tables: bool
     packs_rounding: bool
+    multiplies_totals: bool
     sums_native: bool
 
     def available(self) -> bool:
@@ -313,6 +335,11 @@ class Backend(Protocol):
     def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
         """The float32 values of codes; of the parts of a block format their product, rounded
         once."""
+        ...
+
+    def multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+        """y (..., M, N), contiguous, changed in place: times the rounded product of both totals,
+        rounded to float32. left: (..., M) or (1,); right: (..., N) or (1,); None for ones."""
         ...
 
     def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:

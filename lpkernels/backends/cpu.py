@@ -143,7 +143,7 @@ class CpuBackend:
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
-    fuses = fuses_tables = packs_rounding = True
+    fuses = fuses_tables = packs_rounding = multiplies_totals = True
     sums_native = False
     #: Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
     stream_bytes = 16 << 20
@@ -369,6 +369,20 @@ class CpuBackend:
         pointers = [_pointer(x) for x in tensors]
         self._c().multiply_grouped(pointers, sizes, how.acc, get_num_threads())
         return out
+
+    def multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+        batch, (rows, cols) = y.shape[:-2], y.shape[-2:]
+        count, row_step, col_step, column_batch = math.prod(batch), 0, 0, 0
+        if left is not None and left.numel() != 1:
+            left, row_step = left.expand(*batch, rows).contiguous(), 1
+        if right is not None and right.numel() != 1:
+            if right.dim() > 1:
+                right, column_batch = right.expand(*batch, cols), cols
+            right, col_step = right.contiguous(), 1
+        sizes = (count, rows, cols, row_step, col_step, column_batch)
+        threads = get_num_threads()
+        self._c().multiply_totals(y.data_ptr(), _pointer(left), _pointer(right), sizes, threads)
+        return y
 
     def accumulate(self, total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
         if total.numel() == 0:

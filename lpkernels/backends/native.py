@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import Backend, DrawKey, How, Product
+from lpkernels.backends import Backend, DrawKey, How, Product, broadcast_shapes
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
 __all__ = ["multiply"]
@@ -42,7 +42,7 @@ class _Adder(NamedTuple):
         chunk = accumulator_from_ints(self.how.acc).chunk_length
         if chunk is None:
             raise ValueError("native sums without chunks are torch's own function, no operator")
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
         result = a.new_zeros(*batch, a.shape[-2], b.shape[-1])
         total = result.view(-1, b.shape[-1])
         with torch.no_grad(), torch.autocast(total.device.type, enabled=False):

@@ -17,6 +17,7 @@ from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
 from lpkernels.functional.recording import masked, store
 from lpkernels.functional.torch_calls import own
+from lpkernels.ops import broadcast_shapes
 from lpkernels.recipes import as_recipe
 
 _SDPA = "scaled_dot_product_attention"
@@ -204,8 +205,8 @@ def _check(
     if enable_gqa:
         k, v = (*k[:-3], q[-3], *k[-2:]), (*v[:-3], q[-3], *v[-2:])
     try:
-        batch = torch.broadcast_shapes(q[:-2], k[:-2], v[:-2])
-    except RuntimeError:
+        batch = broadcast_shapes(q[:-2], k[:-2], v[:-2])
+    except ValueError:
         raise ValueError(
             f"{_SDPA}: the leading dimensions {q[:-2]} of query, {k[:-2]} of key and {v[:-2]} of "
             "value do not broadcast; each must be equal or 1"

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Accumulator, Recipe
+from lpkernels.arithmetic import PRODUCTS, QUANTIZERS, Recipe
 from lpkernels.arithmetic.by_product import Reading
-from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.arithmetic.integers import InQuantizer, exchanged, sums_by_scale
 from lpkernels.functional.operands import Operand, Pair, Source
 from lpkernels.functional.recording import RoundingHook, current_rounding_hook
 from lpkernels.functional.scaled import products
@@ -24,6 +24,7 @@ from lpkernels.ops import (
     Ints,
     Operators,
     Product,
+    Row,
     matmul_of,
     operators_for,
 )
@@ -36,13 +37,15 @@ if TYPE_CHECKING:
 class Sum(NamedTuple):
     """How a layer's product is summed, by which backend, and which quantizers it applies itself.
 
+    ``acc`` holds the integers of the accumulator, and ``is_native`` says whether it is torch's own.
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
     ``operands`` are for the two tensors in the order of the product's arguments. ``operands`` are
     those whose scales enter the sum; None where no operand has scales. ``emulated`` is False of a
     native product whose tensors the recipe leaves as they are. ``run`` holds the operators.
     """
 
-    acc: Accumulator
+    acc: Ints
+    is_native: bool = False
     seed: Tensor | None = None
     role: Role = Role.DIRECT
     backend: str = "auto"
@@ -57,12 +60,12 @@ class Sum(NamedTuple):
 
     def of(self, product: Product) -> Tensor:
         """The product, by torch itself where the sums are its own."""
-        if self.acc.is_native:
+        if self.is_native:
             if self.run.direct and not torch.is_autocast_enabled("cpu"):
                 return torchs(product)
             with self.by_torch(product.left):
                 return torchs(product)
-        how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
+        how = How(self.acc, self.seed, self.role, self.fused)
         if self.operands is None:
             return self.run.multiply(product, how, self.backend)
         return products.multiply(product, self.operands, how, self.backend, self.run)
@@ -73,14 +76,19 @@ class Sum(NamedTuple):
         operands = None if self.operands is None else self.operands[::-1]
         return self._replace(fused=Fused(right, left, result), operands=operands)
 
+    def exchanged(self) -> Sum:
+        """The same sum for a product whose factors are written the other way round."""
+        acc = self.acc.exchanged() if isinstance(self.acc, Row) else exchanged(self.acc)
+        return self._replace(acc=acc)
+
     def rounding(self, result: Ints) -> Sum:
         """The same product with another quantizer of its result, or () for none."""
         return self._replace(fused=self.fused._replace(result=result))
 
     def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
         """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
-        acc = self.acc.to_ints()
-        if self.operands is not None and self.acc.takes_scales:
+        acc = self.acc
+        if self.operands is not None and sums_by_scale(acc):
             acc = products.one_chunk(acc)
         result = self.fused.result
         return self.run.add_bias(y, b, channels, acc, self.seed, self.role, self.backend, result)
@@ -133,27 +141,21 @@ class Call(NamedTuple):
         if operands is not None:
             fused = Fused(operands[0].quantizer, operands[1].quantizer, result)
             operands = operands if recipe.readings.by_product else None
-        acc, emulated = getattr(recipe, product), product in recipe.emulated
-        role = _PRODUCT_ROLES[product]
-        return Sum(acc, self.seed, role, self.backend, fused, operands, emulated, self.run)
+        acc, native = recipe.sums[product], getattr(recipe, product).is_native
+        role, emulated = _PRODUCT_ROLES[product], product in recipe.emulated
+        return Sum(acc, native, self.seed, role, self.backend, fused, operands, emulated, self.run)
 
     def bias_gradient(self, rows: Operand) -> Tensor:
         """Column sums (C,) of rows (T, C), each term g * 1 exact, in wgrad's accumulator over T in
         order."""
-        acc = self.recipe.wgrad
-        if acc.is_native:
+        if self.recipe.wgrad.is_native:
             return rows.values.sum(0)
         ones = Operand(rows.values.new_ones(1, rows.values.shape[0]))
-        operands = None
-        if self.recipe.readings.by_product:
-            operands = (ones, rows)
-            if acc.group is not None:
-                # A sum without scales is none of the unit's: it has its format and rounding.
-                acc = Accumulator(acc.fmt, acc.rounding)
+        operands = (ones, rows) if self.recipe.readings.by_product else None
         # g, the left factor of wgrad, stands on the right.
-        acc, fused = acc.exchanged(), Fused(right=rows.quantizer)
+        acc, fused = self.recipe.sums["bias"], Fused(right=rows.quantizer)
         role = Role.GRAD_BIAS
-        how = Sum(acc, self.seed, role, self.backend, fused, operands, True, self.run)
+        how = Sum(acc, False, self.seed, role, self.backend, fused, operands, True, self.run)
         return how.of(matmul_of(ones.values, rows.values)).reshape(-1)
 
     def delayed(self, reading: Reading) -> Delayed | None:

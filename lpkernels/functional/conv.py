@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic.products import output_size
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.call import Sum
@@ -29,23 +30,18 @@ _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose
 
 @dataclass(frozen=True)
 class _SlidingGeometry:
-    """The numbers of convolutions and of transposed ones.
+    """The numbers of convolutions and of transposed ones, and the spatial sizes of the result.
 
     ``output_padding`` has a number for each dimension of a transposed convolution; else it is ().
     """
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
+    conv: Convolution
+    output: tuple[int, ...]
     output_padding: tuple[int, ...] = ()
     final: ClassVar[bool] = True
     two_activations: ClassVar[bool] = False
     matmuls: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
-
-    def conv(self) -> Convolution:
-        return Convolution(self.stride, self.padding, self.dilation, self.groups)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
@@ -64,14 +60,15 @@ class ConvGeometry(_SlidingGeometry):
     def fprop(
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
-        return how.of(fprop_of(x, w, b, self.conv()))
+        size = (x.shape[0], w.shape[0], *self.output)
+        return how.of(Product("conv_fprop", x, w, size, self.conv, b))
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        return how.of(Product("conv_dgrad", g, w, shape, self.conv()))
+        return how.of(Product("conv_dgrad", g, w, shape, self.conv))
 
     def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         # The product's first operand is x.
-        return how.swapped().of(Product("conv_wgrad", x, g, shape, self.conv()))
+        return how.swapped().of(Product("conv_wgrad", x, g, shape, self.conv))
 
 
 class ConvTransposeGeometry(_SlidingGeometry):
@@ -82,50 +79,36 @@ class ConvTransposeGeometry(_SlidingGeometry):
     keys of the convolution's passes: docs/contract.md, "The order of k" and "Draws".
     """
 
-    def output_shape(self, x: Tensor, w: Tensor) -> list[int]:
-        parts = zip(
-            x.shape[2:],
-            w.shape[2:],
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.dilation,
-            strict=True,
-        )
-        spatial = [(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in parts]
-        return [x.shape[0], w.shape[1] * self.groups, *spatial]
-
     def fprop(
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
-        conv = self.conv()
-        if how.acc.is_native:
-            stride, padding, dilation, groups = conv
+        stride, padding, dilation, groups = self.conv
+        if how.is_native:
             numbers = (stride, padding, self.output_padding, groups, dilation)
             with how.by_torch(x):
                 return own(_TRANSPOSED[len(stride)], x, w, b, *numbers)
-        product = Product("conv_dgrad", x, w, self.output_shape(x, w), conv)
+        size = (x.shape[0], w.shape[1] * groups, *self.output)
+        product = Product("conv_dgrad", x, w, size, self.conv)
         return how.of(product) if b is None else how.add_bias(how.rounding(()).of(product), b, 1)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
+        if how.is_native:
             return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w, how)
-        dx = how.of(fprop_of(g, w, None, self.conv()))
+        dx = how.of(fprop_of(g, w, None, self.conv))
         # An output_padding of the stride or more makes room for positions that x does not have.
         if dx.shape != shape:
             dx = dx[tuple(slice(n) for n in shape)].contiguous()
         return dx
 
     def wgrad(self, g: Tensor, x: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
+        if how.is_native:
             return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape), how)
         # The convolution's input is g, and its product's left factor x.
-        how = how._replace(acc=how.acc.exchanged())
-        return how.of(Product("conv_wgrad", g, x, shape, self.conv()))
+        return how.exchanged().of(Product("conv_wgrad", g, x, shape, self.conv))
 
     def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor, how: Sum) -> Tensor:
         with how.by_torch(g):
-            return gradient_of_convolution(which, g, x, w, self.conv(), self.output_padding)
+            return gradient_of_convolution(which, g, x, w, self.conv, self.output_padding)
 
 
 # No hardware has blocks along (c_in, kh, kw) of windows that overlap.
@@ -149,7 +132,9 @@ def _check_operands(
     transposed: bool = False,
 ) -> bool:
     """Returns whether operators may run directly."""
-    direct = _checks.operands(function, x=x, weight=weight, bias=bias)
+    direct = is_direct(x, weight, bias, dtype=torch.float32)
+    if not direct:
+        _checks.operands(function, x=x, weight=weight, bias=bias)
     fits = x.dim() in (dims + 1, dims + 2) and weight.dim() == dims + 2
     fits = fits and isinstance(groups, int) and groups > 0 and not weight.shape[0] % groups
     if fits:
@@ -250,8 +235,9 @@ def _geometry(
     paddings, extra = _symmetric_padding(name, padding, kernel, strides, dilations)
     padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
     _check_output(name, sizes, kernel, padded, dilations)
-    geometry = ConvGeometry(strides, paddings, dilations, groups)
-    return geometry, extra if any(extra) else []
+    conv = Convolution(strides, paddings, dilations, groups)
+    output = output_size(padded, kernel, strides, (0,) * dims, dilations)
+    return ConvGeometry(conv, tuple(output)), extra if any(extra) else []
 
 
 _kept_geometry = lru_cache(maxsize=4096, typed=True)(_geometry)
@@ -311,7 +297,8 @@ def _conv(
             # A list is no key; a number of a wrong type is refused here.
             geometry, extra = _geometry(*numbers)
     seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
-    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
+    operands = (x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
+    image, w, b = operands if direct else widened_all(*operands)
     image = F.pad(image, extra) if extra else image
     direct = direct and (seed is None or is_direct(seed))
     y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales, direct)
@@ -326,18 +313,19 @@ conv3d = member("conv3d", _conv, 3)
 def _check_transposed_output(
     function: str, geometry: ConvTransposeGeometry, x: Tensor, w: Tensor
 ) -> None:
-    limits = zip(geometry.output_padding, geometry.stride, geometry.dilation, strict=True)
+    conv = geometry.conv
+    limits = zip(geometry.output_padding, conv.stride, conv.dilation, strict=True)
     if any(extra >= max(s, d) for extra, s, d in limits):
         raise ValueError(
             f"{function}: output_padding={geometry.output_padding} must be smaller than "
-            f"stride={geometry.stride} or dilation={geometry.dilation} in every dimension"
+            f"stride={conv.stride} or dilation={conv.dilation} in every dimension"
         )
-    out = geometry.output_shape(x, w)[2:]
+    out = geometry.output
     if 0 in x.shape[2:] or 0 in w.shape[2:] or any(n < 1 for n in out):
         raise ValueError(
             f"{function}: an input of size {tuple(x.shape[2:])} and a kernel of "
             f"{tuple(w.shape[2:])} give an output of size {tuple(out)} with "
-            f"padding={geometry.padding}; every size must be at least 1: use less padding"
+            f"padding={conv.padding}; every size must be at least 1: use less padding"
         )
 
 
@@ -385,13 +373,16 @@ def _conv_transpose(
         return own(_TRANSPOSED[dims], x, weight, bias, *numbers)
     name = f"conv_transpose{dims}d"
     _check_operands(name, dims, x, weight, bias, groups, transposed=True)
-    geometry = ConvTransposeGeometry(
+    conv = Convolution(
         _as_sizes(name, "stride", stride, dims, 1),
         _as_sizes(name, "padding", padding, dims, 0),
         _as_sizes(name, "dilation", dilation, dims, 1),
         groups,
-        _as_sizes(name, "output_padding", output_padding, dims, 0),
     )
+    extra = _as_sizes(name, "output_padding", output_padding, dims, 0)
+    parts = zip(x.shape[-dims:], weight.shape[2:], *conv[:3], extra, strict=True)
+    size = tuple((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in parts)
+    geometry = ConvTransposeGeometry(conv, size, extra)
     image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
     _check_transposed_output(name, geometry, image, w)
     seed = seeds.seed_of_call(name, recipe, generator, backend, ranks(name, dims, bias))

@@ -33,13 +33,13 @@ from lpkernels.functional import _checks
 from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.operands import Operand, Pair, Source
 from lpkernels.functional.recording import (
-    current_rounding_hook,
     first_order,
+    hooks,
     is_recorded,
     new_rounding_hook,
 )
 from lpkernels.functional.scaled import saving, shapes
-from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct
+from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, needs_gradient
 
 if TYPE_CHECKING:
     from lpkernels.functional.running import Scales
@@ -407,10 +407,9 @@ def emulated_layer(
     if recipe.readings.depends_on_shapes:
         shapes.check(geometry, recipe, x, w)
     run = DIRECT if direct else DISPATCHED
-    if is_recorded(x, w, b):
-        return EmulatedLayer.apply(
-            x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales)
-        )
+    if needs_gradient(x, w, b) if direct else is_recorded(x, w, b):
+        apply = _apply_directly if direct else EmulatedLayer.apply
+        return apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
     call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
     return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
 
@@ -427,7 +426,8 @@ class EmulatedLayer(torch.autograd.Function):
         call: Call,
     ) -> Tensor:
         recipe, _, backend, run, _, scales = call
-        ctx.hook = hook = new_rounding_hook()
+        hook = hooks.rounding if hooks.make_rounding is None else new_rounding_hook()
+        ctx.hook = hook
         layer = Layer(geometry, Call(recipe, seed, backend, run, hook, scales))
         readings = recipe.readings
         needs_x, needs_w, *_ = ctx.needs_input_grad
@@ -461,9 +461,7 @@ class EmulatedLayer(torch.autograd.Function):
         x, w, seed = ctx.saved_tensors
         recipe, scales = ctx.recipe, ctx.scales
         run = DIRECT if is_direct(grad_output, x, w, seed) else DISPATCHED
-        layer = Layer(
-            ctx.geometry, Call(recipe, seed, ctx.backend, run, current_rounding_hook(), scales)
-        )
+        layer = Layer(ctx.geometry, Call(recipe, seed, ctx.backend, run, hooks.rounding, scales))
         if scales is not None and scales.after_backward is not None:
             scales.after_backward()
         x_shape, w_shape, b_shape = ctx.shapes
@@ -481,3 +479,7 @@ class EmulatedLayer(torch.autograd.Function):
         if needs_b:
             db = layer.bias_gradient(g, b_shape)
         return dx, dw, db, None, None, None
+
+
+# `Function.apply` asks for transforms of torch.func, which a direct call has not.
+_apply_directly = super(torch.autograd.Function, EmulatedLayer).apply

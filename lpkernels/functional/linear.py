@@ -43,7 +43,7 @@ class LinearGeometry:
     def fprop(
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
-        if not how.acc.is_native:
+        if not how.is_native:
             y = how.of(Product("matmul", x, w.t(), (x.size(0), w.size(0)), None, b))
         elif how.run.direct and not torch.is_autocast_enabled("cpu"):
             y = F.linear(x, w, b)
@@ -67,9 +67,9 @@ class LinearGeometry:
 _GEOMETRY = LinearGeometry()
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Returns whether operators may run directly."""
-    direct = _checks.operands("linear", x=x, weight=weight, bias=bias)
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, direct: bool) -> None:
+    if not direct:
+        _checks.operands("linear", x=x, weight=weight, bias=bias)
     if weight.dim() != 2:
         raise ValueError(
             f"linear: weight has shape {tuple(weight.shape)}; expected (out_features, in_features)"
@@ -84,7 +84,6 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
             f"linear: bias has shape {tuple(bias.shape)}, weight out_features={weight.shape[0]}; "
             f"bias must be ({weight.shape[0]},)"
         )
-    return direct
 
 
 def linear(
@@ -133,7 +132,8 @@ def linear(
         recipe = as_recipe(recipe)
     if recipe.is_torch:
         return own(F.linear, x, weight, bias)
-    direct = _check_linear(x, weight, bias)
+    direct = is_direct(x, weight, bias, dtype=torch.float32)
+    _check_linear(x, weight, bias, direct)
     if backend != "auto" or generator is not None:
         _checks.call("linear", backend, generator)
     if recipe.axes:

@@ -127,7 +127,7 @@ def matmul(
     direct = direct and not scaled and (seed is None or ops.is_direct(seed))
     if direct and initial is None and output is None and left.dim() > 1 and right.dim() > 1:
         # As below, with less to ask, because the calls of a small product take most of its time.
-        if not is_recorded(left, right):
+        if not ops.needs_gradient(left, right):
             matrices = ops.Product("matmul", left, right, shape)
             how = sums.how if seed is None else sums.how._replace(seed=seed)
             result = ops.DIRECT.multiply(matrices, how, backend)

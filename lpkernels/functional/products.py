@@ -64,7 +64,7 @@ def result_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
         )
     try:
         batch = broadcast_batch(a, b)
-    except RuntimeError:
+    except ValueError:
         raise ValueError(
             f"matmul: the leading dimensions {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} "
             "of b do not broadcast; each pair must be equal or one of them 1"
@@ -108,7 +108,7 @@ class ProductGeometry:
     def fprop(
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
-        if how.acc.is_native:
+        if how.is_native:
             with how.by_torch(x):
                 y = self._scaled(own(torch.matmul, x, w.mT))
         else:
@@ -119,7 +119,7 @@ class ProductGeometry:
             y = torch.ops.aten._unsafe_view(y, shape)
         if b is None:
             return y
-        return y + b if how.acc.is_native else how.add_bias(y, b, -1)
+        return y + b if how.is_native else how.add_bias(y, b, -1)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         return self._scaled(how.of(matmul_of(g, w))).reshape(shape)

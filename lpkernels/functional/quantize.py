@@ -116,7 +116,7 @@ def quantize(
     elif amax is not None:
         limits = amax_of("quantize", x, quantizer, amax)
     seed = seed_for(True, generator) if stochastic else None
-    if direct and counts is None and out is None and not is_recorded(x):
+    if direct and counts is None and out is None and not ops.needs_gradient(x):
         if seed is None or ops.is_direct(seed):
             return ops.DIRECT.quantize(x, quantizer, seed, backend=backend, limits=limits)
     call = (quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)

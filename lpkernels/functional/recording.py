@@ -16,6 +16,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.ops import needs_gradient
 from lpkernels.rng import Role
 
 
@@ -52,11 +53,7 @@ def is_recorded(*tensors: Tensor | None) -> bool:
         NotImplementedError: a gradient inside torch.func's transforms, or in forward mode: neither
             knows the Functions here, and operators alone would give zeros.
     """
-    recorded = False
-    if torch.is_grad_enabled():
-        for x in tensors:
-            if x is not None and x.requires_grad:
-                recorded = True
+    recorded = needs_gradient(*tensors)
     if not recorded and forward_ad._current_level < 0:
         return False
     tracing = torch.compiler.is_compiling()
@@ -90,21 +87,23 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor) -> Any:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        tracing = torch.compiler.is_compiling()
+        if not tracing and torch.is_grad_enabled():
             raise NotImplementedError(
                 "lpkernels: emulated arithmetic has no second derivative; take gradients without "
                 "create_graph=True"
             )
-        tracing = torch.compiler.is_compiling()
         if not tracing and any(map(is_legacy_batchedtensor, grads)):
             return _by_sample(checked, ctx, grads)
+        if tracing:
+            with torch.no_grad():
+                return backward(ctx, *grads)
         # A Function that rounds keeps the hook that is shown its tensors.
-        hook = None if tracing else getattr(ctx, "hook", None)
-        with torch.no_grad():
-            if hook is None:
-                return backward(ctx, *grads)
-            with rounding_hook(hook):
-                return backward(ctx, *grads)
+        hook = getattr(ctx, "hook", None)
+        if hook is None:
+            return backward(ctx, *grads)
+        with rounding_hook(hook):
+            return backward(ctx, *grads)
 
     return checked
 
@@ -149,22 +148,23 @@ class _Hooks(threading.local):
     make_rounding: Callable[[], RoundingHook] | None = None
 
 
-_hooks = _Hooks()
+#: The hooks of this thread.
+hooks = _Hooks()
 
 
 def store(result: Tensor, part: str) -> Tensor:
     """The result as the store hook returns it; without one the result itself."""
-    return result if _hooks.store is None else _hooks.store(result, part)
+    return result if hooks.store is None else hooks.store(result, part)
 
 
 @contextmanager
 def store_hook(hook: StoreHook) -> Iterator[None]:
     """A context around a call, in this thread: `store` passes results through the hook."""
-    before, _hooks.store = _hooks.store, hook
+    before, hooks.store = hooks.store, hook
     try:
         yield
     finally:
-        _hooks.store = before
+        hooks.store = before
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def masked(scores: Tensor, mask: Tensor) -> Tensor:
     infinities that the mask adds."""
     if mask.dtype == torch.bool:
         return store(scores, "scores").masked_fill(~mask, -math.inf)
-    if _hooks.store is None:
+    if hooks.store is None:
         return scores + mask
     hidden = mask == -math.inf
     scores = store(scores + mask.masked_fill(hidden, 0), "scores")
@@ -187,31 +187,31 @@ def rounding_hooks(make: Callable[[], RoundingHook]) -> Iterator[None]:
     make: makes the hook of a product. It is called once for the call, and again for each product of
         a layer in it.
     """
-    before = _hooks.make_rounding, _hooks.rounding
-    _hooks.make_rounding, _hooks.rounding = make, make()
+    before = hooks.make_rounding, hooks.rounding
+    hooks.make_rounding, hooks.rounding = make, make()
     try:
         yield
     finally:
-        _hooks.make_rounding, _hooks.rounding = before
+        hooks.make_rounding, hooks.rounding = before
 
 
 @contextmanager
 def rounding_hook(hook: RoundingHook) -> Iterator[None]:
     """A context around a backward pass; hook: `current_rounding_hook` in the forward pass."""
-    before, _hooks.rounding = _hooks.rounding, hook
+    before, hooks.rounding = hooks.rounding, hook
     try:
         yield
     finally:
-        _hooks.rounding = before
+        hooks.rounding = before
 
 
 def new_rounding_hook() -> RoundingHook | None:
     """The rounding hook of a new product; None outside of `rounding_hooks`."""
-    if _hooks.make_rounding is not None:
-        _hooks.rounding = _hooks.make_rounding()
-    return _hooks.rounding
+    if hooks.make_rounding is not None:
+        hooks.rounding = hooks.make_rounding()
+    return hooks.rounding
 
 
 def current_rounding_hook() -> RoundingHook | None:
     """The hook of the tensors that are rounded now, or None."""
-    return _hooks.rounding
+    return hooks.rounding

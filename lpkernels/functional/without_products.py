@@ -35,7 +35,7 @@ from lpkernels.rng import Role
 
 def _sums(how: Sum, x: Tensor) -> Tensor:
     """(R, K) to (R,): the terms x * 1 of each row, in order."""
-    if how.acc.is_native:
+    if how.is_native:
         return x.sum(1)
     ones = x.new_ones(x.shape[1], 1)
     with no_product():
@@ -45,7 +45,7 @@ def _sums(how: Sum, x: Tensor) -> Tensor:
 def _dots(how: Sum, a: Tensor, b: Tensor) -> Tensor:
     """(R, K) and (R, K) to (R,): the products a * b of each row, exact or rounded as the sum says,
     in order."""
-    if how.acc.is_native:
+    if how.is_native:
         return (a * b).sum(1)
     left, right = a.unsqueeze(1), b.unsqueeze(2)
     with no_product():

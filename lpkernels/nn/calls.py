@@ -13,6 +13,7 @@ it, and leaves it after an error too. The attribute goes with the graph.
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -56,6 +57,8 @@ class Calls(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            _unrecorded.calls += 1
         options = dict(kwargs or {})
         if self.functions is not None:
             if func not in self.functions:
@@ -138,9 +141,11 @@ def wrapped_forward(original: Any, recipe_of: Callable[[Any], Recipe]) -> Callab
             with Calls(recipe):
                 return original.forward(self, *args, **kwargs)
         first, before = torch.autograd._get_sequence_nr(), set(_nodes((args, kwargs)))
+        unrecorded = _unrecorded.calls
         with Calls(recipe):
             result = original.forward(self, *args, **kwargs)
-        _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, first, before)
+        if _unrecorded.calls > unrecorded or _has_users_class(torch.autograd.Function):
+            _enter_in_backward(partial(Calls, recipe, tells_functions=False), result, first, before)
         return result
 
     return forward
@@ -150,7 +155,10 @@ def _has_backward_of_its_own(recipe: Recipe) -> bool:
     """Whether Functions that run now need to be told their recipe: it is not that of the module
     around, which tells them."""
     # torch.compile traces the backward of a Function with its forward, in the same mode.
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling():
+        return False
+    if not torch.is_grad_enabled():
+        _unrecorded.calls += 1
         return False
     for i in reversed(range(torch._C._len_torch_function_stack())):
         mode = torch._C._get_function_stack_at(i)
@@ -158,6 +166,28 @@ def _has_backward_of_its_own(recipe: Recipe) -> bool:
             return mode.recipe is not recipe and mode.recipe != recipe
     return not recipe.is_torch
 
+
+class _Unrecorded(threading.local):
+    """How many calls this thread has made inside emulated modules while autograd recorded nothing:
+    reentrant checkpointing makes them, and repeats them in the backward pass of its Function."""
+
+    calls = 0
+
+
+_unrecorded = _Unrecorded()
+
+
+def _has_users_class(function: type) -> bool:
+    """Whether a subclass of function, which is a class of autograd Functions, is a user's. Most
+    programs have none, and a search through the graph of a result takes a twentieth of a step."""
+    for kind in type.__subclasses__(function):
+        if kind.__module__.partition(".")[0] not in _HOMES or _has_users_class(kind):
+            return True
+    return False
+
+
+# The packages whose Functions run no product of a user's.
+_HOMES = ("torch", "lpkernels")
 
 # torch calls one of them for the backward pass; the second since torch 2.13, where a Function asks
 # for its gradients in a list.
@@ -198,7 +228,7 @@ def _inside(
 def _runs_users_code(node: Any) -> bool:
     """torch's and our own Functions do not, but for reentrant checkpointing."""
     home = str(type(node)._forward_cls.__module__)
-    return home.partition(".")[0] not in ("torch", "lpkernels") or home == "torch.utils.checkpoint"
+    return home.partition(".")[0] not in _HOMES or home == "torch.utils.checkpoint"
 
 
 def _nodes(value: Any) -> Iterator[Any]:

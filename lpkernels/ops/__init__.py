@@ -21,6 +21,7 @@ from lpkernels.backends import (
     Scales,
     UpdateTensors,
     broadcast_batch,
+    broadcast_shapes,
     fprop_of,
     matmul_of,
 )
@@ -31,6 +32,7 @@ from lpkernels.ops._operator import (
     draw_seed,
     is_direct,
     is_in_cpu_memory,
+    needs_gradient,
 )
 from lpkernels.ops._packing import (
     dequantize,

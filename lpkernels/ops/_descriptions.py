@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
+from lpkernels import backends
 from lpkernels.arithmetic import accumulator_from_ints, quantizer_from_ints
 from lpkernels.arithmetic.integers import (
     NATIVE,
@@ -23,7 +25,7 @@ from lpkernels.arithmetic.integers import (
     exchanged,
     has_running_sum,
 )
-from lpkernels.backends import KINDS
+from lpkernels.backends import KINDS, Backend
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.integers import (
     AFFINE,
@@ -100,6 +102,15 @@ def require(condition: bool, op: str, expected: str, got: object) -> None:
     """Raises ValueError, of an operator's argument, unless the condition holds."""
     if not condition:
         raise ValueError(f"lpkernels::_{op}: expected {expected}, got {got}")
+
+
+def select(name: str, op: str, device: torch.device) -> Backend:
+    """`backends.select`, which is not asked again where "auto" has chosen before."""
+    if name == "auto" and backends.VARIABLE not in backends.ENVIRONMENT:
+        chosen = backends.choices.get((op, device))
+        if chosen is not None:
+            return chosen
+    return backends.select(name, op, device)
 
 
 class Sums(NamedTuple):

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels import backends
 from lpkernels.arithmetic.hadamard import (
     check_transform,
     signs_of,
     transform_from_int,
     transform_to_int,
 )
-from lpkernels.ops._descriptions import require
+from lpkernels.ops._descriptions import require, select
 from lpkernels.ops._operator import define, without_grad
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -25,7 +24,7 @@ def _result(x: Tensor) -> Tensor:
 
 
 def _transformed(a: Any) -> Tensor:
-    chosen = backends.select(a.backend, "hadamard", a.x.device)
+    chosen = select(a.backend, "hadamard", a.x.device)
     if a.x.numel() == 0:
         return _result(a.x)
     size, signs = transform_from_int(a.transform)

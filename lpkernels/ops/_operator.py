@@ -19,7 +19,7 @@ from torch._C import (
     _get_tracing_state,
     _is_torch_function_mode_enabled,
 )
-from torch.autograd import profiler
+from torch.autograd import forward_ad, profiler
 from torch.compiler import is_compiling
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
 from torch.utils.checkpoint import CheckpointPolicy
@@ -192,7 +192,8 @@ _TYPES = (Tensor, torch.nn.Parameter)
 
 def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None = None) -> bool:
     """Whether the dispatcher would go straight to the kernel for tensors on the CPU or on one CUDA
-    device, and nobody looks on: no compiler, no mode or subclass that takes the call, no profiler.
+    device, and nobody looks on: no compiler, no mode or subclass that takes the call, no profiler,
+    no derivative in forward mode.
 
     Tensors that an operator makes of such tensors are such tensors too, so a layer asks once.
     dtype: every argument must be a tensor of this dtype as well; without it None is passed over.
@@ -203,7 +204,7 @@ def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None 
         return False
     if _is_torch_function_mode_enabled() or profiler._is_profiler_enabled:
         return False
-    if _get_tracing_state() is not None:
+    if _get_tracing_state() is not None or forward_ad._current_level >= 0:
         return False
     device = None
     x: Any
@@ -220,6 +221,15 @@ def is_direct(*tensors: Tensor | list[Tensor] | None, dtype: torch.dtype | None 
                 return False
             device = x.device
     return True
+
+
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd records an operation on these tensors."""
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def is_in_cpu_memory(tensor: Tensor) -> bool:

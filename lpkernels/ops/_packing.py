@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import format_from_ints
@@ -29,7 +28,7 @@ from lpkernels.formats.integers import (
     scale_format,
 )
 from lpkernels.ops import _checks
-from lpkernels.ops._descriptions import Row, has_every_code, packs, require
+from lpkernels.ops._descriptions import Row, has_every_code, packs, require, select
 from lpkernels.ops._operator import Packable, as_ints, define, without_grad
 from lpkernels.ops._quantize import quantize, quantize_directly, scaled
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -79,7 +78,7 @@ def packs_at_once(device_type: str) -> bool:
         return True
     device = torch.device(device_type)
     try:
-        chosen = [backends.select("auto", op, device) for op in ("pack", "unpack")]
+        chosen = [select("auto", op, device) for op in ("pack", "unpack")]
     except (NotImplementedError, RuntimeError):
         return False
     return all(backend.name != "reference" for backend in chosen)
@@ -88,7 +87,7 @@ def packs_at_once(device_type: str) -> bool:
 def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tensor | None:
     """`encode` of a plain float32 tensor on the CPU, rounded and packed in one pass."""
     codes = packs(fmt)
-    chosen = backends.select("auto", codes.pack, x.device)
+    chosen = select("auto", codes.pack, x.device)
     if quantizer and not chosen.packs_rounding:
         x = quantize_directly(x, quantizer, backend=backend)
         quantizer = ()
@@ -111,7 +110,7 @@ def pack_directly(x: Tensor, fmt: Sequence[int]) -> Tensor:
     if x.dtype == torch.float64:
         _refuse(fmt, x, (values.double() != x) & ~x.isnan())
     if not codes.without_zero:
-        return backends.select("auto", codes.pack, x.device).pack(values, fmt)
+        return select("auto", codes.pack, x.device).pack(values, fmt)
     # The scale of a block is its largest value, and values of the format are rounded to themselves.
     parts = scaled(values, fmt + _NEAREST, None, None, 0, SITE_QUANTIZE)
     back = dequantize_directly(*parts, fmt, "auto")
@@ -142,7 +141,7 @@ def unpack_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     """The work of `unpack`, of a tensor of any shape."""
     if not shape:
         return unpack_directly(codes, fmt, (1,)).view(())
-    chosen = backends.select("auto", packs(fmt).unpack, codes.device)
+    chosen = select("auto", packs(fmt).unpack, codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, shape)
@@ -152,7 +151,7 @@ def dequantize_directly(
     values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints, backend: str = "auto"
 ) -> Tensor:
     """The work of `dequantize`: a new tensor."""
-    chosen = backends.select(backend, "dequantize", values.device)
+    chosen = select(backend, "dequantize", values.device)
     if values.numel() == 0:
         return torch.empty_like(values, memory_format=torch.contiguous_format)
     return chosen.unpack((values, scale, tensor_scale), tuple(fmt), values.shape)
@@ -188,7 +187,7 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
         return values.new_empty(0, dtype=torch.uint8)
     if not values.dim():
         values, scale = values.view(1), scale.view(1)
-    chosen = backends.select("auto", "pack_scaled", values.device)
+    chosen = select("auto", "pack_scaled", values.device)
     return chosen.pack(values, fmt, scale=scale)
 
 
@@ -203,7 +202,7 @@ def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
 
 
 def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
-    return backends.select("auto", for_table("pack", fmt), x.device).pack(x, fmt)
+    return select("auto", for_table("pack", fmt), x.device).pack(x, fmt)
 
 
 def pack_powers(scale: Tensor) -> Tensor:
@@ -237,7 +236,7 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
     lengths = _lengths_apart(fmt, shape)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
-    unpack_ = backends.select("auto", for_table("unpack", fmt), codes.device).unpack
+    unpack_ = select("auto", for_table("unpack", fmt), codes.device).unpack
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
     values = unpack_(elements.clone(), element(fmt), list(shape))
     t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())

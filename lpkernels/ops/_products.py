@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
 from lpkernels.formats.integers import Ints, has_table
 from lpkernels.ops import _checks
-from lpkernels.ops._descriptions import crossed, require, sums
+from lpkernels.ops._descriptions import crossed, require, select, sums
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import quantize_directly
@@ -37,9 +36,9 @@ def multiply_directly(
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
     description = sums(how.acc)
     if scales is not None:
-        chosen = backends.select(backend, description.scaled, product.left.device)
+        chosen = select(backend, description.scaled, product.left.device)
         return chosen.multiply(product, how._replace(acc=description.by_scale), scales)
-    chosen = backends.select(backend, description.products[product.kind], product.left.device)
+    chosen = select(backend, description.products[product.kind], product.left.device)
     if description.has_operands:
         look_once(product, how)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
@@ -150,7 +149,7 @@ def add_bias_directly(
 ) -> Tensor:
     """The work of the operator."""
     description = sums(acc)
-    chosen = backends.select(backend, description.accumulate, total.device)
+    chosen = select(backend, description.accumulate, total.device)
     out = _like(total)
     if total.numel() == 0:
         return out

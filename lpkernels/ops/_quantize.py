@@ -23,7 +23,7 @@ from lpkernels.formats import (
 )
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock, InTable, Ints, element
 from lpkernels.ops import _checks
-from lpkernels.ops._descriptions import has_every_code, require, rounds
+from lpkernels.ops._descriptions import has_every_code, require, rounds, select
 from lpkernels.ops._operator import (
     as_ints,
     define,
@@ -62,7 +62,7 @@ def carry_out(rounding: Rounding, backend: str) -> None:
         op = description.scaled_op
     else:
         op = description.op if counts is None and limits is None else description.counting_op
-    chosen = backends.select(backend, op, x.device)
+    chosen = select(backend, op, x.device)
     if x.numel() == 0:
         return
     if x.requires_grad:
@@ -207,7 +207,7 @@ class Counting:
         chosen = self._backend
         if chosen is None:
             op = rounds(self._ints).counting_op
-            chosen = self._backend = backends.select("auto", op, x.device)
+            chosen = self._backend = select("auto", op, x.device)
         chosen.quantize(Rounding(x, self._ints, counts=counts))
 
 

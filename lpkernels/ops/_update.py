@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels import backends
 from lpkernels.arithmetic import (
     Adam,
     Step,
@@ -21,7 +20,7 @@ from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import Update, UpdateTensors
 from lpkernels.formats.integers import Ints, code_bits, for_table
 from lpkernels.ops._checks import tensor
-from lpkernels.ops._descriptions import parsed, require
+from lpkernels.ops._descriptions import parsed, require, select
 from lpkernels.ops._operator import define
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -44,7 +43,7 @@ def _update_directly(arguments: Sequence[Any]) -> None:
         return
     # Behind the key of each rounding, and whether it has a quantizer.
     formats = [ints[i + 2 :] for i in range(0, len(ints), ROUNDING_INTS)]
-    backends.select(backend, for_table("update", *formats), weights[0].device).update(update)
+    select(backend, for_table("update", *formats), weights[0].device).update(update)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(weights)
 

@@ -45,10 +45,10 @@ def registry(monkeypatch):
     monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
     monkeypatch.setattr(backends, "_loaded", dict(backends._loaded))
     monkeypatch.setattr(backends, "_checked", dict(backends._checked))
-    monkeypatch.setattr(backends, "_chosen", {})
+    monkeypatch.setattr(backends, "choices", {})
 
     def replace(**adapters):
-        backends._chosen.clear()
+        backends.choices.clear()
         for name, adapter in adapters.items():
             backends._loaded.pop(name, None)
             backends._checked.pop(name, None)
@@ -110,7 +110,7 @@ def lacking(monkeypatch) -> dict[str, str]:
     """Why backends are absent, by name; all others seem to be here, and are told by their names."""
     reasons: dict[str, str] = {}
     monkeypatch.setattr(backends, "_why_not", lambda name: reasons.get(name, ""))
-    monkeypatch.setattr(backends, "_chosen", {})
+    monkeypatch.setattr(backends, "choices", {})
     monkeypatch.setattr(backends, "_tested", lambda name: name)
     return reasons
 
@@ -129,7 +129,7 @@ def test_auto_on_cuda_leaves_other_orders_and_blocks_to_triton_alone(lacking):
     for op in ("matmul_ordered", "matmul_operands", "conv_wgrad_operands", "matmul_ordered_table"):
         assert backends.select("auto", op, CUDA) == "triton"
     lacking["triton"] = "no triton here"
-    backends._chosen.clear()
+    backends.choices.clear()
     with pytest.raises(NotImplementedError, match=r"backend='triton' has these\n  triton: no tri"):
         backends.select("auto", "matmul_operands", CUDA)
 
@@ -220,7 +220,7 @@ def test_a_first_use_while_torch_traces_leaves_no_fake_tensor_behind(monkeypatch
     monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
     if backends.status()["cpu"] != "available":
         pytest.skip("the cpu backend is not built")
-    for name in ("_loaded", "_checked", "_chosen"):
+    for name in ("_loaded", "_checked", "choices"):
         monkeypatch.setattr(backends, name, {})
     for module in ("cpu", "_layout"):
         monkeypatch.setattr(backends, module, None)

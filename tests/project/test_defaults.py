@@ -98,7 +98,7 @@ def test_results_do_not_depend_on_defaults(name: str, dtype: Any, device: Any, m
     want = CALLS[name]()
     # The first use, with its self-test, under these defaults.
     monkeypatch.setattr(lp.backends, "_checked", {})
-    monkeypatch.setattr(lp.backends, "_chosen", {})
+    monkeypatch.setattr(lp.backends, "choices", {})
     with defaults(dtype, device):
         got = CALLS[name]()
     for one, other in zip(got, want, strict=True):

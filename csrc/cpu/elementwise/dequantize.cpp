@@ -62,7 +62,34 @@ bool exact_products(const BlockFormat& b) {
          q.quantum * s.quantum >= 0x1p-149 && q.max * s.max < 0x1p127;
 }
 
+// The rounded product of a value and a total.
+float times(float value, float total) {
+  const float product = value * total;
+  return product == product ? product : canonical_nan();
+}
+
 }  // namespace
+
+void multiply_totals(const TotalsArgs& args) {
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, args.cols));
+  const int64_t lines = args.batch * args.rows;
+  const int threads = lines * args.cols < 2 * kGrain ? 1 : args.threads;
+  parallel_ranges(lines, grain, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* values = args.values + row * args.cols;
+      const float of_row = args.of_rows == nullptr ? 1 : args.of_rows[row * args.row_step];
+      const float* of_cols = args.of_cols;
+      if (of_cols != nullptr) of_cols += row / args.rows * args.column_batch;
+      if (of_cols != nullptr && args.col_step != 0) {
+        for (int64_t col = 0; col < args.cols; ++col)
+          values[col] = times(values[col], of_row * of_cols[col]);
+      } else {
+        const float total = of_cols == nullptr ? of_row : of_row * *of_cols;
+        for (int64_t col = 0; col < args.cols; ++col) values[col] = times(values[col], total);
+      }
+    }
+  });
+}
 
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
                        float* x) {

@@ -35,4 +35,18 @@ void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x);
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
                        float* x);
 
+// Matrices (batch, rows, cols), each value of which is multiplied by the rounded product of two
+// totals: one of its row, or of all rows, and one of its column, or of all columns. A null pointer
+// stands for ones. A step is 0 where one total serves all rows or columns, else 1; a matrix has
+// totals of columns of its own where `column_batch` is not 0.
+struct TotalsArgs {
+  float* values;
+  int64_t batch, rows, cols;
+  const float* of_rows;
+  const float* of_cols;
+  int64_t row_step, col_step, column_batch;
+  int threads;
+};
+void multiply_totals(const TotalsArgs& args);
+
 }  // namespace lpk

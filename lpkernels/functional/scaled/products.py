@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, sums_by_scale
-from lpkernels.formats import parse_format
 from lpkernels.formats.integers import (
     FP32_SCALE,
     ROW,
@@ -18,7 +16,6 @@ from lpkernels.formats.integers import (
     Ints,
     scale_format,
 )
-from lpkernels.functional import _checks
 from lpkernels.functional.operands import Operand, Pair
 from lpkernels.ops import DISPATCHED, How, Operators, Product
 from lpkernels.rng import SITE_QUANTIZE
@@ -104,7 +101,8 @@ def multiply(
         y = run.multiply(alone, sums, backend, scales)
     else:
         y = run.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
-    y = _times(y, left.total, right.total, backend, run) if after else y
+    if after:
+        y = run.multiply_totals(y, left.total, right.total, backend)
     if product.bias is not None:
         channels = -1 if product.conv is None else 1
         acc = one_chunk(sums.acc) if by_scale else sums.acc
@@ -142,38 +140,3 @@ def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
     least = _E8M0_LEAST if scale_type is None else 1 - scale_type[InFloat.BIAS]
     both = (scales[0].abs(), scales[1].abs())
     return ops.Scales(*both, left.size, right.size, float32, least)
-
-
-def _times(
-    y: Tensor, left: Tensor | None, right: Tensor | None, backend: str, run: Operators
-) -> Tensor:
-    """y (..., M, N) times the rounded product of both totals, rounded to float32."""
-    of_rows, of_cols = None if left is None else left.unsqueeze(-1), right
-    if of_cols is not None:
-        of_cols = of_cols.unsqueeze(-2)
-    if of_rows is None or of_cols is None:
-        totals = of_cols if of_rows is None else of_rows
-        assert totals is not None
-    else:
-        by_row, by_col = torch.broadcast_tensors(of_rows, of_cols)
-        totals = _product(by_row, by_col, "block1", backend, run)
-    # One total for all of y, one for each row or column, or one for each value.
-    rows, cols = y.shape[-2:]
-    if totals.numel() == 1:
-        return _product(y, totals.view((1,) * y.dim()), "tensor", backend, run)
-    if totals.shape[-1] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend, run)
-    if totals.shape[-2] == 1:
-        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend, run)
-    return _product(y, totals.expand(y.shape), "block1", backend, run)
-
-
-def _product(x: Tensor, scales: Tensor, blocks: str, backend: str, run: Operators) -> Tensor:
-    """x times a float32 scale of every block, in float32: the same bits whether or not the process
-    flushes denormals."""
-    fmt = _checks.constant(_ints, f"{blocks}_e8m23ieee_sfp32")
-    return run.dequantize(x.contiguous(), scales.contiguous(), x.new_ones(()), fmt, backend)
-
-
-def _ints(name: str) -> Ints:
-    return parse_format(name).to_ints()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lpkernels import ops
 from lpkernels.arithmetic import Recipe
 from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Reading
 from lpkernels.formats.integers import InBlock
@@ -91,7 +92,7 @@ def _length(geometry: Geometry, product: str, x: Tensor, w: Tensor) -> int:
     if not geometry.two_activations:
         return w.shape[0] if product == "dgrad" else x.shape[:-1].numel()
     summed, result = (w, x) if product == "dgrad" else (x, w)
-    batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    batch = ops.broadcast_shapes(x.shape[:-2], w.shape[:-2])
     padded = (1,) * (len(batch) + 2 - result.dim()) + tuple(result.shape)
     length = summed.shape[-2]
     # Sums run over the dimensions in which the result was broadcast, too.
