@@ -155,6 +155,25 @@ inline void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& 
   lpk::unpack(args, pointer<const uint8_t>(codes), pointer<float>(x));
 }
 
+// Codes, scales and the tensor's scale of a block format, at three addresses, as one stream.
+inline lpk::Parts parts_at(const Ints& addresses) {
+  LPK_CHECK(addresses.size() == 3, "a tensor has three parts");
+  const auto at = [&](int i) { return pointer<float>(static_cast<uintptr_t>(addresses[i])); };
+  return {at(0), at(1), at(2)};
+}
+
+inline int64_t pack_parts(const Ints& parts, uintptr_t codes, const Ints& grid, const Ints& format,
+                          int threads) {
+  return lpk::pack_parts(pack_args(grid, format, threads), parts_at(parts),
+                         pointer<uint8_t>(codes));
+}
+
+inline void unpack_parts(uintptr_t codes, const Ints& parts, const Ints& grid, const Ints& format,
+                         int threads) {
+  lpk::unpack_parts(pack_args(grid, format, threads), pointer<const uint8_t>(codes),
+                    parts_at(parts));
+}
+
 inline void dequantize(uintptr_t values, uintptr_t scale, uintptr_t tensor_scale, uintptr_t x,
                        const Ints& grid, int threads) {
   const lpk::Grid tiles = grid_from(grid);
@@ -193,6 +212,8 @@ void define_elementwise(const Define& define) {
   define("unpack", &unpack);
   define("dequantize", &dequantize);
   define("multiply_totals", &multiply_totals);
+  define("pack_parts", &pack_parts);
+  define("unpack_parts", &unpack_parts);
   define("add_table", &add_table);
 }
 

@@ -79,7 +79,7 @@ class GpuBackend:
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
     fuses, fuses_tables = True, False
-    packs_rounding = multiplies_totals = False
+    joins_passes = False
     sums_native = True
 
     def why_not(self) -> str:

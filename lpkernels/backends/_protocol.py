@@ -175,13 +175,13 @@ class Rounding(NamedTuple):
     parts: Parts | None = None
 
 
-def new_parts(x: Tensor, fmt: Ints) -> Parts:
-    """The parts of a tensor of x's shape in a block format, not yet written; the scale of a tensor
+def new_parts(shape: Sequence[int], fmt: Ints, device: torch.device) -> Parts:
+    """The parts of a tensor of this shape in a block format, not yet written; the scale of a tensor
     without elements, which no backend gets, is 1."""
-    kind: Any = {"dtype": torch.float32, "device": x.device}
-    scale = torch.empty(grid_shape(x.shape, fmt), **kind)
-    one = torch.empty((), **kind) if x.numel() else torch.ones((), **kind)
-    return torch.empty(x.shape, **kind), scale, one
+    kind: Any = {"dtype": torch.float32, "device": device}
+    scale = torch.empty(grid_shape(shape, fmt), **kind)
+    one = torch.ones((), **kind) if 0 in shape else torch.empty((), **kind)
+    return torch.empty(shape, **kind), scale, one
 
 
 # How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many
@@ -256,15 +256,14 @@ class Backend(Protocol):
 
     ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
     for quantizers that round to tables; where it does not, it is only called with `NOT_FUSED`.
-    ``packs_rounding`` says whether `pack` takes a quantizer, and ``multiplies_totals`` whether the
-    backend has a kernel for `multiply_totals`, which else is not called.
+    ``joins_passes`` says whether `pack` takes a quantizer, and whether the backend has
+    `multiply_totals`, `pack_parts` and `unpack_parts`: one pass in place of several.
     """
 
     name: str
     fuses: bool
     fuses_tables: bool
-    packs_rounding: bool
-    multiplies_totals: bool
+    joins_passes: bool
     sums_native: bool
 
     def available(self) -> bool:
@@ -335,6 +334,15 @@ class Backend(Protocol):
     def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
         """The float32 values of codes; of the parts of a block format their product, rounded
         once."""
+        ...
+
+    def pack_parts(self, parts: Parts, fmt: Ints) -> Tensor | None:
+        """The parts of a tensor in a block format as bytes: the scale of the tensor if the format
+        has one, all scales, all elements. Every scale has a code; None: an element has none."""
+        ...
+
+    def unpack_parts(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
+        """The parts that `pack_parts` packed, of a tensor of this shape."""
         ...
 
     def multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:

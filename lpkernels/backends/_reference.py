@@ -76,7 +76,7 @@ class ReferenceBackend:
     """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
     name = "reference"
-    fuses = fuses_tables = packs_rounding = multiplies_totals = False
+    fuses = fuses_tables = joins_passes = False
     sums_native = False
 
     def available(self) -> bool:

@@ -37,7 +37,7 @@ from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._layout import axis_sizes, check_fits, laid_out
 from lpkernels.backends._tables import offsets
 from lpkernels.formats import known_tables
-from lpkernels.formats.grids import Grid, grid_of
+from lpkernels.formats.grids import Grid, grid_of, lengths_of_parts
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, without_zero
 
 Shape = torch.Size | tuple[int, ...]
@@ -143,7 +143,7 @@ class CpuBackend:
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
-    fuses = fuses_tables = packs_rounding = multiplies_totals = True
+    fuses = fuses_tables = joins_passes = True
     sums_native = False
     #: Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
     stream_bytes = 16 << 20
@@ -237,7 +237,7 @@ class CpuBackend:
         the scale of a block of zeros, which then has no code."""
         x, quantizer, out = rounding.x, rounding.quantizer, rounding.out
         assert out is not None
-        parts = new_parts(x, quantizer)
+        parts = new_parts(x.shape, quantizer, x.device)
         self.quantize(rounding._replace(out=None, parts=parts))
         out.copy_(self.unpack(parts, quantizer[InQuantizer.FORMAT], x.shape))
 
@@ -436,6 +436,19 @@ class CpuBackend:
             pointers = [part.data_ptr() for part in (*parts, out)]
             self._c().dequantize(*pointers, sizes, threads)
         return out
+
+    def pack_parts(self, parts: Parts, fmt: Ints) -> Tensor | None:
+        shape, dense = parts[0].shape, [part.contiguous() for part in parts]
+        codes = torch.empty(sum(lengths_of_parts(shape, fmt)), **_BYTES)
+        sizes, addresses = _block_sizes(shape, fmt), [part.data_ptr() for part in dense]
+        place = self._c().pack_parts(addresses, codes.data_ptr(), sizes, fmt, get_num_threads())
+        return codes if place < 0 else None
+
+    def unpack_parts(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
+        parts = new_parts(shape, fmt, codes.device)
+        sizes, addresses = _block_sizes(parts[0].shape, fmt), [part.data_ptr() for part in parts]
+        self._c().unpack_parts(codes.data_ptr(), addresses, sizes, fmt, get_num_threads())
+        return parts
 
     def update(self, update: Update) -> None:
         shared = (update.seed, update.skips, update.scale)

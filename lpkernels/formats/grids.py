@@ -13,11 +13,14 @@ from lpkernels.formats.integers import (
     KIND,
     ROW,
     TENSOR,
+    TENSOR_SCALE,
     InAffine,
     InBlock,
     Ints,
     axis,
+    code_bits,
     counted_rank,
+    scale_bits,
 )
 
 
@@ -82,6 +85,14 @@ def grid_shape(shape: Sequence[int], fmt: Ints) -> tuple[int, ...]:
         along = fmt[InBlock.AXIS]
         sizes[along] = min(sizes[along], 1) if lines == ROW else -(-sizes[along] // size)
     return tuple(sizes)
+
+
+def lengths_of_parts(shape: Sequence[int], fmt: Ints) -> tuple[int, int, int]:
+    """The bytes of the scale of a tensor, of the scales of its blocks, and of its elements, each
+    packed apart from the others."""
+    scales = math.prod(grid_shape(shape, fmt)) * scale_bits(fmt)
+    of_tensor = 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0
+    return of_tensor, (scales + 7) // 8, (math.prod(shape) * code_bits(fmt) + 7) // 8
 
 
 class Misfit(NamedTuple):

@@ -38,7 +38,7 @@ from lpkernels.functional.recording import (
     is_recorded,
     new_rounding_hook,
 )
-from lpkernels.functional.scaled import saving, shapes
+from lpkernels.functional.scaled import shapes
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, needs_gradient
 
 if TYPE_CHECKING:
@@ -304,11 +304,11 @@ class Residual(NamedTuple):
         if not self.in_parts:
             values = call.run.unpack(self.tensor, self.fmt, self.shape) if self.fmt else self.tensor
             return Source(values, {}, {}, operand=Operand(values))
-        apart = saving.apart(self.fmt, len(self.shape))
+        apart = ops.values_format(self.fmt, len(self.shape))
         if apart and not reading.in_parts:
             operand = Operand(call.run.unpack(self.tensor, apart, self.shape))
         else:
-            parts = saving.unpacked(call.run, self.tensor, self.fmt, self.shape)
+            parts = call.run.unpack_parts(self.tensor, self.fmt, self.shape)
             operand = call.in_parts(parts, reading, self.fmt)
         # Of the tensor only the shape is read.
         values = operand.values
@@ -363,8 +363,7 @@ def _residual_in_parts(
     x, call = source.tensor, layer.call
     reading: Reading = getattr(call.recipe.readings, product)[1]
     ints, key = reading.ints, reading.key
-    layout = saving.layout_of(ints[InQuantizer.FORMAT]) if packs(x) else None
-    if layout is None:
+    if not packs(x) or not ops.keeps_parts(ints[InQuantizer.FORMAT]):
         return Residual(x)
     tensor = x if codes_of is None else codes_of
     if reading.from_codes and codes_of is None:
@@ -376,7 +375,7 @@ def _residual_in_parts(
         if layer.geometry.two_activations and tensor.shape != x.shape:
             key += product
     parts = call.parts(source, reading, tensor, key, ints)
-    codes = saving.packed(call.run, parts, layout, call.backend)
+    codes = call.run.pack_parts(parts, ints[InQuantizer.FORMAT], call.backend)
     if codes is None:
         return Residual(x)
     if reading.quantizer is not None and not reading.quantizer.is_stochastic:

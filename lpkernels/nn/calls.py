@@ -180,7 +180,8 @@ _unrecorded = _Unrecorded()
 def _has_users_class(function: type) -> bool:
     """Whether a subclass of function, which is a class of autograd Functions, is a user's. Most
     programs have none, and a search through the graph of a result takes a twentieth of a step."""
-    for kind in type.__subclasses__(function):
+    kinds: list[type] = type.__subclasses__(function)
+    for kind in kinds:
         if kind.__module__.partition(".")[0] not in _HOMES or _has_users_class(kind):
             return True
     return False

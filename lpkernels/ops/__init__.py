@@ -43,6 +43,7 @@ from lpkernels.ops._packing import (
     unpack,
     unpack_powers,
 )
+from lpkernels.ops._parts import keeps_parts, values_format
 from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import Counting, count, delayed, quantize, result_dtype, scaled
 from lpkernels.ops._ranges import finite_range, largest, update_range

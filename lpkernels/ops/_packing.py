@@ -12,7 +12,7 @@ from torch import Tensor
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import format_from_ints
-from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.grids import grid_shape, lengths_of_parts
 from lpkernels.formats.integers import (
     BLOCK,
     KIND,
@@ -24,7 +24,6 @@ from lpkernels.formats.integers import (
     element,
     follows_from_values,
     for_table,
-    scale_bits,
     scale_format,
 )
 from lpkernels.ops import _checks
@@ -51,14 +50,7 @@ def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
         return _bytes(shape, code_bits(fmt))
     if block_by_block(fmt):
         return _bytes(shape, code_bits(fmt), fmt[InBlock.SIZE], fmt[InBlock.AXIS])
-    return sum(_lengths_apart(fmt, shape))
-
-
-def _lengths_apart(fmt: Ints, shape: Sequence[int]) -> tuple[int, int, int]:
-    """The bytes of the tensor's scale, of the scales of blocks, and of the elements."""
-    scales = _bytes(grid_shape(shape, fmt), scale_bits(fmt))
-    of_tensor = 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0
-    return of_tensor, scales, _bytes(shape, code_bits(fmt))
+    return sum(lengths_of_parts(shape, fmt))
 
 
 def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) -> int:
@@ -88,7 +80,7 @@ def encode_directly(x: Tensor, quantizer: Ints, fmt: Ints, backend: str) -> Tens
     """`encode` of a plain float32 tensor on the CPU, rounded and packed in one pass."""
     codes = packs(fmt)
     chosen = select("auto", codes.pack, x.device)
-    if quantizer and not chosen.packs_rounding:
+    if quantizer and not chosen.joins_passes:
         x = quantize_directly(x, quantizer, backend=backend)
         quantizer = ()
     if x.requires_grad:
@@ -181,7 +173,7 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
     values = values.contiguous()
     if not block_by_block(fmt):
         elements = _packed_as(element(fmt), values)
-        of_tensor = tensor_scale.reshape(1).view(torch.uint8)[: _lengths_apart(fmt, ())[0]]
+        of_tensor = tensor_scale.reshape(1).view(torch.uint8)[: lengths_of_parts((), fmt)[0]]
         return torch.cat([of_tensor, scales, elements])
     if not values.numel():
         return values.new_empty(0, dtype=torch.uint8)
@@ -234,7 +226,7 @@ def unpack_powers(codes: Tensor) -> Tensor:
 def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     """Values of codes behind their scales, for Triton, whose kernels take the parts one by one."""
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
-    lengths = _lengths_apart(fmt, shape)
+    lengths = lengths_of_parts(shape, fmt)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
     unpack_ = select("auto", for_table("unpack", fmt), codes.device).unpack
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))

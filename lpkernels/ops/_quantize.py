@@ -222,7 +222,7 @@ def scaled_directly(
 ) -> Parts:
     """The work of the operator."""
     # A scalar is a vector of one element, which has an axis.
-    parts = new_parts(x if x.dim() else x.view(1), quantizer)
+    parts = new_parts(x.shape or (1,), quantizer, x.device)
     carry_out(Rounding(x, quantizer, seed, role, site, None, None, amax, parts), backend)
     values, scale, tensor_scale = parts
     codes = rounds(quantizer).codes
@@ -236,7 +236,7 @@ def scaled_directly(
 
 _scaled = define(
     "_scaled(x, quantizer, amax, seed, role, site, backend) -> (Tensor, Tensor, Tensor)",
-    lambda a: new_parts(a.x, tuple(a.quantizer)),
+    lambda a: new_parts(a.x.shape, tuple(a.quantizer), a.x.device),
     lambda a: scaled_directly(*a),
     lambda a: require(a.quantizer[KIND] == BLOCK, "scaled", "a block format", a.quantizer),
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lpkernels.backends import Parts
-from lpkernels.ops import _packing, _products, _quantize, _totals
+from lpkernels.ops import _packing, _parts, _products, _quantize, _totals
 from lpkernels.ops._operator import is_direct
 
 
@@ -24,6 +24,8 @@ class Operators(NamedTuple):
     pack: Callable[..., Tensor]
     encode: Callable[..., Tensor | None]
     unpack: Callable[..., Tensor]
+    pack_parts: Callable[..., Tensor | None]
+    unpack_parts: Callable[..., Parts]
     direct: bool = False
 
 
@@ -38,6 +40,8 @@ DISPATCHED = Operators(
     _packing.pack,
     _packing.encode,
     _packing.unpack,
+    _parts.pack_parts,
+    _parts.unpack_parts,
 )
 #: For tensors that `is_direct` accepts, and for the results of these operators.
 DIRECT = Operators(
@@ -50,6 +54,8 @@ DIRECT = Operators(
     _packing.pack_directly,
     _packing.encode_directly,
     _packing.unpack_directly,
+    _parts.pack_parts_directly,
+    _parts.unpack_parts_directly,
     direct=True,
 )
 

@@ -61,6 +61,6 @@ def multiply_totals_directly(
 ) -> Tensor:
     """`multiply_totals` of plain tensors; y, which nobody else reads, may be changed."""
     chosen = select(backend, "dequantize", y.device)
-    if chosen.multiplies_totals:
+    if chosen.joins_passes:
         return chosen.multiply_totals(y, left, right)
     return multiply_totals(y, left, right, backend)

@@ -1,5 +1,5 @@
 // Codes times the scales of their blocks times the tensor's scale. The codes are numbers, or a
-// stream with the scales in front.
+// stream with the scales in front; and totals, which multiply the result of a product.
 #include <algorithm>
 #include <vector>
 
@@ -62,6 +62,33 @@ bool exact_products(const BlockFormat& b) {
          q.quantum * s.quantum >= 0x1p-149 && q.max * s.max < 0x1p127;
 }
 
+// Reads t, 1 where the format has none, and the scales of all tiles; returns where the elements
+// begin.
+const uint8_t* read_scales(const PackArgs& args, const uint8_t* codes, float* scales, float* t) {
+  const BlockFormat format(args.format);
+  *t = 1;
+  if (format.has_tensor_scale()) {
+    std::memcpy(t, codes, sizeof *t);
+    codes += sizeof *t;
+  }
+  const int64_t tiles = args.grid.tiles();
+  if (format.kind == ScaleKind::kE8m0) {
+    std::transform(codes, codes + tiles, scales, [](uint8_t code) { return scale_of_byte(code); });
+    return codes + tiles;
+  }
+  if (format.kind == ScaleKind::kFp32) {
+    std::memcpy(scales, codes, static_cast<size_t>(tiles) * sizeof(float));
+    return codes + tiles * static_cast<int64_t>(sizeof(float));
+  }
+  const PackArgs of_scales{args.format + InBlock::kScaleFormat, tiles, {}, args.threads};
+  unpack(of_scales, codes, scales);
+  return codes + packed_bytes(of_scales);
+}
+
+PackArgs elements_of(const PackArgs& args) {
+  return {args.format + InBlock::kElement, args.count, {}, args.threads};
+}
+
 // The rounded product of a value and a total.
 float times(float value, float total) {
   const float product = value * total;
@@ -98,32 +125,43 @@ void dequantize_blocks(const PackArgs& args, const float* codes, const float* sc
 }
 
 void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x) {
-  const BlockFormat format(args.format);
-  float t = 1;
-  if (format.has_tensor_scale()) {
-    std::memcpy(&t, codes, sizeof t);
-    codes += sizeof t;
-  }
-  const int64_t tiles = args.grid.tiles();
-  std::vector<float> scale(static_cast<size_t>(tiles));
-  if (format.kind == ScaleKind::kE8m0) {
-    std::transform(codes, codes + tiles, scale.begin(),
-                   [](uint8_t code) { return scale_of_byte(code); });
-    codes += tiles;
-  } else if (format.kind == ScaleKind::kFp32) {
-    std::memcpy(scale.data(), codes, scale.size() * sizeof(float));
-    codes += tiles * static_cast<int64_t>(sizeof(float));
-  } else {
-    const PackArgs of_scales{args.format + InBlock::kScaleFormat, tiles, {}, args.threads};
-    unpack(of_scales, codes, scale.data());
-    codes += packed_bytes(of_scales);
-  }
+  float t;
+  std::vector<float> scale(static_cast<size_t>(args.grid.tiles()));
+  codes = read_scales(args, codes, scale.data(), &t);
   const Decoder decoder(args.format + InBlock::kElement);
-  multiply(args, scale.data(), t, t == 1 || exact_products(format), x,
+  multiply(args, scale.data(), t, t == 1 || exact_products(BlockFormat(args.format)), x,
            [&](int64_t index, int64_t count, float* buffer) {
              decoder.stream(codes, index * decoder.bits(), count, buffer);
              return buffer;
            });
+}
+
+int64_t pack_parts(const PackArgs& args, const Parts& parts, uint8_t* codes) {
+  const BlockFormat format(args.format);
+  if (format.has_tensor_scale()) {
+    std::memcpy(codes, parts.t, sizeof *parts.t);
+    codes += sizeof *parts.t;
+  }
+  const int64_t tiles = args.grid.tiles();
+  if (format.kind == ScaleKind::kE8m0) {
+    // The exponent field is the code of a power of two, and 255 that of NaN.
+    codes = std::transform(parts.scales, parts.scales + tiles, codes, [](float scale) {
+      return static_cast<uint8_t>(bits_of_float(scale) >> 23);
+    });
+  } else if (format.kind == ScaleKind::kFp32) {
+    std::memcpy(codes, parts.scales, static_cast<size_t>(tiles) * sizeof(float));
+    codes += tiles * static_cast<int64_t>(sizeof(float));
+  } else {
+    const PackArgs of_scales{args.format + InBlock::kScaleFormat, tiles, {}, args.threads};
+    pack(of_scales, parts.scales, codes);
+    codes += packed_bytes(of_scales);
+  }
+  return pack(elements_of(args), parts.elements, codes);
+}
+
+void unpack_parts(const PackArgs& args, const uint8_t* codes, const Parts& parts) {
+  codes = read_scales(args, codes, parts.scales, parts.t);
+  unpack(elements_of(args), codes, parts.elements);
 }
 
 }  // namespace lpk

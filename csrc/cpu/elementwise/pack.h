@@ -31,6 +31,16 @@ int64_t packed_block_bytes(const PackArgs& args);
 
 // In dequantize.cpp: the same for the others, whose stream is t, every scale, every element.
 void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x);
+// The parts of a tensor in any block format: codes, the scales of the tiles, t.
+struct Parts {
+  float* elements;
+  float* scales;
+  float* t;
+};
+// Such a stream of the parts of a tensor; t is in it where the format has one. Every scale has a
+// code. Index of the first element without one, or -1.
+int64_t pack_parts(const PackArgs& args, const Parts& parts, uint8_t* codes);
+void unpack_parts(const PackArgs& args, const uint8_t* codes, const Parts& parts);
 // x = codes times the scales of their tiles times t, rounded once.
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
                        float* x);

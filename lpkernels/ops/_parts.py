@@ -1,4 +1,4 @@
-"""Codes and scales as one tensor of bytes, which a layer keeps for backward."""
+"""The codes and the scales of a tensor as one tensor of bytes, which a layer keeps for backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels import ops
+from lpkernels.backends import Parts
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import (
     FIXED,
@@ -25,7 +25,8 @@ from lpkernels.formats.integers import (
     scale_bits,
     scale_format,
 )
-from lpkernels.ops import Operators
+from lpkernels.ops._descriptions import has_every_code, select
+from lpkernels.ops._packing import encode, pack, unpack, unpack_powers
 
 # The bits of float32 in front of the exponent's lowest, and the widest codes that are kept.
 _MAN_BITS = 23
@@ -54,44 +55,46 @@ def _layout(fmt: Ints) -> Layout:
     scale, elements, steps = scale_format(fmt), element(fmt), STEPS[fmt[InBlock.STEPS]]
     bits = scale_bits(fmt)
     divides = steps == "deepgemm" or (steps == "torchao" and elements[KIND] == FIXED)
-    every_scale = scale is None or bits == _WHOLE or ops.has_every_code(scale)
+    every_scale = scale is None or bits == _WHOLE or has_every_code(scale)
     return Layout(
         scale,
         bits,
         elements,
         tensor_bytes=4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0,
-        every_code=not divides or ops.has_every_code(elements),
+        every_code=not divides or has_every_code(elements),
         saves=every_scale and code_bits(fmt) < _WHOLE,
     )
 
 
-_known_layout = lru_cache(maxsize=1024)(_layout)
+_cached_layout = lru_cache(maxsize=1024)(_layout)
 
 
-def layout_of(fmt: Ints) -> Layout | None:
-    """The layout of codes of tensors in this block format, in a graph of every one; None where the
-    tensors are kept themselves."""
-    if torch.compiler.is_compiling():
-        layout = _layout(fmt)
-        return layout if layout.saves and layout.every_code else None
-    layout = _known_layout(fmt)
-    return layout if layout.saves else None
+def _layout_of(fmt: Ints) -> Layout:
+    return _layout(fmt) if torch.compiler.is_compiling() else _cached_layout(fmt)
 
 
-def packed(run: Operators, parts: ops.Parts, layout: Layout, backend: str) -> Tensor | None:
+def keeps_parts(fmt: Ints) -> bool:
+    """Whether a layer keeps tensors in this block format as codes and scales: they take less memory
+    than values, every scale has a code, and in a graph every element."""
+    layout = _layout_of(fmt)
+    return layout.saves and (layout.every_code or not torch.compiler.is_compiling())
+
+
+def pack_parts(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
     """The codes of the three parts of a tensor; None where an element has no code."""
     values, scale, tensor_scale = parts
+    layout = _layout_of(fmt)
     if layout.scale is None:
         # The exponent field is the code of a power of two, and 255 that of NaN.
         scales = (scale.contiguous().view(torch.int32) >> _MAN_BITS).to(torch.uint8).flatten()
     elif layout.scale_bits == _WHOLE:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
-        scales = run.pack(scale, layout.scale)
+        scales = pack(scale, layout.scale)
     if layout.every_code:
-        elements = run.pack(values, layout.element)
+        elements = pack(values, layout.element)
     else:
-        codes = run.encode(values, (), layout.element, backend)
+        codes = encode(values, (), layout.element, backend)
         if codes is None:
             return None
         elements = codes
@@ -100,17 +103,18 @@ def packed(run: Operators, parts: ops.Parts, layout: Layout, backend: str) -> Te
     return torch.cat([tensor_scale.reshape(1).view(torch.uint8), scales, elements])
 
 
-def apart(fmt: Ints, rank: int) -> Ints:
-    """The format with which `ops.unpack` reads `packed` of a tensor of this rank; () if none.
+def values_format(fmt: Ints, rank: int) -> Ints:
+    """The format with which `unpack` reads what `pack_parts` packed of a tensor of this rank; ()
+    if none.
 
     It has all scales in front of the elements where blocks are no blocks along one axis with powers
     of two: those along columns are tiles of one column there. Codes do not tell, and unpacking does
     not ask, by which steps they were made.
     """
-    return _apart(fmt, rank) if torch.compiler.is_compiling() else _known_apart(fmt, rank)
+    return _values_format(fmt, rank) if torch.compiler.is_compiling() else _cached_format(fmt, rank)
 
 
-def _apart(fmt: Ints, rank: int) -> Ints:
+def _values_format(fmt: Ints, rank: int) -> Ints:
     at, size = InBlock, fmt[InBlock.SIZE]
     if not block_by_block(fmt):
         return fmt
@@ -120,23 +124,36 @@ def _apart(fmt: Ints, rank: int) -> Ints:
     return tuple([tiles.get(i, number) for i, number in enumerate(fmt)])
 
 
-_known_apart = lru_cache(maxsize=1024)(_apart)
+_cached_format = lru_cache(maxsize=1024)(_values_format)
 
 
-def unpacked(run: Operators, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
+def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
     """The three parts of a tensor of this shape."""
-    layout = layout_of(fmt)
-    assert layout is not None
+    layout = _layout_of(fmt)
     grid, first = grid_shape(shape, fmt), layout.tensor_bytes
     length = (math.prod(grid) * layout.scale_bits + 7) // 8
     scales = codes[first : first + length].clone()
     if layout.scale is None:
-        scale = ops.unpack_powers(scales)
+        scale = unpack_powers(scales)
     elif layout.scale_bits == _WHOLE:
         scale = scales.view(torch.float32)
     else:
-        scale = run.unpack(scales, layout.scale, grid)
-    values = run.unpack(codes[first + length :], layout.element, shape)
+        scale = unpack(scales, layout.scale, grid)
+    values = unpack(codes[first + length :], layout.element, shape)
     one = scale.new_ones(())
     tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
     return values, scale.view(grid), tensor_scale
+
+
+def pack_parts_directly(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
+    """`pack_parts` of plain tensors, in one pass where the backend can."""
+    chosen = select("auto", "pack", parts[0].device)
+    return chosen.pack_parts(parts, fmt) if chosen.joins_passes else pack_parts(parts, fmt, backend)
+
+
+def unpack_parts_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
+    """`unpack_parts` of a plain tensor, in one pass where the backend can."""
+    chosen = select("auto", "unpack", codes.device)
+    if chosen.joins_passes:
+        return chosen.unpack_parts(codes, fmt, shape)
+    return unpack_parts(codes, fmt, shape)
