@@ -118,11 +118,6 @@ def case(seed: int, element: str, most: int = 301) -> Case:
     return left, right, given, start
 
 
-def segments(of: Case) -> int:
-    """The largest number of segments of an operand."""
-    return max(of[2].left.shape[-1], of[2].right.shape[-1])
-
-
 def on(of: Case, device: str) -> Case:
     """The case on a device."""
     left, right, given, start = of

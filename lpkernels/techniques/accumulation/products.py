@@ -59,7 +59,8 @@ class Product:
     @cached_property
     def count(self) -> float:
         """How many products fprop adds up; dgrad and wgrad add up as many."""
-        ones = (torch.ones(x.shape, device=x.device) for x in (self.x, self.w))
+        kind: Any = {"dtype": torch.float32, "device": self.x.device}
+        ones = (torch.ones(x.shape, **kind) for x in (self.x, self.w))
         return _total(self.forward(*ones))
 
     def sums(self, gemm: int, left: Tensor, right: Tensor) -> Tensor:

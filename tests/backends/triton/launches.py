@@ -113,6 +113,7 @@ def replayed(target: str = "sm_90") -> list[Launch]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(mock.patch.object(backends, "select", lambda *_: package.BACKEND))
+        stack.enter_context(mock.patch.dict(backends.choices, clear=True))
         calls = stack.enter_context(recorded(target))
         for text in (*(call.text for call in replay.calls()), *_NATIVE):
             # The backend lacks some operations, and what kernels did not write may have no codes.
