@@ -171,14 +171,14 @@ def _grouped_mm(
     Raises: ValueError: shapes or offsets that do not fit.
     """
     dims = (mat_a.dim(), mat_b.dim())
-    groups = {len(x) for x in (mat_a, mat_b) if x.dim() == 3}
-    groups |= set() if offs is None else {len(offs)}
+    groups = {x.shape[0] for x in (mat_a, mat_b) if x.dim() == 3}
+    groups |= set() if offs is None else {offs.numel()}
     fits = {*dims} <= {2, 3} and (offs is None) == (dims == (3, 3)) and len(groups) == 1
-    if not fits:
+    if not fits or 0 in groups or (offs is not None and not _are_ends(offs)):
         raise ValueError(
-            "grouped_mm: expected operands of 2 or 3 dimensions, offs unless both have 3, and one "
-            f"number of groups, got shapes {tuple(mat_a.shape)} and {tuple(mat_b.shape)} and "
-            f"offs={offs}"
+            "grouped_mm: expected operands of 2 or 3 dimensions, offs of integers in 1 dimension "
+            "unless both have 3, and one number of groups, not 0; got shapes "
+            f"{tuple(mat_a.shape)} and {tuple(mat_b.shape)} and offs={offs}"
         )
     # The dimension of each 2-D operand that is cut into groups.
     cut_a, cut_b = (1, 0) if dims == (2, 2) else (0, 1)
@@ -190,6 +190,10 @@ def _grouped_mm(
     if dims == (2, 3):
         return torch.cat([*products, products[0].new_zeros(beyond_a, mat_b.shape[2])])
     return torch.cat([*products, products[0].new_zeros(mat_a.shape[1], beyond_b)], 1)
+
+
+def _are_ends(offs: Tensor) -> bool:
+    return offs.dim() == 1 and offs.dtype in (torch.int32, torch.int64)
 
 
 def _parts(x: Tensor, offs: Tensor | None, cut: int) -> tuple[Sequence[Tensor], int]:
