@@ -96,15 +96,27 @@ def operands(function: str, **tensors: Tensor | None) -> bool:
 
 
 def same_device(function: str, **tensors: Tensor | None) -> None:
-    """All tensors given are on one device."""
-    places = {name: value.device for name, value in tensors.items() if value is not None}
-    if len(set(places.values())) > 1:
-        without_values = any(device.type == "meta" for device in places.values())
+    """All tensors given are on one device; the error names the first tensor of each device."""
+    places: dict[torch.device, str] = {}
+    for name, value in tensors.items():
+        if value is not None:
+            places.setdefault(value.device, name)
+    if len(places) > 1:
+        without_values = any(device.type == "meta" for device in places)
         raise ValueError(
             f"{function}: all tensors must be on one device, got "
-            + ", ".join(f"{name} on {device}" for name, device in places.items())
+            + ", ".join(f"{name} on {device}" for device, name in places.items())
             + "; move them with .to(device)"
             + (", from meta with .to_empty(device=...) and load_state_dict" * without_values)
+        )
+
+
+def shape(function: str, name: str, x: Tensor, expected: Sequence[int], meaning: str) -> None:
+    """x has this shape; the error explains it by its meaning, such as "(gates * H,)"."""
+    if x.shape != tuple(expected):
+        raise ValueError(
+            f"{function}: {name} has shape {tuple(x.shape)}; expected {tuple(expected)}, which is "
+            f"{meaning}"
         )
 
 

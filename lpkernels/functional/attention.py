@@ -293,8 +293,8 @@ def multi_head_attention_forward(
     }  # fmt: skip
     if recipe.is_torch and inner.is_torch:
         return own(F.multi_head_attention_forward, **of)
-    _checks.operands(_MHA, query=query, key=key, value=value, out_proj_weight=out_proj_weight)
-    _check_sizes(query, key, value, embed_dim_to_check, num_heads)
+    _checks.operands(_MHA, query=query, key=key, value=value, **_weights(of))
+    check_multi_head(of)
     if is_causal and attn_mask is None:
         raise ValueError(
             f"{_MHA}: is_causal is a hint that attn_mask is the causal mask, and there is none; "
@@ -357,8 +357,78 @@ def ranks(*biases: Tensor | None) -> tuple[Ranks, Ranks]:
     return Ranks(_MHA, 3, 2, bias, 3), Ranks(_MHA, 3, 3, None, 3)
 
 
-def _check_sizes(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:
-    q, k, v = (tuple(x.shape) for x in (query, key, value))
+def _weights(of: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights and biases of a call, and its static keys and values, as far as it has them."""
+    separate = of["use_separate_proj_weight"]
+    names = [f"{x}_proj_weight" for x in "qkv"] if separate else ["in_proj_weight"]
+    names.append("out_proj_weight")
+    missing = [name for name in names if of[name] is None]
+    if missing:
+        raise ValueError(
+            f"{_MHA}: {missing[0]} is None; with use_separate_proj_weight={separate} expected "
+            f"tensors for {', '.join(names)}"
+        )
+    names += ["in_proj_bias", "out_proj_bias", "bias_k", "bias_v", "static_k", "static_v"]
+    return {name: of[name] for name in names if of[name] is not None}
+
+
+def check_multi_head(of: Mapping[str, Any]) -> None:
+    """The shapes of torch's multi_head_attention_forward, whose arguments `of` has by their names,
+    fit one another; those of the masks are checked with the scores."""
+    embed, heads = of["embed_dim_to_check"], of["num_heads"]
+    q, k, v = (tuple(of[name].shape) for name in ("query", "key", "value"))
+    _check_sizes(q, k, v, embed, heads)
+    weights = _weights(of)
+    if "in_proj_weight" in weights and not k[-1] == v[-1] == embed:
+        raise ValueError(
+            f"{_MHA}: key has shape {k} and value {v}; in_proj_weight takes keys and values with "
+            f"E={embed}, use_separate_proj_weight=True also others"
+        )
+    static = "static_k" in weights or "static_v" in weights
+    if ("bias_k" in weights) != ("bias_v" in weights) or ("bias_k" in weights and static):
+        raise ValueError(
+            f"{_MHA}: got {', '.join(weights)}; expected bias_k and bias_v together, and neither "
+            "with static_k or static_v"
+        )
+    expected = _shapes(q, k, v, heads, weights)
+    for name, w in weights.items():
+        shape, meaning = expected[name]
+        # torch takes bias_k and bias_v without their leading dimensions too.
+        shape = shape[-max(w.dim(), 1) :] if name.startswith("bias") else shape
+        _checks.shape(_MHA, name, w, shape, meaning)
+
+
+def _shapes(
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    heads: int,
+    weights: dict[str, Tensor],
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape of each weight by its name, and its letters; q, k, v: the shapes of the inputs."""
+    embed, out, length = q[-1], weights["out_proj_weight"], k[0]
+    features = out.shape[0] if out.dim() == 2 else embed
+    if "static_k" in weights and "static_v" in weights and weights["static_k"].dim() == 3:
+        length = weights["static_k"].shape[1]
+    static = ((q[1] if len(q) == 3 else 1) * heads, length, embed // heads)
+    return {
+        "in_proj_weight": ((3 * embed, embed), "(3 * E, E)"),
+        "in_proj_bias": ((3 * embed,), "(3 * E,)"),
+        "q_proj_weight": ((embed, embed), "(E, E)"),
+        "k_proj_weight": ((embed, k[-1]), "(E, E_k)"),
+        "v_proj_weight": ((embed, v[-1]), "(E, E_v)"),
+        "bias_k": ((1, 1, embed), "(1, 1, E)"),
+        "bias_v": ((1, 1, embed), "(1, 1, E)"),
+        "static_k": (static, "(N * heads, S, E / heads)"),
+        "static_v": (static, "(N * heads, S, E / heads)"),
+        "out_proj_weight": ((features, embed), "(out_features, E)"),
+        "out_proj_bias": ((features,), "(out_features,)"),
+    }
+
+
+def _check_sizes(
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], embed_dim: int, heads: int
+) -> None:
     if len(q) not in (2, 3) or len(k) != len(q) or k[:-1] != v[:-1] or q[1:-1] != k[1:-1]:
         raise ValueError(
             f"{_MHA}: query has shape {q}, key {k} and value {v}; expected (L, N, E), (S, N, E_k) "
@@ -385,24 +455,15 @@ def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
     """query, key and value, each (length, N, E)."""
     packed, bias = not of["use_separate_proj_weight"], of["in_proj_bias"]
     embed = of["query"].shape[-1]
-    if bias is not None and bias.shape != (3 * embed,):
-        raise ValueError(f"{_MHA}: in_proj_bias has shape {tuple(bias.shape)}; expected (3 * E,)")
     biases = (None, None, None) if bias is None else bias.split(embed)
     results: list[Tensor] = []
     pieces: Sequence[Tensor] = ()
     for i, name in enumerate(("query", "key", "value")):
         x = of[name]
-        w = of["in_proj_weight" if packed else f"{name[0]}_proj_weight"]
-        expected = (3 * embed if packed else embed, x.shape[-1])
-        if w is None or w.shape != expected:
-            raise ValueError(
-                f"{_MHA}: the weight of a projection is {None if w is None else tuple(w.shape)}; "
-                f"expected {expected} for an input of shape {tuple(x.shape)}"
-            )
         if packed:
             # Autograd joins the gradients of one split, and would add those of three.
-            pieces = pieces or w.split(embed)
-            w = pieces[i]
+            pieces = pieces or of["in_proj_weight"].split(embed)
+        w = pieces[i] if packed else of[f"{name[0]}_proj_weight"]
         part = f"in_proj_{name[0]}"
         results.append(
             store(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)

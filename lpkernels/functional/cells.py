@@ -1,4 +1,5 @@
-"""The float32 part of recurrent cells, between their products, and its gradient.
+"""The float32 part of recurrent cells, between their products, and its gradient; the shapes of
+their states and weights.
 
 A cell gets two products for its gates, one of the input and one of the hidden state, each (N, gates
 * H) with its bias, in torch's order of the gates. The gradients have the bits that torch's autograd
@@ -7,13 +8,14 @@ gives for the same formulas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Ranks
+from lpkernels.functional import _checks
 
 _aten = torch.ops.aten
 
@@ -130,3 +132,82 @@ RNN_RELU = OneGateCell("rnn_relu", torch.relu, _relu_backward)
 LSTM, GRU = LSTMCell(), GRUCell()
 #: By the names of torch's functions.
 CELLS: dict[str, Cell] = {cell.name: cell for cell in (RNN_TANH, RNN_RELU, LSTM, GRU)}
+
+
+def states_of(function: str, hx: object) -> dict[str, Tensor]:
+    """The state h, or h and c, by the names of errors."""
+    if isinstance(hx, tuple | list):
+        return {f"hx[{i}]": state for i, state in enumerate(hx)}
+    _checks.tensor(function, "hx", hx)
+    return {"hx": hx}  # type: ignore[dict-item]
+
+
+def parts_of(cell: Cell, count: int, has_biases: bool, directions: int) -> tuple[str, ...]:
+    """The names of one direction's weights, of `count` weights of all layers and directions."""
+    parts = ("w_ih", "w_hh", "b_ih", "b_hh") if has_biases else ("w_ih", "w_hh")
+    size = count // directions if directions else 0
+    least, may_project = len(parts), cell is LSTM
+    if may_project and size == least + 1:
+        parts = (*parts, "w_hr")
+    if size != len(parts) or size * directions != count:
+        raise ValueError(
+            f"{cell.name}: got {count} weights for {directions} layers and directions; expected "
+            f"{least} each{', or one more for a projection' if may_project else ''}"
+        )
+    return parts
+
+
+def widths_of(
+    cell: Cell, function: str, name: str, w_hh: Tensor, projects: bool = False
+) -> tuple[int, int]:
+    """H_out and H, from w_hh (gates * H, H_out)."""
+    shape = tuple(w_hh.shape)
+    if (
+        len(shape) != 2
+        or shape[0] % cell.gates
+        or not (projects or shape[0] == cell.gates * shape[1])
+    ):
+        raise ValueError(
+            f"{function}: {name} has shape {shape}; expected ({cell.gates} * H, H)"
+            + (f", or ({cell.gates} * H, H_out) with w_hr (H_out, H)" if function == "lstm" else "")
+        )
+    return shape[1], shape[0] // cell.gates
+
+
+def check_states(
+    cell: Cell,
+    function: str,
+    states: Mapping[str, Tensor],
+    leading: Sequence[int],
+    widths: tuple[int, int],
+) -> None:
+    """h (*leading, H_out), and c (*leading, H) of a cell that has it."""
+    expected = [(*leading, width) for width in widths][: cell.states]
+    shapes = [tuple(state.shape) for state in states.values()]
+    if shapes != expected:
+        raise ValueError(
+            f"{function}: the states have the shapes {shapes}; expected {expected}, by the shapes "
+            "of input and w_hh"
+        )
+
+
+def check_weight(
+    cell: Cell,
+    function: str,
+    name: str,
+    part: str,
+    w: Tensor,
+    features: int,
+    widths: tuple[int, int],
+) -> None:
+    """The shape of a weight or a bias, by the name of its part of a direction."""
+    out, hidden = widths
+    rows = cell.gates * hidden
+    if part == "w_ih":
+        _checks.shape(function, name, w, (rows, features), "(gates * H, in)")
+    elif part == "w_hh":
+        _checks.shape(function, name, w, (rows, out), "(gates * H, H_out)")
+    elif part == "w_hr":
+        _checks.shape(function, name, w, (out, hidden), "(H_out, H)")
+    else:
+        _checks.shape(function, name, w, (rows,), "(gates * H,)")

@@ -23,7 +23,19 @@ from lpkernels.formats.integers import BLOCK, KIND
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.call import Call
-from lpkernels.functional.cells import GRU, LSTM, RNN_RELU, RNN_TANH, Cell, ranks
+from lpkernels.functional.cells import (
+    GRU,
+    LSTM,
+    RNN_RELU,
+    RNN_TANH,
+    Cell,
+    check_states,
+    check_weight,
+    parts_of,
+    ranks,
+    states_of,
+    widths_of,
+)
 from lpkernels.functional.layer import (
     Layer,
     Residual,
@@ -306,12 +318,6 @@ def _direction(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """x and the output (rows, features), the rows of position 0 first, as the sizes of spec."""
     ih, ih_bias, steps = weights
-    if ih.shape != (len(steps.hh), x.shape[1]):
-        shapes = [tuple(w.shape) for w in (ih, steps.hh)]
-        raise ValueError(
-            f"{spec.cell.name}: w_ih and w_hh have the shapes {shapes}; expected (gates * H, "
-            f"{x.shape[1]}) and (gates * H, H_out)"
-        )
     if not reverse:
         # The last step's rows come first, in the order of the sum that is the weight's gradient.
         x = torch.cat(x.split(spec.sizes)[::-1])
@@ -325,7 +331,7 @@ def _direction(
 def _sizes(
     cell: Cell, input: Tensor, batch_first: bool, batch_sizes: Tensor | None
 ) -> tuple[int, ...]:
-    """The number of rows at each position."""
+    """The number of rows at each position, which does not rise."""
     if input.dim() != (3 if batch_sizes is None else 2):
         raise ValueError(
             f"{cell.name}: input has shape {tuple(input.shape)}; expected (L, N, in), (N, L, in) "
@@ -336,45 +342,27 @@ def _sizes(
     else:
         length, batch = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
         sizes = (batch,) * length
-    if not sizes or (batch_sizes is not None and sum(sizes) != input.shape[0]):
+    fits = bool(sizes)
+    if batch_sizes is not None:
+        falls = [*sizes, 0] == sorted((*sizes, 0), reverse=True)
+        fits = fits and falls and sum(sizes) == input.shape[0]
+    if not fits:
         raise ValueError(
             f"{cell.name}: input has shape {tuple(input.shape)} and batch_sizes {sizes}; expected "
-            "a sequence of length 1 or more, and batch_sizes whose sum is the number of rows"
+            "a sequence of length 1 or more, and batch_sizes that do not rise, as "
+            "pack_padded_sequence makes them, and whose sum is the number of rows"
         )
     return sizes
 
 
-def _grouped(
-    cell: Cell, weights: Sequence[Tensor], has_biases: bool, count: int
-) -> list[_LayerWeights]:
-    """The weights of each layer and direction."""
-    least = 4 if has_biases else 2
-    size = len(weights) // count if count else 0
-    projects = size == least + 1 and cell is LSTM
-    if len(weights) != size * count or not (size == least or projects):
-        raise ValueError(
-            f"{cell.name}: got {len(weights)} weights for {count} layers and directions; expected "
-            f"{least} each{', or one more for a projection' if cell is LSTM else ''}"
-        )
+def _grouped(weights: Sequence[Tensor], parts: tuple[str, ...]) -> list[_LayerWeights]:
+    """The weights of each layer and direction, in float32."""
     groups = []
-    for i in range(count):
-        ih, hh, *others = (widened(w) for w in weights[i * size : (i + 1) * size])
-        projection = others.pop() if projects else None
-        ih_bias, hh_bias = others if has_biases else (None, None)
-        groups.append(_LayerWeights(ih, ih_bias, _Weights(hh, hh_bias, projection)))
+    for i in range(0, len(weights), len(parts)):
+        of = dict(zip(parts, map(widened, weights[i : i + len(parts)]), strict=True))
+        steps = _Weights(of["w_hh"], of.get("b_hh"), of.get("w_hr"))
+        groups.append(_LayerWeights(of["w_ih"], of.get("b_ih"), steps))
     return groups
-
-
-def _check_states(
-    cell: Cell, hx: tuple[Tensor, ...], batch: int, weights: list[_LayerWeights]
-) -> None:
-    rows, out = weights[0].steps.hh.shape
-    expected = [(len(weights), batch, out), (len(weights), batch, rows // cell.gates)]
-    shapes = [tuple(state.shape) for state in hx]
-    if shapes != expected[: cell.states]:
-        raise ValueError(
-            f"{cell.name}: the states have the shapes {shapes}; expected {expected[: cell.states]}"
-        )
 
 
 def _layers(
@@ -431,12 +419,21 @@ def _layers(
             getattr(torch, cell.name), *first, list(weights), *flags, *layout
         )
         return result
-    first_states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    _checks.operands(cell.name, input=input, h=first_states[0], weight=weights[0])
+    states_by_name = states_of(cell.name, hx)
+    first_states = tuple(states_by_name.values())
     directions = 2 if bidirectional else 1
+    parts = parts_of(cell, len(weights), has_biases, num_layers * directions)
+    names = [f"weights[{i}]" for i in range(len(weights))]
+    tensors = states_by_name | dict(zip(names, weights, strict=True))
+    _checks.operands(cell.name, input=input, **tensors)
     sizes = _sizes(cell, input, batch_first, batch_sizes)
-    grouped = _grouped(cell, weights, has_biases, num_layers * directions)
-    _check_states(cell, first_states, sizes[0], grouped)
+    widths = widths_of(cell, cell.name, "weights[1] (w_hh)", weights[1], "w_hr" in parts)
+    check_states(cell, cell.name, states_by_name, (num_layers * directions, sizes[0]), widths)
+    for i, w in enumerate(weights):
+        part = parts[i % len(parts)]
+        features = input.shape[-1] if i < directions * len(parts) else directions * widths[0]
+        check_weight(cell, cell.name, f"weights[{i}] ({part})", part, w, features, widths)
+    grouped = _grouped(weights, parts)
     layer_ranks = ranks(cell.name, has_biases)
     seed = seeds.seed_of_call(cell.name, recipe, generator, backend, layer_ranks)
     spec, x = _Spec(cell, recipe, sizes, backend), widened(input)
@@ -501,15 +498,16 @@ def _cell(
     if recipe.is_torch:
         result: _State = own(getattr(torch, name), input, hx, w_ih, w_hh, b_ih, b_hh)
         return result
-    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    _checks.operands(name, input=input, **{f"hx[{i}]": state for i, state in enumerate(states)})
-    rows = [(*input.shape[:-1], w_hh.shape[-1])] * cell.states
-    if len(w_ih) != len(w_hh) or [tuple(state.shape) for state in states] != rows:
-        raise ValueError(
-            f"{name}: input has shape {tuple(input.shape)}, hx {[tuple(x.shape) for x in states]}, "
-            f"w_ih {tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}; expected (N, in), (N, H) "
-            f"each, ({cell.gates} H, in), ({cell.gates} H, H)"
-        )
+    states_by_name = states_of(name, hx)
+    states = tuple(states_by_name.values())
+    weights = {"w_ih": w_ih, "w_hh": w_hh}
+    weights |= {part: b for part, b in (("b_ih", b_ih), ("b_hh", b_hh)) if b is not None}
+    _checks.operands(name, input=input, **states_by_name, **weights)
+    widths = widths_of(cell, name, "w_hh", w_hh)
+    check_states(cell, name, states_by_name, input.shape[:-1], widths)
+    features = input.shape[-1] if input.dim() else 0
+    for part, w in weights.items():
+        check_weight(cell, name, part, part, w, features, widths)
     cell_ranks = ranks(name, not (b_ih is None and b_hh is None))
     first = seeds.seed_of_call(name, recipe, generator, backend, cell_ranks)
     second = seeds.seed_of_product(first, 1)

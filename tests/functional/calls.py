@@ -47,8 +47,6 @@ class Call(NamedTuple):
 
 INDICES = torch.tensor([[0, 1]])
 STRIDED = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}
-#: Layers of several steps.
-RECURRENT = ("lstm", "gru", "rnn_relu")
 LAYERS = {"has_biases": True, "num_layers": 1, "dropout": 0.0, "train": False}
 LAYERS |= {"bidirectional": False, "batch_first": False}
 

@@ -12,7 +12,7 @@ from lpkernels import functional as F
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
 from tests.compare import assert_bit_equal
-from tests.functional.calls import CALLS, RECURRENT
+from tests.functional.calls import CALLS, Call
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.support.autograd import close, flat, gradients, how, output_gradients, same
 
@@ -178,28 +178,37 @@ def test_unknown_backends_other_generators_and_float64_are_refused(function: str
         call(*call.tensors(torch.float64), recipe=recipe)
 
 
-#: All of whose tensors are checked; torch looks up an embedding that nothing rounds.
-UNCHECKED = (*RECURRENT, "multi_head_attention_forward", "embedding")
-CHECKED = [name for name in CALLS if name not in UNCHECKED]
+def torch_refuses(call: Call, i: int, tensors: list[Tensor]) -> bool:
+    """Whether torch refuses the tensors, of which the i-th has another shape than the call's.
+
+    Of lstm all but a sequence with fewer steps are wrong: torch's own reads beyond the weights and
+    frees memory that it has overwritten.
+    """
+    if call.name == "lstm":
+        return i > 0 or tensors[0].shape[1:] != call.shapes[0][1:]
+    try:
+        call.torchs(*tensors)
+    except (RuntimeError, ValueError, IndexError, AssertionError):
+        return True
+    return False
 
 
-@pytest.mark.parametrize("function", CHECKED)
-def test_shapes_that_torch_refuses_are_refused(function: str) -> None:
+# torch looks up an embedding that nothing rounds.
+@pytest.mark.parametrize("function", [name for name in CALLS if name != "embedding"])
+def test_shapes_that_torch_refuses_are_refused_before_anything_is_drawn(function: str) -> None:
     call = CALLS[function]
-    tensors = call.tensors()
+    tensors, before = call.tensors(), torch.get_rng_state()
     for i, x in enumerate(tensors):
-        lower = [x[(0,) * n] for n in range(1, x.dim())]
+        lower = [x[(0,) * n] for n in range(1, x.dim() + 1)]
         for other in [x[..., :-1], x[:-1], x[None], *lower]:
             changed = [*tensors[:i], other, *tensors[i + 1 :]]
-            try:
-                call.torchs(*changed)
-            except (RuntimeError, ValueError, IndexError):
-                # The products of a cell are linear layers.
-                with pytest.raises(ValueError, match=rf"{call.name}|linear"):
-                    call(*changed, recipe=SUMS)
+            if torch_refuses(call, i, changed):
+                with pytest.raises(ValueError, match=rf"^{call.name}: "):
+                    call(*changed, recipe=STOCHASTIC)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("function", [name for name in CHECKED if len(CALLS[name].shapes) > 1])
+@pytest.mark.parametrize("function", [name for name in CALLS if len(CALLS[name].shapes) > 1])
 def test_integers_and_mixed_devices_are_refused(function: str) -> None:
     tensors = CALLS[function].tensors()
     for i, x in enumerate(tensors):

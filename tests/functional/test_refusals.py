@@ -25,7 +25,7 @@ def by_recipe(function: Any) -> Any:
 
 
 einsum, layer_norm, group_norm = map(by_recipe, (F.einsum, F.layer_norm, F.group_norm))
-batch_norm, softmax, gru = map(by_recipe, (F.batch_norm, F.softmax, F.gru))
+batch_norm, softmax, gru, lstm = map(by_recipe, (F.batch_norm, F.softmax, F.gru, F.lstm))
 gru_cell, attention = map(by_recipe, (F.gru_cell, F.scaled_dot_product_attention))
 conv = partial(F.conv2d, recipe=RECIPE, groups=2)
 up = partial(F.conv_transpose2d, recipe=RECIPE, groups=2)
@@ -62,6 +62,11 @@ Q, K, V, E = ones(2, 3, 4, 8), ones(2, 3, 5, 8), ones(2, 3, 5, 6), ones(4, 2, 8)
 # Of a recurrent layer: the sequence, the state, the weights, the lengths of a packed one.
 SEQUENCE, STATE, LENGTHS = ones(4, 3, 5), ones(1, 3, 6), torch.tensor([3, 2, 2, 1])
 GATES = [ones(18, 5), ones(18, 6), ones(18), ones(18)]
+SECOND = [ones(18, 6), ones(18, 6), ones(18), ones(18)]
+RISING = torch.tensor([1, 2])
+# Of an lstm whose hidden state has 2 of 3 values: w_hr stands last.
+PROJECTED, PAIR_OF_STATES = [ones(12, 5), ones(12, 2), ones(2, 3)], (ones(1, 3, 2), ones(1, 3, 3))
+SEPARATE = {"use_separate_proj_weight": True, "q_proj_weight": ones(8, 8)}
 VECTOR, MATRIX, BY_SUM = ones(4), ones(4, 6), lp.BlockFormat("e4m3", axis="k")
 EXPANDED, CODES = ones(1).expand(4), torch.zeros(3, dtype=torch.uint8)
 PAIR, PAIR_SCALE = ones(2), ones(1)
@@ -137,14 +142,39 @@ test_wrong_values_are_refused = refused(
         (lambda: multi_head(E, E[:, :1], E), "query has shape"),
         (lambda: multi_head(E, E, E, num_heads=3), "3 heads"),
         (lambda: multi_head(E, E, E, is_causal=True), "attn_mask"),
-        (lambda: multi_head(E, E, E, in_proj_weight=None), "weight of a projection"),
+        (lambda: multi_head(E, E, E, in_proj_weight=None), "in_proj_weight is None"),
+        (lambda: multi_head(E, E, E, out_proj_weight=None), "out_proj_weight is None"),
+        (lambda: multi_head(E, E, E, **SEPARATE), "k_proj_weight is None"),
+        (lambda: multi_head(E, E, E, **SEPARATE, k_proj_weight=ones(8, 7), v_proj_weight=ones(8)),
+         r"k_proj_weight has shape \(8, 7\); expected \(8, 8\)"),
+        (lambda: multi_head(E, E[..., :7], E), r"key has shape \(4, 2, 7\).*separate"),
+        (lambda: multi_head(E, E, E, bias_k=ones(1, 1, 8)), "bias_k and bias_v together"),
+        (lambda: multi_head(E, E, E, bias_k=ones(8), bias_v=ones(7)), r"bias_v .*\(7,\).*\(8,\)"),
+        (lambda: multi_head(E, E, E, bias_k=ones(8), bias_v=ones(8), static_v=E), "static_v"),
+        (lambda: multi_head(E, E, E, static_k=ones(4, 3, 4)), r"static_k .*\(4, 4, 4\)"),
+        (lambda: multi_head(E, E, E, static_k=ones(4, 3, 4), static_v=ones(4, 2, 4)), "static_v"),
+        (lambda: multi_head(E, E, E, out_proj_bias=ones(7)), r"out_proj_bias .*\(8,\)"),
         (lambda: multi_head(E, E, E, key_padding_mask=E), "key_padding_mask has shape"),
         (lambda: gru(SEQUENCE[0], STATE, GATES), "gru: input has shape"),
         (lambda: gru(SEQUENCE[0], STATE, GATES, batch_sizes=LENGTHS), "sum"),
         (lambda: gru(SEQUENCE, STATE, GATES[:3]), "gru: got 3 weights"),
+        (lambda: gru(SEQUENCE[0], STATE, GATES, batch_sizes=RISING), "do not rise"),
+        (lambda: gru(SEQUENCE, STATE, []), "gru: got 0 weights"),
         (lambda: gru(SEQUENCE, STATE[:, :2], GATES), "states"),
-        (lambda: gru(SEQUENCE[..., :4], STATE, GATES), r"\(gates \* H, 4\)"),
-        (lambda: gru_cell(ones(3, 5), SEQUENCE, *GATES[:2]), "gru_cell: input has shape"),
+        (lambda: gru(SEQUENCE[..., :4], STATE, GATES), r"w_ih.* expected \(18, 4\)"),
+        (lambda: gru(SEQUENCE, STATE, [*GATES[:1], ones(17, 6), *GATES[2:]]), r"\(3 \* H, H\)"),
+        (lambda: gru(SEQUENCE, STATE.expand(2, 3, 6), GATES + GATES, num_layers=2),
+         r"weights\[4\] \(w_ih\) has shape \(18, 5\); expected \(18, 6\)"),
+        (lambda: gru(SEQUENCE, STATE.expand(2, 3, 6), [*GATES, *SECOND[:3], B], num_layers=2),
+         r"weights\[7\] \(b_hh\) has shape \(3,\); expected \(18,\)"),
+        (lambda: lstm(SEQUENCE, STATE, [], has_biases=False), "lstm: got 0 weights"),
+        (lambda: lstm(SEQUENCE, STATE, PROJECTED, has_biases=False), "states"),
+        (lambda: lstm(SEQUENCE, PAIR_OF_STATES, PROJECTED[:2], has_biases=False), "H_out"),
+        (lambda: lstm(SEQUENCE, PAIR_OF_STATES, [*PROJECTED[:2], ones(3, 2)], has_biases=False),
+         r"w_hr.* expected \(2, 3\)"),
+        (lambda: gru_cell(ones(3, 5), SEQUENCE, *GATES[:2]), "gru_cell: the states"),
+        (lambda: gru_cell(ones(3, 5), STATE[0], GATES[0], torch.tensor(1.0)), r"w_hh has .*\(\)"),
+        (lambda: gru_cell(ones(3, 5), STATE[0], *GATES[:2], None, B), "b_hh"),
         (lambda: quantize(VECTOR, "e5m2", "nearest"), "nearest_even.*nearest_away"),
         (lambda: quantize(VECTOR, "e5m2:stochastic", random_bits=33), "random_bits"),
         (lambda: quantize(VECTOR, "e5m2", "stochastic", random_bits=33), "random_bits.*33"),
@@ -241,6 +271,10 @@ test_wrong_types_are_refused = refused(
         (lambda: matmul(A, C, initial=ones(5).int()), "initial"),
         (lambda: einsum(3, A, C), "equation"),
         (lambda: attention(Q, K, V, ones(5).int()), "int32"),
+        (lambda: multi_head(E, E, E, bias_k=ones(8).int(), bias_v=ones(8)), "bias_k .*int32"),
+        (lambda: gru(SEQUENCE, None, GATES), "hx must be"),
+        (lambda: gru(SEQUENCE, STATE, [*GATES[:3], None]), r"weights\[3\] must be"),
+        (lambda: gru_cell(ones(3, 5), None, *GATES), "hx must be"),
         (lambda: quantize(VECTOR.int(), "e5m2"), "int32.*x.float"),
         (lambda: quantize(VECTOR + 0j, "e5m2"), "x.real"),
         (lambda: quantize(VECTOR.to(torch.float8_e5m2), "e5m2"), "float8_e5m2.*x.float"),

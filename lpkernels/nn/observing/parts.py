@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.functional.attention import Linear, Matmul, dot_product, multi_head
+from lpkernels.functional.attention import Linear, Matmul, check_multi_head, dot_product, multi_head
 from lpkernels.functional.cells import CELLS, Cell
 from lpkernels.nn.observing.reporting import Reporter
 
@@ -26,6 +26,7 @@ def multi_head_attention(
     """torch's multi_head_attention_forward for the arguments `of`, by name."""
     bound = inspect.signature(F.multi_head_attention_forward).bind(**of)
     bound.apply_defaults()
+    check_multi_head(bound.arguments)
     return multi_head(bound.arguments, linear, matmul)
 
 
