@@ -68,17 +68,17 @@ def row(name: str) -> str:
     return f"| {' | '.join([name, *found[0], *found[1]])} |"
 
 
-def split(page: str) -> tuple[str, list[str], str]:
-    """The page in front of the rows, the rows, and the page behind them.
+def split(page: str, first: str = BEGIN, last: str = END) -> tuple[str, list[str], str]:
+    """The page in front of the rows between two comments, the rows, and the page behind them.
 
-    Raises: ValueError: the page lacks one of the two comments.
+    Raises: ValueError: the page lacks one of the comments.
     """
-    before, begin, behind = page.partition(BEGIN)
-    table, end, after = behind.partition(END)
+    before, begin, behind = page.partition(first)
+    table, end, after = behind.partition(last)
     if not begin or not end:
-        raise ValueError(f"expected the lines {BEGIN} and {END} around a table")
+        raise ValueError(f"expected the lines {first} and {last} around a table")
     head, rule, *lines = table.strip().split("\n")
-    return "\n".join([before + BEGIN, "", head, rule, ""]), lines, "\n\n" + END + after
+    return "\n".join([before + first, "", head, rule, ""]), lines, "\n\n" + last + after
 
 
 def written(page: str) -> str:

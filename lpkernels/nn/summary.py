@@ -33,7 +33,8 @@ class Row:
         module: the name of its class.
         product: "matmul", "conv", "conv_transpose", "bilinear", "attention", "recurrent",
             "distances" or "bag" (of embeddings); the operator's name where `macs` is None.
-        recipe: the name or text of the module's recipe, "" if it has none.
+        recipe: the name or text of the module's recipe, "" if it has none; the recipe of a product
+            that is emulated all the same is that of the call, or of a module around.
         lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None of a backward
             pass, and where torch fuses several products. The wgrad of a recurrent layer is one sum
             over all its steps.
@@ -120,7 +121,7 @@ class Summary(Tabular):
         forward = all(row.gemm == "fprop" for row in self.rows)
         texts = {row.recipe for row in self.rows if row.emulated}
         # A recipe without a name is too long for a column.
-        long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {*recipes()}), 1)}
+        long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {"", *recipes()}), 1)}
         head = ("layer", "module", "product", "pass", "fprop", "dgrad", "wgrad", "MACs", "recipe")
         lines = [head, *(_cells(row, long.get(row.recipe, row.recipe)) for row in self.rows)]
         if forward:
@@ -149,7 +150,7 @@ def _count(row: Row) -> str:
 def _cells(row: Row, recipe: str) -> tuple[str, ...]:
     lengths = ("-",) * 3 if row.lengths is None else tuple(f"{n:,}" for n in row.lengths)
     product = row.product + (f" x{row.calls}" if row.calls > 1 else "")
-    recipe = recipe if row.emulated else "torch's own"
+    recipe = recipe or "of the call" if row.emulated else "torch's own"
     return (row.name or "(model)", row.module, product, row.gemm, *lengths, _count(row), recipe)
 
 

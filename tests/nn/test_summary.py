@@ -208,6 +208,13 @@ def test_sums_of_norms_and_of_bias_gradients_are_no_products() -> None:
     assert lp.nn.summary(called, torch.randn(3, 4)).rows == ()
 
 
+def test_a_module_without_a_recipe_says_that_the_call_has_one() -> None:
+    called = Computes(lambda m, x: lp.functional.linear(x, torch.ones(3, 4), recipe=NARROW_SUMS))
+    found = lp.nn.summary(called, torch.randn(2, 4))
+    assert [(row.recipe, row.emulated) for row in found.rows] == [("", True)]
+    assert "of the call" in str(found) and "recipe 1" not in str(found)
+
+
 def test_inference_mode_and_checkpoints_hide_nothing() -> None:
     layer, x = nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
     inference = Computes(torch.inference_mode()(lambda m, x: m.layer(x.clone())), layer=layer)

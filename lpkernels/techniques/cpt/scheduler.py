@@ -265,7 +265,9 @@ class PrecisionScheduler(PrecisionSetter):
     It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
     after each optimizer step sets the bits of the next. A step that the optimizer skipped counts as
     any other: call `step()` all the same. From `total_steps` on the highest bits stay. A loop is in
-    docs/cyclic-precision.md.
+    docs/cyclic-precision.md. A copy of the model, such as the average of AveragedModel, has no
+    schedule and keeps the bits of the moment unless it is a target too; `copy.deepcopy` of (model,
+    scheduler) gives the copy a schedule of its own.
 
     Args:
         targets: a model: all its modules with a method set_precision(forward_bits, backward_bits),

@@ -1,11 +1,13 @@
 """PrecisionScheduler: habits of torch's schedulers, targets, layers of lpkernels, refusals."""
 
+import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops
@@ -103,6 +105,32 @@ def test_after_an_error_within_at_the_bits_are_those_of_training(bits: int, refu
     with pytest.raises(ValueError, match=refusal), scheduler.at(bits):
         raise ValueError("mine")
     assert bits_of(model) == [(3, 8)] * 2
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, AveragedModel])
+def test_a_copied_model_has_no_schedule_unless_it_is_a_target(copied: Any) -> None:
+    model = small_model()
+    scheduler = scheduled(model)
+    twin = copied(model)
+    for _ in range(7):
+        scheduler.step()
+    with scheduler.at(5):
+        assert bits_of(twin) == [(3, 8)] * 2
+    assert bits_of(model) == [(8, 8)] * 2 and bits_of(twin) == [(3, 8)] * 2
+    lp.set_precision(twin, 4, 8)
+    assert bits_of(model) == [(8, 8)] * 2 and bits_of(twin) == [(4, 8)] * 2
+    scheduled([model, twin], last_step=3)
+    assert bits_of(model) == bits_of(twin) == [(6, 8)] * 2
+
+
+def test_a_scheduler_that_is_copied_with_its_model_schedules_the_copy() -> None:
+    model = small_model()
+    scheduler = scheduled(model)
+    twin, of_twin = copy.deepcopy((model, scheduler))
+    of_twin.step(4)
+    assert bits_of(model) == [(3, 8)] * 2 and bits_of(twin) == [(6, 8)] * 2
+    scheduler.step(7)
+    assert bits_of(model) == [(8, 8)] * 2 and bits_of(twin) == [(6, 8)] * 2
 
 
 def test_costs_run_and_are_expected() -> None:
