@@ -83,7 +83,7 @@ def scaled_dot_product_attention(
     mask = _causal(query, key) if is_causal else attn_mask
     of: dict[str, Any] = {
         "query": query, "key": key, "value": value, "dropout_p": dropout_p, "scale": scale,
-        "attn_mask": additive_mask(_SDPA, "attn_mask", mask, False), "enable_gqa": enable_gqa,
+        "attn_mask": additive_mask(mask, False), "enable_gqa": enable_gqa,
     }  # fmt: skip
     return dot_product(of, matmul_under(recipe, seed, backend))
 
@@ -154,20 +154,25 @@ def attended(
 
 
 def additive_mask(
-    function: str, name: str, mask: Tensor | None, hides: bool, dtype: torch.dtype = torch.float32
+    mask: Tensor | None, hides: bool, dtype: torch.dtype = torch.float32
 ) -> Tensor | None:
-    """A mask as an addend of the scores; a bool one hides where it is ``hides``."""
+    """A checked mask as an addend of the scores; a bool one hides where it is ``hides``."""
     if mask is None:
         return None
-    _checks.tensor(function, name, mask)
     if mask.dtype == torch.bool:
         return hiding(mask if hides else ~mask, dtype)
-    if not mask.dtype.is_floating_point:
+    return mask.to(dtype)
+
+
+def _check_mask(function: str, name: str, mask: Tensor, query: Tensor) -> None:
+    """A mask is a bool or floating tensor on the device of the query."""
+    _checks.tensor(function, name, mask)
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise TypeError(
             f"{function}: {name} is {mask.dtype}; expected bool or a floating dtype; "
             f"{name}.bool() takes what is not 0 as True"
         )
-    return mask.to(dtype)
+    _checks.same_device(function, query=query, **{name: mask})
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -212,6 +217,7 @@ def _check(
             "value do not broadcast; each must be equal or 1"
         ) from None
     if mask is not None:
+        _check_mask(_SDPA, "attn_mask", mask, query)
         _checks.broadcasts(_SDPA, "attn_mask", mask, (*batch, q[-2], k[-2]))
 
 
@@ -326,7 +332,7 @@ def multi_head(
     heads, need_weights, batched = of["num_heads"], of["need_weights"], of["query"].dim() == 3
     q, k, v = _projected(of, linear)
     length, batch = q.shape[:2]
-    sizes = (batch, heads, length, k.shape[0])
+    sizes = (heads, k.shape[0])
     if of["bias_k"] is not None:
         rows = (of[name].to(k.dtype).expand(1, batch, -1) for name in ("bias_k", "bias_v"))
         k, v = (torch.cat(pair) for pair in zip((k, v), rows, strict=True))
@@ -374,7 +380,7 @@ def _weights(of: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def check_multi_head(of: Mapping[str, Any]) -> None:
     """The shapes of torch's multi_head_attention_forward, whose arguments `of` has by their names,
-    fit one another; those of the masks are checked with the scores."""
+    fit one another, and the masks are masks."""
     embed, heads = of["embed_dim_to_check"], of["num_heads"]
     q, k, v = (tuple(of[name].shape) for name in ("query", "key", "value"))
     _check_sizes(q, k, v, embed, heads)
@@ -396,6 +402,29 @@ def check_multi_head(of: Mapping[str, Any]) -> None:
         # torch takes bias_k and bias_v without their leading dimensions too.
         shape = shape[-max(w.dim(), 1) :] if name.startswith("bias") else shape
         _checks.shape(_MHA, name, w, shape, meaning)
+    batch = q[1] if len(q) == 3 else 1
+    _check_masks(of, (batch, heads, q[0], k[0]))
+
+
+def _check_masks(of: Mapping[str, Any], sizes: tuple[int, int, int, int]) -> None:
+    """sizes: (N, heads, L, S)."""
+    batch, heads, length, sources = sizes
+    mask, padding = of["attn_mask"], of["key_padding_mask"]
+    if mask is not None:
+        _check_mask(_MHA, "attn_mask", mask, of["query"])
+        scores = (length, sources)
+        if mask.shape not in (scores, (1, *scores), (batch * heads, *scores)):
+            raise ValueError(
+                f"{_MHA}: attn_mask has shape {tuple(mask.shape)}; expected (L, S) or "
+                f"(N * heads, L, S) with L={length}, S={sources}, N * heads={batch * heads}"
+            )
+    if padding is not None:
+        _check_mask(_MHA, "key_padding_mask", padding, of["query"])
+        if padding.shape != ((batch, sources) if of["query"].dim() == 3 else (sources,)):
+            raise ValueError(
+                f"{_MHA}: key_padding_mask has shape {tuple(padding.shape)}; expected (N, S), "
+                f"without N if query has none, with N={batch}, S={sources}"
+            )
 
 
 def _shapes(
@@ -474,31 +503,20 @@ def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
 def _mask(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int],
     k: Tensor,
     batched: bool,
 ) -> Tensor | None:
-    """Both masks as one that is added to the scores (N * heads, L, keys) of the keys k; sizes: (N,
-    heads, L, S). All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
-    batch, heads, length, sources = sizes
+    """Both masks as one that is added to the scores (N * heads, L, keys) of the keys k; sizes:
+    (heads, S). All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
+    heads, sources = sizes
     keys = k.shape[1]
-    shown = additive_mask(_MHA, "attn_mask", attn_mask, True, k.dtype)
-    if shown is not None and attn_mask is not None:
-        shown = shown.unsqueeze(0) if shown.dim() == 2 else shown
-        if shown.shape not in ((1, length, sources), (batch * heads, length, sources)):
-            raise ValueError(
-                f"{_MHA}: attn_mask has shape {tuple(attn_mask.shape)}; expected (L, S) or "
-                f"(N * heads, L, S) with L={length}, S={sources}, N * heads={batch * heads}"
-            )
-        shown = F.pad(shown, (0, keys - sources))
-    padding = additive_mask(_MHA, "key_padding_mask", key_padding_mask, True, k.dtype)
-    if padding is None or key_padding_mask is None:
+    shown = additive_mask(attn_mask, True, k.dtype)
+    if shown is not None:
+        shown = F.pad(shown.unsqueeze(0) if shown.dim() == 2 else shown, (0, keys - sources))
+    padding = additive_mask(key_padding_mask, True, k.dtype)
+    if padding is None:
         return shown
     padding = padding if batched else padding.unsqueeze(0)
-    if padding.shape != (batch, sources):
-        raise ValueError(
-            f"{_MHA}: key_padding_mask has shape {tuple(key_padding_mask.shape)}; expected (N, S),"
-            f" without N if query has none, with N={batch}, S={sources}"
-        )
     padding = F.pad(padding, (0, keys - sources)).repeat_interleave(heads, 0).unsqueeze(1)
     return padding if shown is None else shown + padding

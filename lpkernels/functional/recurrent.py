@@ -338,6 +338,13 @@ def _sizes(
             "with batch_first, or (rows, in) with batch_sizes"
         )
     if batch_sizes is not None:
+        _checks.tensor(cell.name, "batch_sizes", batch_sizes)
+        place = (batch_sizes.dtype, batch_sizes.device.type, batch_sizes.dim())
+        if place != (torch.int64, "cpu", 1):
+            raise TypeError(
+                f"{cell.name}: batch_sizes is {place[0]} on {place[1]} with {place[2]} dimensions; "
+                "expected int64 on the CPU with one, as pack_padded_sequence makes it"
+            )
         sizes = tuple(batch_sizes.tolist())
     else:
         length, batch = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
