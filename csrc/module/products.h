@@ -163,18 +163,18 @@ inline void multiply_grouped(const std::vector<uintptr_t>& tensors, const Ints& 
   lpk::matmul_grouped(args, threads);
 }
 
-// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
-// row and column, site, k.
-inline void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
-                       const Ints& accumulator, int64_t seed, int64_t role, const Ints& key,
-                       int threads) {
+// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both with dense rows, and
+// those of the addend `addend_row` apart: 0 where it has one. key: first row and column, site, k.
+inline void accumulate(uintptr_t total, uintptr_t addend, int64_t addend_row, int64_t rows,
+                       int64_t cols, const Ints& accumulator, int64_t seed, int64_t role,
+                       const Ints& key, int threads) {
   check_accumulator(accumulator);
   LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
   const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]),
                            static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
                            static_cast<uint64_t>(key[3])};
-  lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols,
-                           accumulator.data(), first, threads);
+  lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), addend_row, rows,
+                           cols, accumulator.data(), first, threads);
 }
 
 // c = a b; sizes: m, n, k; strides: a row, a k, b k, b column; rows: the keys of their draws.

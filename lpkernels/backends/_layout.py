@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import AFFINE, KIND, Ints, takes_scales
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.rounding import STOCHASTIC
 
@@ -26,7 +26,7 @@ def laid_out(x: Tensor, out: Tensor | None, quantizer: Ints) -> tuple[Tensor, Te
     depends on its place in the tensor. Where out is another tensor then, it is to be copied."""
     if x.is_contiguous() and (out is None or out.stride() == x.stride()):
         return x, out
-    by_place = takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
+    by_place = quantizer[KIND] in (AFFINE, BLOCK) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
     if by_place or (out is not None and out.stride() != x.stride()) or not _is_dense(x):
         x = x.contiguous()
     if out is not None and out.stride() != x.stride():

@@ -79,6 +79,14 @@ def _block_sizes(shape: torch.Size, fmt: Ints) -> Grid:
     return grid_of(shape, fmt) if math.prod(shape) else Grid(0, 0, 0, 1, 1)
 
 
+@lru_cache(maxsize=4096)
+def _bytes_of_parts(shape: torch.Size, fmt: Ints) -> int:
+    return sum(lengths_of_parts(shape, fmt))
+
+
+_lacks_zero = lru_cache(maxsize=1024)(without_zero)
+
+
 def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     """Where each matrix of the broadcast batch starts in x, in elements."""
     strides = x.expand(*batch, *x.shape[-2:]).stride()[: len(batch)]
@@ -212,7 +220,7 @@ class CpuBackend:
         if out is None or not (x.is_contiguous() and out.is_contiguous()):
             x, out = laid_out(x, out, quantizer)
         values_alone = out is not None and counts is None and limits is None
-        if values_alone and quantizer[KIND] == BLOCK and without_zero(quantizer):
+        if values_alone and quantizer[KIND] == BLOCK and _lacks_zero(quantizer):
             return self._quantize_by_parts(rounding)
         sizes, threads = _kernel_sizes(x, quantizer), get_num_threads()
         draws = (0 if seed is None else int(seed), role, site, threads, self.stream_bytes)
@@ -387,8 +395,11 @@ class CpuBackend:
     def accumulate(self, total: Tensor, addend: Tensor, how: How, key: DrawKey) -> None:
         if total.numel() == 0:
             return
-        addend = addend.expand_as(total).contiguous()
-        pointers = (total.data_ptr(), addend.data_ptr())
+        row = addend.shape[-1] if addend.dim() > 1 else 0
+        if addend.shape[-1:] != total.shape[-1:] or (row and addend.shape != total.shape):
+            addend, row = addend.expand_as(total), total.shape[1]
+        addend = addend.contiguous()
+        pointers = (total.data_ptr(), addend.data_ptr(), row)
         draws = (_seed(how.seed), how.role, list(key), get_num_threads())
         self._c().accumulate(*pointers, *total.shape, how.acc, *draws)
 
@@ -439,7 +450,7 @@ class CpuBackend:
 
     def pack_parts(self, parts: Parts, fmt: Ints) -> Tensor | None:
         shape, dense = parts[0].shape, [part.contiguous() for part in parts]
-        codes = torch.empty(sum(lengths_of_parts(shape, fmt)), **_BYTES)
+        codes = torch.empty(_bytes_of_parts(shape, fmt), **_BYTES)
         sizes, addresses = _block_sizes(shape, fmt), [part.data_ptr() for part in dense]
         place = self._c().pack_parts(addresses, codes.data_ptr(), sizes, fmt, get_num_threads())
         return codes if place < 0 else None

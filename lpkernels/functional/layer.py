@@ -383,6 +383,14 @@ def _residual_in_parts(
     return Residual(codes, tensor.shape, ints[InQuantizer.FORMAT], True)
 
 
+def _release(source: Source, reading: Reading) -> None:
+    """Frees the codes of one product where the next reads codes of its own, so that these lie in
+    the same memory: pages that are new to the process cost more than their rounding."""
+    if reading.own and not reading.from_codes:
+        source.parts.clear()
+        source.values.clear()
+
+
 def emulated_layer(
     x: Tensor,
     w: Tensor,
@@ -437,8 +445,8 @@ class EmulatedLayer(torch.autograd.Function):
         right = Source(w, {}, {}, keeps_w and of_w.is_block and not of_w.own and packs(w))
         y = layer.forward(left, right, b)
         if readings.by_product:
-            left.release(of_x)
-            right.release(of_w)
+            _release(left, of_x)
+            _release(right, of_w)
         of_wgrad = of_dgrad = None
         # dgrad reads w, wgrad reads x: neither is kept for a gradient that nobody asks for.
         if needs_w:
@@ -471,7 +479,7 @@ class EmulatedLayer(torch.autograd.Function):
             right = Residual(w, *ctx.w).source(layer, "dgrad", w_shape)
             dx = layer.gradient("dgrad", g, right, x_shape)
             if recipe.readings.by_product:
-                g.release(recipe.readings.wgrad[0])
+                _release(g, recipe.readings.wgrad[0])
         if needs_w:
             right = Residual(x, *ctx.x).source(layer, "wgrad", x_shape)
             dw = layer.gradient("wgrad", g, right, w_shape)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic.by_product import Reading
 from lpkernels.ops import Ints
 
 
@@ -46,10 +45,3 @@ class Source(NamedTuple):
     values: dict[str, Tensor]
     keeps: bool = False
     operand: Operand | None = None
-
-    def release(self, reading: Reading) -> None:
-        """Frees what was made for one product where the next reads codes of its own, so that they
-        lie in the same memory: pages that are new to the process cost more than their rounding."""
-        if reading.own and not reading.from_codes:
-            self.parts.clear()
-            self.values.clear()

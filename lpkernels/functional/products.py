@@ -17,7 +17,7 @@ from lpkernels.functional._families import member
 from lpkernels.functional.call import Sum
 from lpkernels.functional.layer import emulated_layer, widened
 from lpkernels.functional.linear import LinearGeometry
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.torch_calls import own, unsafe_view
 from lpkernels.ops import broadcast_batch, matmul_of
 from lpkernels.recipes import as_recipe
 
@@ -116,7 +116,7 @@ class ProductGeometry:
             y = self._scaled(sums.of(matmul_of(x, w.mT)))
         if shape is not None:
             # As in LinearGeometry, no view.
-            y = torch.ops.aten._unsafe_view(y, shape)
+            y = unsafe_view(y, shape)
         if b is None:
             return y
         return y + b if how.is_native else how.add_bias(y, b, -1)
@@ -399,7 +399,7 @@ class _OuterGeometry(ProductGeometry):
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
         y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), shape, how)
-        return torch.ops.aten._unsafe_view(y, y.shape[:-1])
+        return unsafe_view(y, y.shape[:-1])
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return g

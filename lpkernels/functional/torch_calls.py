@@ -64,6 +64,9 @@ def is_dense(x: Tensor) -> bool:
     return torch.compiler.is_dynamo_compiling() or x.layout is torch.strided
 
 
+#: (tensor, shape): the tensor in another shape, and no view: what follows may change it in place.
+unsafe_view = torch.ops.aten._unsafe_view.default
+
 #: torch's convolutions by their dimensions.
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 

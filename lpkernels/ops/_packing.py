@@ -134,7 +134,7 @@ def unpack_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     if not shape:
         return unpack_directly(codes, fmt, (1,)).view(())
     chosen = select("auto", packs(fmt).unpack, codes.device)
-    if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
+    if chosen.name == "triton" and fmt[KIND] == BLOCK and not block_by_block(fmt):
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, shape)
 

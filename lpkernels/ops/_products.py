@@ -150,10 +150,12 @@ def add_bias_directly(
     """The work of the operator."""
     description = sums(acc)
     chosen = select(backend, description.accumulate, total.device)
-    out = _like(total)
     if total.numel() == 0:
-        return out
-    moved = without_grad(total).movedim(channels, -1)
+        return _like(total)
+    moved = without_grad(total)
+    is_last = channels in (-1, total.dim() - 1)
+    if not is_last:
+        moved = moved.movedim(channels, -1)
     totals = moved.clone(memory_format=torch.contiguous_format)
     rows = totals.view(-1, moved.shape[-1])
     addend = without_grad(bias)
@@ -162,8 +164,9 @@ def add_bias_directly(
     # This addition has no operands, and every backend makes it.
     how = How(description.acc[: InAccumulator.PLAIN], seed, role)
     chosen.accumulate(rows, addend, how, DrawKey(0, 0, SITE_BIAS, 0))
-    out.copy_(totals.movedim(-1, channels))
-    return _rounded(out, tuple(result), backend)
+    if not is_last:
+        totals = totals.movedim(-1, channels).clone(memory_format=torch.contiguous_format)
+    return _rounded(totals, tuple(result), backend)
 
 
 def _guard_bias(a: Any) -> None:

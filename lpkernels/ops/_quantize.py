@@ -65,10 +65,9 @@ def carry_out(rounding: Rounding, backend: str) -> None:
     chosen = select(backend, op, x.device)
     if x.numel() == 0:
         return
-    if x.requires_grad:
-        rounding = rounding._replace(x=x.detach())
-    if out is not None and out.requires_grad:
-        rounding = rounding._replace(out=out.detach())
+    recorded = x.requires_grad or (out is not None and out.requires_grad)
+    if recorded and torch.is_grad_enabled():
+        rounding = rounding._replace(x=without_grad(x), out=without_grad(out))
     if x.dim() == 0:
         # A scalar is a vector of one element, which has an axis for formats that need one.
         vector = None if rounding.out is None else rounding.out.view(1)

@@ -102,15 +102,17 @@ void accumulate_products(const std::vector<Product>& products, const Arithmetic&
   });
 }
 
-void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
-                         const int64_t* accumulator, const DrawKey& first, int threads) {
+void accumulate_elements(float* total, const float* addend, int64_t addend_row, int64_t rows,
+                         int64_t cols, const int64_t* accumulator, const DrawKey& first,
+                         int threads) {
   constexpr int64_t kRows = 16, kCols = 1024;
   const Kernels& kernel = kernels();
   parallel_ranges(rows, kRows, threads, [&](int64_t row, int64_t end) {
     uint64_t row_id[kRows], lane_id[kCols];
     std::iota(row_id, row_id + (end - row), first.row + static_cast<uint64_t>(row));
     AddBlock job{};
-    job.stride = job.addend_row = cols;
+    job.stride = cols;
+    job.addend_row = addend_row;
     job.rows = end - row;
     job.addend_lane = 1;
     job.accumulator = accumulator;
@@ -122,7 +124,7 @@ void accumulate_elements(float* total, const float* addend, int64_t rows, int64_
     for (int64_t col = 0; col < cols; col += kCols) {
       std::iota(lane_id, lane_id + kCols, first.col + static_cast<uint64_t>(col));
       job.sum = total + row * cols + col;
-      job.addend = addend + row * cols + col;
+      job.addend = addend + row * addend_row + col;
       job.lanes = std::min(kCols, cols - col);
       kernel.add(job);
     }

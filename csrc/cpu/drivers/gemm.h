@@ -184,8 +184,9 @@ struct DrawKey {
   uint64_t row, col, k;
 };
 
-// total[r][c] <- round(total[r][c] + addend[r][c]) in the accumulator's outer format.
-void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
-                         const int64_t* accumulator, const DrawKey& first, int threads);
+// total[r][c] <- round(total[r][c] + addend[r * addend_row + c]) in the accumulator's outer format.
+void accumulate_elements(float* total, const float* addend, int64_t addend_row, int64_t rows,
+                         int64_t cols, const int64_t* accumulator, const DrawKey& first,
+                         int threads);
 
 }  // namespace lpk

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 from torch import Tensor
 
 from lpkernels import ops
@@ -113,6 +116,10 @@ def multiply(
 
 def one_chunk(acc: Ints) -> Ints:
     """An accumulator that takes scales, for a sum in which no scale changes."""
+    return _one_chunk(acc) if torch.compiler.is_compiling() else _cached_chunk(acc)
+
+
+def _one_chunk(acc: Ints) -> Ints:
     at, ints = InAccumulator, list(acc)
     ints[at.CHUNK] = 0 if acc[at.GROUP] else _WHOLE
     ints[at.SCALE_ORDER] = ints[at.GROUP] = 0
@@ -122,10 +129,13 @@ def one_chunk(acc: Ints) -> Ints:
     return tuple(ints)
 
 
+_cached_chunk = lru_cache(maxsize=1024)(_one_chunk)
+
+
 def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
     """The scales of blocks; the units with groups ignore their signs."""
     left, right = pair
-    float32 = _scale_bits((left.fmt, right.fmt))[1]
+    float32 = any([fmt and fmt[InBlock.SCALE] == FP32_SCALE for fmt in (left.fmt, right.fmt)])
     scales = []
     for x, rows in ((left, product.left.shape[-2]), (right, product.right.shape[-1])):
         scales.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
