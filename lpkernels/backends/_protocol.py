@@ -49,6 +49,9 @@ class Product(NamedTuple):
     A convolution has one to three spatial dimensions. ``bias``, of a matmul (N,), of a fprop
     (C_out,), is one more addition in the outermost accumulator. ``initial``, of a matmul and of the
     result's shape, is where its outermost sums start; never beside a bias. Both are float32.
+    ``totals`` are the scales of tensors, rows and columns: the left one (..., M) or (1,), the right
+    one (..., N) or (1,), float32, None for ones. The sums are multiplied by the rounded product of
+    both, and rounded to float32; never beside a bias.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class Product(NamedTuple):
     conv: Convolution | None = None
     bias: Tensor | None = None
     initial: Tensor | None = None
+    totals: tuple[Tensor | None, Tensor | None] | None = None
 
     def images(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The shapes of x, w and y of a convolution."""
@@ -256,8 +260,8 @@ class Backend(Protocol):
 
     ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
     for quantizers that round to tables; where it does not, it is only called with `NOT_FUSED`.
-    ``joins_passes`` says whether `pack` takes a quantizer, and whether the backend has
-    `multiply_totals`, `pack_parts` and `unpack_parts`: one pass in place of several.
+    ``joins_passes`` says whether one call does the work of several: `pack` takes a quantizer or
+    parts, `unpack` gives parts, and `multiply` takes totals.
     """
 
     name: str
@@ -320,34 +324,27 @@ class Backend(Protocol):
         ...
 
     def pack(
-        self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
+        self, x: Tensor | Parts, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
     ) -> Tensor:
         """The codes of float32 x, dense, as a 1-D uint8 tensor.
 
         quantizer: to this format, without scales and draws; it rounds x first. scale: x holds the
         codes of a block format that is packed `block_by_block`, and this the scales of its blocks.
+        Of the parts of a tensor in a block format, every scale of which has a code: the scale of
+        the tensor if the format has one, all scales, all elements.
 
         Raises: ValueError: a value that fmt does not hold; the message names it.
         """
         ...
 
-    def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
-        """The float32 values of codes; of the parts of a block format their product, rounded
-        once."""
-        ...
+    def unpack(
+        self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int], parts: Parts | None = None
+    ) -> Tensor:
+        """The float32 values of codes; of the parts of a block format their product, rounded once.
 
-    def pack_parts(self, parts: Parts, fmt: Ints) -> Tensor | None:
-        """The parts of a tensor in a block format as bytes: the scale of the tensor if the format
-        has one, all scales, all elements. Every scale has a code; None: an element has none."""
-        ...
-
-    def unpack_parts(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
-        """The parts that `pack_parts` packed, of a tensor of this shape."""
-        ...
-
-    def multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
-        """y (..., M, N), contiguous, changed in place: times the rounded product of both totals,
-        rounded to float32. left: (..., M) or (1,); right: (..., N) or (1,); None for ones."""
+        parts: `new_parts`, to be written from the codes that `pack` gives of parts; the elements
+        are returned.
+        """
         ...
 
     def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:

@@ -55,6 +55,9 @@ _SPATIAL = 3
 _WITH_SCALES = (AFFINE, BLOCK)
 # The offset of a matrix that is the only one.
 _NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
+_NO_OFFSET_ADDRESS = _NO_OFFSET.data_ptr()
+# The numbers of lpk::bound::ProductKind.
+_KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 # The tables of this process, which grow.
 _TABLES = known_tables()
 
@@ -265,17 +268,21 @@ class CpuBackend:
         return out
 
     def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
-        if scales is not None:
-            multiply = (
-                self._multiply_grouped if how.acc[InAccumulator.GROUP] else self._multiply_scaled
-            )
-            return multiply(product, how, scales)
-        kind, left, right, shape, conv, bias, initial = product
+        if scales is None:
+            y = self._multiply_values(product, how)
+        elif how.acc[InAccumulator.GROUP]:
+            y = self._multiply_grouped(product, how, scales)
+        else:
+            y = self._multiply_scaled(product, how, scales)
+        return y if product.totals is None else self._multiply_totals(y, *product.totals)
+
+    def _multiply_values(self, product: Product, how: How) -> Tensor:
+        kind, left, right, shape, conv, bias, initial, _ = product
         acc, seed, role, (left_rule, right_rule, result_rule) = how
         out = left.new_empty(*shape)
         if 0 in shape:
             return out
-        left_offset = right_offset = _NO_OFFSET.data_ptr()
+        left_offset = right_offset = _NO_OFFSET_ADDRESS
         left_strides: Sequence[int] = left.stride()
         right_strides: Sequence[int] = right.stride()
         if conv is not None:
@@ -293,7 +300,7 @@ class CpuBackend:
         if initial is not None:
             initial = initial.contiguous()
         self._c().multiply(
-            KINDS.index(kind),
+            _KIND_NUMBERS[kind],
             left.data_ptr(),
             right.data_ptr(),
             0 if bias is None else bias.data_ptr(),
@@ -378,7 +385,7 @@ class CpuBackend:
         self._c().multiply_grouped(pointers, sizes, how.acc, get_num_threads())
         return out
 
-    def multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
+    def _multiply_totals(self, y: Tensor, left: Tensor | None, right: Tensor | None) -> Tensor:
         batch, (rows, cols) = y.shape[:-2], y.shape[-2:]
         count, row_step, col_step, column_batch = math.prod(batch), 0, 0, 0
         if left is not None and left.numel() != 1:
@@ -414,8 +421,10 @@ class CpuBackend:
         return sums, tuple(counts)
 
     def pack(
-        self, x: Tensor, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
+        self, x: Tensor | Parts, fmt: Ints, quantizer: Ints = (), scale: Tensor | None = None
     ) -> Tensor:
+        if isinstance(x, tuple):
+            return self._pack_parts(x, fmt)
         x, module = x.contiguous(), self._c()
         sizes = _kernel_sizes(x, fmt)
         codes = torch.empty(module.packed_bytes(sizes, fmt), **_BYTES)
@@ -428,13 +437,14 @@ class CpuBackend:
             scale = scale.contiguous()
             place = module.pack_scaled(source, scale.data_ptr(), target, sizes, fmt, threads)
         if place >= 0:
-            raise ValueError(
-                f"pack: element {place} (in row-major order) is {x.view(-1)[place].item()}, for "
-                "which the format has no code; quantize to the format first"
-            )
+            raise _without_code(x, place)
         return codes
 
-    def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    def unpack(
+        self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int], parts: Parts | None = None
+    ) -> Tensor:
+        if parts is not None and isinstance(codes, Tensor):
+            return self._unpack_parts(codes, fmt, parts)
         out = torch.empty(shape, **_FLOAT32)
         if out.numel() == 0:
             return out
@@ -443,23 +453,24 @@ class CpuBackend:
             codes = codes.contiguous()
             self._c().unpack(codes.data_ptr(), out.data_ptr(), sizes, fmt, threads)
         else:
-            parts = [part.contiguous() for part in codes]
-            pointers = [part.data_ptr() for part in (*parts, out)]
+            dense = [part.contiguous() for part in codes]
+            pointers = [part.data_ptr() for part in (*dense, out)]
             self._c().dequantize(*pointers, sizes, threads)
         return out
 
-    def pack_parts(self, parts: Parts, fmt: Ints) -> Tensor | None:
+    def _pack_parts(self, parts: Parts, fmt: Ints) -> Tensor:
         shape, dense = parts[0].shape, [part.contiguous() for part in parts]
         codes = torch.empty(_bytes_of_parts(shape, fmt), **_BYTES)
         sizes, addresses = _block_sizes(shape, fmt), [part.data_ptr() for part in dense]
         place = self._c().pack_parts(addresses, codes.data_ptr(), sizes, fmt, get_num_threads())
-        return codes if place < 0 else None
+        if place >= 0:
+            raise _without_code(parts[0], place)
+        return codes
 
-    def unpack_parts(self, codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
-        parts = new_parts(shape, fmt, codes.device)
+    def _unpack_parts(self, codes: Tensor, fmt: Ints, parts: Parts) -> Tensor:
         sizes, addresses = _block_sizes(parts[0].shape, fmt), [part.data_ptr() for part in parts]
         self._c().unpack_parts(codes.data_ptr(), addresses, sizes, fmt, get_num_threads())
-        return parts
+        return parts[0]
 
     def update(self, update: Update) -> None:
         shared = (update.seed, update.skips, update.scale)
@@ -474,6 +485,13 @@ class CpuBackend:
             get_num_threads(),
             self.stream_bytes,
         )
+
+
+def _without_code(x: Tensor, place: int) -> ValueError:
+    return ValueError(
+        f"pack: element {place} (in row-major order) is {x.reshape(-1)[place].item()}, for which "
+        "the format has no code; quantize to the format first"
+    )
 
 
 def _warn_of_scalar(module: ModuleType) -> None:

@@ -124,7 +124,7 @@ def no_product() -> AbstractContextManager[Any]:
 
 def torchs(product: Product) -> Tensor:
     """The product by torch itself, inside a `native_sum`; a matmul has no bias."""
-    kind, left, right, shape, conv, bias, _ = product
+    kind, left, right, shape, conv, bias, *_ = product
     if conv is None:
         return own(torch.matmul, left, right)
     if kind == "conv_fprop":

@@ -215,7 +215,7 @@ def _by_scale(product: Product, scales: Scales, how: How) -> None:
 
 
 def _matmul(product: Product) -> None:
-    _, a, b, shape, _, bias, initial = product
+    _, a, b, shape, _, bias, initial, _ = product
     if a.dim() < 2 or b.dim() < 2 or a.size(-1) != b.size(-2):
         got = f"{tuple(a.shape)} and {tuple(b.shape)}"
         require(False, "matmul", "a (..., M, K) and b (..., K, N)", got)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import Parts
+from lpkernels.backends import Parts, new_parts
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import (
     FIXED,
@@ -148,12 +148,19 @@ def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
 def pack_parts_directly(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
     """`pack_parts` of plain tensors, in one pass where the backend can."""
     chosen = select("auto", "pack", parts[0].device)
-    return chosen.pack_parts(parts, fmt) if chosen.joins_passes else pack_parts(parts, fmt, backend)
+    if not chosen.joins_passes:
+        return pack_parts(parts, fmt, backend)
+    try:
+        return chosen.pack(parts, fmt)
+    except ValueError:
+        return None
 
 
 def unpack_parts_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
     """`unpack_parts` of a plain tensor, in one pass where the backend can."""
     chosen = select("auto", "unpack", codes.device)
-    if chosen.joins_passes:
-        return chosen.unpack_parts(codes, fmt, shape)
-    return unpack_parts(codes, fmt, shape)
+    if not chosen.joins_passes:
+        return unpack_parts(codes, fmt, shape)
+    parts = new_parts(shape, fmt, codes.device)
+    chosen.unpack(codes, fmt, shape, parts)
+    return parts

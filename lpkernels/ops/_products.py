@@ -18,6 +18,7 @@ from lpkernels.ops._descriptions import crossed, require, select, sums
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import quantize_directly
+from lpkernels.ops._totals import multiply_totals
 from lpkernels.rng import SITE_BIAS
 
 # The sizes of no scales: products that share a scale in both operands, whether a scale is float32,
@@ -35,10 +36,13 @@ def multiply_directly(
     """The work of the operator, on tensors of which no gradient is recorded: the result by the
     backend that makes such sums. Quantizers that it does not apply get passes of their own."""
     description = sums(how.acc)
+    op = description.products[product.kind] if scales is None else description.scaled
+    chosen = select(backend, op, product.left.device)
+    if product.totals is not None and (description.native or not chosen.joins_passes):
+        y = multiply_directly(product._replace(totals=None), how, backend, scales)
+        return multiply_totals(y, *product.totals, backend)
     if scales is not None:
-        chosen = select(backend, description.scaled, product.left.device)
         return chosen.multiply(product, how._replace(acc=description.by_scale), scales)
-    chosen = select(backend, description.products[product.kind], product.left.device)
     if description.has_operands:
         look_once(product, how)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
@@ -74,7 +78,7 @@ def crossing(
     product: Product, how: How, backend: str, scales: Scales | None = None
 ) -> tuple[Any, ...]:
     """The arguments of the operator."""
-    kind, left, right, shape, conv, bias, initial = product
+    kind, left, right, shape, conv, bias, initial, _ = product
     numbers: tuple[int, ...] = _NO_CONVOLUTION
     if conv is not None:
         numbers = (*conv.stride, *conv.padding, *conv.dilation, conv.groups)
@@ -126,6 +130,9 @@ def multiply(
     An `initial` goes with any order but "native", and with no tree without chunks. scales: of a
     matmul of codes in an accumulator that `takes_scales`.
     """
+    if product.totals is not None:
+        y = multiply(product._replace(totals=None), how, backend, scales)
+        return multiply_totals(y, *product.totals, backend)
     if scales is None and is_direct(
         product.left, product.right, product.bias, product.initial, how.seed
     ):

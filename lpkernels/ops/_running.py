@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lpkernels.backends import Parts
-from lpkernels.ops import _packing, _parts, _products, _quantize, _totals
+from lpkernels.ops import _packing, _parts, _products, _quantize
 from lpkernels.ops._operator import is_direct
 
 
@@ -16,7 +16,6 @@ class Operators(NamedTuple):
     """The operators of a layer's products, by name; their arguments are positional."""
 
     multiply: Callable[..., Tensor]
-    multiply_totals: Callable[..., Tensor]
     add_bias: Callable[..., Tensor]
     quantize: Callable[..., Tensor]
     scaled: Callable[..., Parts]
@@ -32,7 +31,6 @@ class Operators(NamedTuple):
 #: By torch's dispatcher wherever it has something to do.
 DISPATCHED = Operators(
     _products.multiply,
-    _totals.multiply_totals,
     _products.add_bias,
     _quantize.quantize,
     _quantize.scaled,
@@ -46,7 +44,6 @@ DISPATCHED = Operators(
 #: For tensors that `is_direct` accepts, and for the results of these operators.
 DIRECT = Operators(
     _products.multiply_directly,
-    _totals.multiply_totals_directly,
     _products.add_bias_directly,
     _quantize.quantize_directly,
     _quantize.scaled_directly,

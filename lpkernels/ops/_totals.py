@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lpkernels.formats import parse_format
 from lpkernels.formats.integers import Ints
-from lpkernels.ops._descriptions import select
 from lpkernels.ops._operator import assume_constant_result
 from lpkernels.ops._packing import dequantize
 
@@ -54,13 +53,3 @@ def _format(name: str) -> Ints:
 @lru_cache
 def _parsed(name: str) -> Ints:
     return parse_format(name).to_ints()
-
-
-def multiply_totals_directly(
-    y: Tensor, left: Tensor | None, right: Tensor | None, backend: str
-) -> Tensor:
-    """`multiply_totals` of plain tensors; y, which nobody else reads, may be changed."""
-    chosen = select(backend, "dequantize", y.device)
-    if chosen.joins_passes:
-        return chosen.multiply_totals(y, left, right)
-    return multiply_totals(y, left, right, backend)

@@ -95,7 +95,7 @@ def multiply(
     after = left.total is not None or right.total is not None
     if not by_scale and not after:
         return run.multiply(product, how, backend)
-    alone = product._replace(bias=None)
+    alone = product._replace(bias=None, totals=(left.total, right.total) if after else None)
     sums = How(how.acc, how.seed, how.role)
     if not by_scale:
         y = run.multiply(alone, sums, backend)
@@ -104,8 +104,6 @@ def multiply(
         y = run.multiply(alone, sums, backend, scales)
     else:
         y = run.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
-    if after:
-        y = run.multiply_totals(y, left.total, right.total, backend)
     if product.bias is not None:
         channels = -1 if product.conv is None else 1
         acc = one_chunk(sums.acc) if by_scale else sums.acc
