@@ -20,7 +20,7 @@ def scaled(
     amax: Tensor | None,
 ) -> Parts:  # fmt: skip
     """The codes and scales of x."""
-    parts = backends.new_parts(x, quantizer)
+    parts = backends.new_parts(x.shape, quantizer, x.device)
     backend.quantize(Rounding(x, quantizer, seed, role, site, limits=amax, parts=parts))
     return parts
 
