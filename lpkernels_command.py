@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": "demo", "formats": "names", "recipes": "names", "units": "names",
     "quantize": "quantize", "train": "train", "report": "report", "bench": "bench",
     "doctor": "names", "accumulate": "accumulate", "schedule": "schedule", "assign": "assign",
-    "sweep": "sweep", "frontier": "frontier",
+    "sweep": "sweep", "frontier": "frontier", "vectors": "names",
 }  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """`lpkernels formats`, `recipes`, `units`, `doctor`: what has a name, and what this machine has."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lpkernels.arithmetic import MODELS, UNITS
-from lpkernels.cli._options import one_of, show_table, valid
+from lpkernels.arithmetic import MODELS, UNITS, as_accumulator
+from lpkernels.cli._options import named_options, one_of, say, show_table, system_errors, valid
 from lpkernels.formats import parse_format
 from lpkernels.recipes import describe
 
@@ -55,6 +56,32 @@ def units(
     from lpkernels.report.named import unit_details, unit_table
 
     show_table(unit_details((UNITS | MODELS)[name]) if name else unit_table())
+
+
+def vectors(
+    accumulator: Annotated[
+        str, typer.Argument(callback=valid(as_accumulator), help="A unit, or an accumulator.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    k: Annotated[int, typer.Option(min=1, help="Products of a case.")] = 32,
+    cases: Annotated[int, typer.Option(min=1, help="Number of cases.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the operands.")] = 0,
+    operands: Annotated[
+        str,
+        typer.Option(callback=valid(parse_format), help="Their format, if the sum has none."),
+    ] = "fp16",
+) -> None:
+    """Write test vectors of a sum, hard ones among them: operands, the start and the bits of the
+    result, as .npz and as hexadecimal text.
+
+    Example: `lpkernels vectors h100_e4m3 --k 32 --cases 1000 --seed 0 --out vectors`
+    """
+    from lpkernels.experiments.measuring.vectors import write_vectors
+
+    acc, fmt = as_accumulator(accumulator), parse_format(operands)
+    with named_options(option="accumulator"), system_errors("lpkernels vectors"):
+        write_vectors(out, acc, fmt, k, cases, seed)
+    say(f"{cases} cases of {acc} in {out}")
 
 
 def doctor() -> None:
