@@ -17,6 +17,7 @@ gradient is the identity.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from lpkernels.functional.recording import (
     new_rounding_hook,
 )
 from lpkernels.functional.scaled import shapes
+from lpkernels.functional.transforms import record
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, needs_gradient
 
 if TYPE_CHECKING:
@@ -415,7 +417,7 @@ def emulated_layer(
         shapes.check(geometry, recipe, x, w)
     run = DIRECT if direct else DISPATCHED
     if needs_gradient(x, w, b) if direct else is_recorded(x, w, b):
-        apply = _apply_directly if direct else EmulatedLayer.apply
+        apply = _apply_directly if direct else _apply_dispatched
         return apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
     call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
     return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
@@ -490,3 +492,4 @@ class EmulatedLayer(torch.autograd.Function):
 
 # `Function.apply` asks for transforms of torch.func, which a direct call has not.
 _apply_directly = super(torch.autograd.Function, EmulatedLayer).apply
+_apply_dispatched = functools.partial(record, EmulatedLayer)

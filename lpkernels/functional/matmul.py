@@ -23,6 +23,7 @@ from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.scaled import Scaled, parts_of, products
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.torch_calls import native_sum, own
+from lpkernels.functional.transforms import record
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 
@@ -229,7 +230,7 @@ def _product(
             return own(torch.matmul, left.float(), right.float())
     start = None if initial is None else _expanded(initial, a, b)
     if is_recorded(a, b, initial):
-        return _Matmul.apply(left, right, start, sums.how.acc, seed, backend, fused)
+        return record(_Matmul, left, right, start, sums.how.acc, seed, backend, fused)
     how = ops.How(sums.how.acc, seed, Role.DIRECT, fused)
     left, right, _ = widened_all(left, right, None)
     return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)

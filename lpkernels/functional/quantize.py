@@ -18,6 +18,7 @@ from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, amax_of, limits_of
 from lpkernels.functional.recording import is_recorded
 from lpkernels.functional.seeds import seed_for
+from lpkernels.functional.transforms import record
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
 
@@ -127,7 +128,7 @@ def quantize(
 
 def straight_through(x: Tensor, *call: Any) -> Tensor:
     """`ops.quantize` of these arguments, with the identity as its gradient."""
-    return _StraightThrough.apply(x, *call) if is_recorded(x) else ops.quantize(x, *call)
+    return record(_StraightThrough, x, *call) if is_recorded(x) else ops.quantize(x, *call)
 
 
 class _StraightThrough(torch.autograd.Function):

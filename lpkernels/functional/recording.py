@@ -16,6 +16,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.functional import transforms
 from lpkernels.ops import needs_gradient
 from lpkernels.rng import Role
 
@@ -50,28 +51,22 @@ def is_recorded(*tensors: Tensor | None) -> bool:
     In an exported program nothing is recorded, since it holds the forward pass alone.
 
     Raises:
-        NotImplementedError: a gradient inside torch.func's transforms, or in forward mode: neither
-            knows the Functions here, and operators alone would give zeros.
+        NotImplementedError: a gradient of what torch.func.vmap maps, or in forward mode, which
+            operators alone would take for zeros.
     """
     recorded = needs_gradient(*tensors)
+    if transforms.are_active():
+        recorded = torch.is_grad_enabled() and any(map(transforms.is_differentiated, tensors))
+        if recorded and any(map(transforms.is_mapped, tensors)):
+            transforms.refuse_mapped()
+    tracing = torch.compiler.is_compiling()
+    if tracing and transforms.differentiate():
+        transforms.refuse_compiled()
     if not recorded and forward_ad._current_level < 0:
         return False
-    tracing = torch.compiler.is_compiling()
     if not tracing and forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):
-        raise NotImplementedError(
-            "lpkernels: emulated arithmetic has no derivative in forward mode (jvp, jacfwd); take "
-            "gradients with torch.autograd.grad or backward()"
-        )
-    if not recorded or (tracing and is_exporting()):
-        return False
-    if not tracing and torch._C._functorch.maybe_current_level() is not None:
-        raise NotImplementedError(
-            "lpkernels: emulated arithmetic has no gradient inside torch.func's transforms (grad, "
-            "vjp, jvp, vmap of what requires a gradient); take gradients with torch.autograd, "
-            "sample by sample where each needs its own, and map without gradients under "
-            "torch.no_grad()"
-        )
-    return True
+        transforms.refuse_forward_mode()
+    return recorded and not (tracing and is_exporting())
 
 
 def _has_tangent(x: Tensor | None) -> bool:
@@ -89,10 +84,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *grads: Tensor) -> Any:
         tracing = torch.compiler.is_compiling()
         if not tracing and torch.is_grad_enabled():
-            raise NotImplementedError(
-                "lpkernels: emulated arithmetic has no second derivative; take gradients without "
-                "create_graph=True"
-            )
+            transforms.refuse_second_derivative()
         if not tracing and any(map(is_legacy_batchedtensor, grads)):
             return _by_sample(checked, ctx, grads)
         if tracing:
@@ -105,6 +97,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
         with rounding_hook(hook):
             return backward(ctx, *grads)
 
+    checked.is_first_order = True  # type: ignore[attr-defined]
     return checked
 
 
@@ -130,7 +123,7 @@ def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor, ...]
 def apply(function: Any, tensors: tuple[Tensor | None, ...], *rest: Any) -> Any:
     """function.apply(*tensors, *rest), or its forward alone where nothing is recorded."""
     if is_recorded(*tensors):
-        return function.apply(*tensors, *rest)
+        return transforms.record(function, *tensors, *rest)
     return function.forward(_Unrecorded(len(tensors) + len(rest)), *tensors, *rest)
 
 

@@ -49,6 +49,7 @@ from lpkernels.functional.operands import Operand, Source
 from lpkernels.functional.recording import first_order, is_recorded, new_rounding_hook
 from lpkernels.functional.scaled.shapes import check_steps
 from lpkernels.functional.torch_calls import own
+from lpkernels.functional.transforms import record
 from lpkernels.ops import Ints, Row
 from lpkernels.recipes import as_recipe
 
@@ -243,7 +244,7 @@ def _recurrence(
     if spec.recipe.readings.by_product:
         check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
-        y, last_h, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
+        y, last_h, last_c = record(_Recurrence, zx, h, c, *weights, spec, seed)
         return y, last_h, None if c is None else last_c
     new_rounding_hook()
     return _steps(zx, h, c, _products(spec, weights, seed), spec)[:3]

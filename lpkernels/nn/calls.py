@@ -67,6 +67,8 @@ class Calls(TorchFunctionMode):
             return own_instead(func, self.functions[func], args, options)
         emulation = emulation_of(func)
         if emulation is None:
+            if isinstance(func, torch._ops.HigherOrderOperator) and not self.recipe.is_torch:
+                _refuse_in_transforms(func, args)
             return func(*args, **options)
         options = {k: v for k, v in options.items() if v is not None or k not in _WHEREABOUTS}
         if self.recipe.is_torch or not _is_emulated(func, emulation, args, options):
@@ -185,6 +187,17 @@ def _has_users_class(function: type) -> bool:
         if kind.__module__.partition(".")[0] not in _HOMES or _has_users_class(kind):
             return True
     return False
+
+
+def _refuse_in_transforms(operator: Any, args: tuple[Any, ...]) -> None:
+    """Raises NotImplementedError: torch.func applies a user's Function, whose products it hides."""
+    if operator.name() != "custom_function_call" or args[0].__module__.split(".")[0] in _HOMES:
+        return
+    raise NotImplementedError(
+        f"lpkernels: the products of {args[0].__name__}, a torch.autograd.Function of yours, are "
+        "not emulated inside torch.func's transforms (grad, vjp, jacrev, vmap); take gradients "
+        "with torch.autograd, or exclude the module that applies it from lp.convert"
+    )
 
 
 # The packages whose Functions run no product of a user's.

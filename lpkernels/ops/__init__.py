@@ -32,6 +32,7 @@ from lpkernels.ops._operator import (
     draw_seed,
     is_direct,
     is_in_cpu_memory,
+    is_inside,
     needs_gradient,
 )
 from lpkernels.ops._packing import (

@@ -308,12 +308,20 @@ def _new_label() -> int:
     return next(_labels)
 
 
+def is_inside(kind: str) -> bool:
+    """Whether one of torch.func's transforms of this kind runs: Vmap, Grad or Jvp."""
+    if _functorch.maybe_current_level() is None:
+        return False
+    key = getattr(_functorch.TransformType, kind)
+    return any(transform.key() == key for transform in _functorch.get_interpreter_stack() or ())
+
+
 def draw_seed() -> Tensor:
     """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
     if is_direct():
         return _seed(0, device=_CPU)
     compiling = is_compiling()
-    if not compiling and _functorch.maybe_current_level() is not None:
+    if not compiling and is_inside("Vmap"):
         # torch.vmap decides by its `randomness` whether calls of random functions may differ.
         return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
     label = _new_label() if compiling else 0

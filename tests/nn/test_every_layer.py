@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, grad, jvp, vmap
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
@@ -200,23 +201,36 @@ def test_vmap_maps_a_layer_without_gradients(name: str) -> None:
 
 @every_layer
 def test_derivatives_that_are_not_defined_are_refused(name: str) -> None:
-    """Second derivatives, gradients inside torch.func's transforms, derivatives in forward mode."""
+    """Second derivatives, and derivatives in forward mode."""
     layer, args = converted(name, DETERMINISTIC).eval(), inputs(name)
     xs = leaves(args)
     asked = [t for t in (*xs, *layer.parameters()) if t.requires_grad]
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(first(layer(*xs)).square().sum(), asked, create_graph=True)
-    parameters = dict(layer.named_parameters())
     x, *rest = args
-
-    def loss(tensors: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
-        return first(functional_call(layer, tensors, (x, *rest))).sum()
-
-    with pytest.raises(NotImplementedError, match=r"no gradient inside torch.func's transforms"):
-        grad(loss, 0 if parameters else 1)(parameters, x)
     if x.is_floating_point():
         with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
             jvp(lambda x: first(layer(x, *rest)), (x,), (x,))
+
+
+@every_layer
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC, NATIVE], ids="dsn")
+def test_gradients_inside_transforms_are_those_of_autograd(name: str, recipe: lp.Recipe) -> None:
+    layer, (x, *rest) = converted(name, recipe).eval(), inputs(name)
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    wanted = [0] * bool(parameters) + [1] * x.is_floating_point()
+
+    def loss(tensors: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
+        return first(functional_call(layer, tensors, (x, *rest))).square().sum()
+
+    torch.manual_seed(4)
+    got = grad(loss, tuple(wanted))(parameters, x)
+    (x,) = leaves((x,))
+    asked = [t for t in (*layer.parameters(), x) if t.requires_grad]
+    torch.manual_seed(4)
+    want = torch.autograd.grad(loss({}, x), asked, allow_unused=True)
+    zeros = [torch.zeros_like(t) if g is None else g for g, t in zip(want, asked, strict=True)]
+    same(tree_leaves(got), zeros)
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "Embedding"])
