@@ -117,7 +117,8 @@ def python(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     subprocess.run([SCRIPTS / "cosmic-ray", "init", config, session], cwd=TREE, check=True)
     subprocess.run([SCRIPTS / "cr-filter-operators", session, config], cwd=TREE, check=True)
     work = WorkDB(session, WorkDB.Mode.open)
-    items = {item.job_id: item.mutations[0] for item in work.work_items}
+    filtered = {job for job, _ in work.results}
+    items = {i.job_id: i.mutations[0] for i in work.work_items if i.job_id not in filtered}
     jobs = {(m.module_path, m.start_pos): job for job, m in items.items()}
     chosen = {*random.Random(options.seed).sample([*jobs.values()], options.size)}
     skipped = WorkResult(WorkerOutcome.SKIPPED)
