@@ -33,6 +33,8 @@ def test_lengths_of_linear_layers():
     assert lengths(model, torch.randn(5, 3, 12)) == {"0": [12, 15], "2": [20, 7, 15]}
     assert lengths(model, grad(5, 12)) == {"0": [12, 20, 5], "2": [20, 7, 5]}
     assert lengths(nn.Linear(12, 20), torch.randn(12)) == {"Linear": [12, 1]}
+    twice = nn.Sequential(layer := nn.Linear(6, 6), nn.Tanh(), layer)
+    assert list(plan(twice, grad(5, 6), loss=mean_square, operand="e5m2")) == ["0"]
 
 
 CONVOLUTIONS = [
@@ -71,6 +73,7 @@ def test_broadcast_operands_sum_over_what_was_broadcast():
     assert lengths(shared, (grad(4, 5, 8), grad(8, 3))) == {"matmul": [8, 3, 20]}
     assert lengths(shared, (grad(8), grad(8))) == {"matmul": [8, 1, 1]}
     assert lengths(shared, (grad(5, 8), grad(8))) == {"matmul": [8, 1, 5]}
+    assert lengths(shared, (grad(8), grad(2, 8, 3))) == {"matmul": [8, 6, 1]}
 
 
 # Inputs of one shape are one tensor, as for self-attention.

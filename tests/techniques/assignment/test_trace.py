@@ -232,8 +232,9 @@ def multi_head(result: int = 0) -> Any:
     return lambda m, x, *memory: m.layer(x, *(memory or (x, x)))[result]
 
 
-def heads(dropout: float = 0.0, training: bool = True) -> dict[str, nn.Module]:
+def heads(dropout: float = 0.0, training: bool = True, result: int = 8) -> dict[str, nn.Module]:
     layer = nn.MultiheadAttention(8, 2, dropout, batch_first=True).train(training)
+    layer.out_proj = nn.Linear(8, result)
     return {"layer": layer}
 
 
@@ -255,6 +256,8 @@ OUT = "out_proj* 48 values"
     (multi_head(), heads(), (LONG, LONG.clone()),
      "in_proj_q* 48 input.0, in_proj_k* 80 input.1, in_proj_v* 80 input.2, "
      "scores* 60 in_proj_q in_proj_k, softmax 60 scores, values* 48 softmax in_proj_v, " + OUT),
+    (multi_head(), heads(result=5), (),
+     f"{SELF}, {SOFTMAX}, values* 48 softmax in_proj_v, out_proj* 30 values"),
     # Where the weights are the result nothing needs the values.
     (multi_head(1), heads(0.5), (),
      f"{INTO}, scores* 36 in_proj_q in_proj_k, {DROPOUT}, mean 18 dropout"),
