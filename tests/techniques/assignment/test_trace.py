@@ -166,6 +166,7 @@ def test_tokens_and_labels_are_no_tensors_and_a_lookup_starts_the_network():
         "0": (), "1": ("0",), "loss.log_softmax": ("1",), "loss.nll_loss": ("loss.log_softmax",),
     }  # fmt: skip
     assert dict(ops[0].params) == {"0.weight": 35}
+    assert [home.index for home in group(ops)] == [0, 1]
     named = trace(
         nn.Bilinear(6, 6, 2), lambda y, t: y.sum(), ({"input1": X, "input2": Y[:4]}, None)
     )
