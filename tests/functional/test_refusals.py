@@ -81,10 +81,10 @@ SCALE = "fp32_chunkscale"
 STEPS = {"rounding": "toward_zero", "block": 8, "aligned_bits": 24, "operands": "fp16"}
 
 
-def calls_with_counts(counts: Any) -> list[tuple[Any, str]]:
+def calls_with_counts(counts: Any, words: str = "") -> list[tuple[Any, str]]:
     """Calls of both functions that count."""
     return [
-        (partial(function, B, "e5m2", counts=counts), f"{function.__name__}: counts")
+        (partial(function, B, "e5m2", counts=counts), f"{function.__name__}: counts {words}")
         for function in (lp.quantize, lp.count)
     ]
 
@@ -304,7 +304,7 @@ test_wrong_types_are_refused = refused(
         (lambda: lp.pack(VECTOR, lp.Quantizer("e5m2")), "fmt"),
         (lambda: lp.pack([1.0], "e5m2"), "x must"),
         (lambda: lp.unpack(VECTOR, "e5m2", (4,)), "uint8"),
-        *calls_with_counts([0, 0, 0, 0]),
+        *calls_with_counts([0, 0, 0, 0], "must be an int64 tensor of 4 or 260"),
         *calls_with_counts(torch.zeros(4)),
         *calls_with_range("affine4", (0.0,)),
         *calls_with_range("affine4", ("0", 1.0), "range's lo"),
