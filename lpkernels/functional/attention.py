@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import emulated_layer, widened_all
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened, widened_all
+from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.products import product
 from lpkernels.functional.recording import masked, store
@@ -49,8 +50,8 @@ def scaled_dot_product_attention(
 
     Both products multiply two activations, as ``matmul(..., recipe=recipe)`` does: the recipe's
     `input` rounds query and p, `weight` rounds key and value, and `output` rounds both results.
-    Scale, mask, softmax and dropout, and their gradients, are float32's. So a model that calls
-    these functions one by one gets the same bits.
+    Scale, mask, softmax and dropout, and their gradients, are float32's. So a model in float32
+    that calls these functions one by one gets the same bits.
 
     Args:
         query: (..., L, E), key: (..., S, E), value: (..., S, E_v); dtypes as in ``linear``; leading
@@ -67,7 +68,7 @@ def scaled_dot_product_attention(
             that share one, L, E), and key and value with a dimension of size 1 there.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
-    Returns: (..., L, E_v), float32.
+    Returns: (..., L, E_v), with the dtype of query, key and value as in ``linear``.
     Raises: as ``linear``; ValueError: attn_mask and is_causal.
     """
     recipe = as_recipe(recipe)
@@ -85,7 +86,8 @@ def scaled_dot_product_attention(
         "query": query, "key": key, "value": value, "dropout_p": dropout_p, "scale": scale,
         "attn_mask": additive_mask(mask, False), "enable_gqa": enable_gqa,
     }  # fmt: skip
-    return dot_product(of, matmul_under(recipe, seed, backend))
+    y = dot_product(of, matmul_under(recipe, seed, backend))
+    return narrowed(y, result_dtype(query, key, value))
 
 
 def dot_product(of: Mapping[str, Any], matmul: Matmul) -> Tensor:
@@ -117,7 +119,8 @@ def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
     of_part = {"scores": seed, "values": seeds.seed_of_product(seed, 1)}
 
     def matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
-        return product(_SDPA, left, right, None, 1.0, recipe, of_part[part], backend)
+        operands = (widened(left), widened(right), None)
+        return product(_SDPA, *operands, 1.0, recipe, of_part[part], backend)
 
     return matmul
 
@@ -281,8 +284,9 @@ def multi_head_attention_forward(
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
         attention_recipe: the recipe of both products of the attention; None is `recipe`.
 
-    Returns: the output (L, N, E), float32, and, with need_weights, the weights (N, L, S), or (N,
-        heads, L, S) unless average_attn_weights; without N if query had none.
+    Returns: the output (L, N, E) and, with need_weights, the weights (N, L, S), or (N, heads, L, S)
+        unless average_attn_weights; without N if query had none. Both have the dtype as in
+        ``linear``, of all operands but masks.
     Raises: as ``linear``; ValueError: is_causal without a mask.
     """
     recipe = as_recipe(recipe)
@@ -319,9 +323,11 @@ def multi_head_attention_forward(
         own_seed = seeds.seed_of_product(seed, _SEEDS[part])
         return emulated_layer(*widened_all(x, w, b), recipe, LinearGeometry(), own_seed, backend)
 
+    dtype = result_dtype(query, key, value, *_weights(of).values())
     of.update(zip(("query", "key", "value"), apart(query, key, value), strict=True))
     inner_seed = seeds.seed_of_product(seed, _SEEDS["attention"])
-    return multi_head(of, linear, matmul_under(inner, inner_seed, backend))
+    y, shares = multi_head(of, linear, matmul_under(inner, inner_seed, backend))
+    return narrowed(y, dtype), None if shares is None else narrowed(shares, dtype)
 
 
 def multi_head(

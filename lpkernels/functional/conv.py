@@ -16,7 +16,7 @@ from lpkernels.arithmetic.products import output_size
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.call import Sum
-from lpkernels.functional.layer import emulated_layer, widened_all
+from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import CONVOLUTIONS, gradient_of_convolution, own
 from lpkernels.ops import Convolution, Product, fprop_of, is_direct
@@ -274,7 +274,7 @@ def _conv(
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
 
-    Returns: (N, C_out, *), without N if x had none; float32.
+    Returns: (N, C_out, *), without N if x had none; the dtype as in ``linear``.
     Raises: as ``linear``; ValueError: a stride, padding, dilation or groups that does not fit.
     """
     if type(recipe) is not Recipe:
@@ -297,11 +297,10 @@ def _conv(
             # A list is no key; a number of a wrong type is refused here.
             geometry, extra = _geometry(*numbers)
     seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
-    operands = (x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
-    image, w, b = operands if direct else widened_all(*operands)
+    image = x if x.dim() == dims + 2 else x.unsqueeze(0)
     image = F.pad(image, extra) if extra else image
     direct = direct and (seed is None or is_direct(seed))
-    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales, direct)
+    y = emulated_layer(image, weight, bias, recipe, geometry, seed, backend, scales, direct)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
@@ -362,7 +361,7 @@ def _conv_transpose(
         recipe, generator, backend, scales: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.NAME.html.
 
-    Returns: (N, C_out, *), without N if x had none; float32.
+    Returns: (N, C_out, *), without N if x had none; the dtype as in ``linear``.
     Raises: as ``linear``; ValueError: a stride, padding, output_padding, dilation or groups that
         does not fit.
     """
@@ -383,10 +382,10 @@ def _conv_transpose(
     parts = zip(x.shape[-dims:], weight.shape[2:], *conv[:3], extra, strict=True)
     size = tuple((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in parts)
     geometry = ConvTransposeGeometry(conv, size, extra)
-    image, w, b = widened_all(x if x.dim() == dims + 2 else x.unsqueeze(0), weight, bias)
-    _check_transposed_output(name, geometry, image, w)
+    image = x if x.dim() == dims + 2 else x.unsqueeze(0)
+    _check_transposed_output(name, geometry, image, weight)
     seed = seeds.seed_of_call(name, recipe, generator, backend, ranks(name, dims, bias))
-    y = emulated_layer(image, w, b, recipe, geometry, seed, backend, scales)
+    y = emulated_layer(image, weight, bias, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 

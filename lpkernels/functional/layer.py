@@ -32,6 +32,7 @@ from lpkernels.arithmetic.by_product import Reading
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.functional import _checks
 from lpkernels.functional.call import Call, Sum
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened_all
 from lpkernels.functional.operands import Operand, Pair, Source
 from lpkernels.functional.recording import (
     first_order,
@@ -92,22 +93,6 @@ class Geometry(Protocol):
         """The output gradient as a matrix for the gradient of a bias of this shape: a column for
         each element of the bias, with its terms in wgrad's order."""
         ...
-
-
-def widened(x: Tensor) -> Tensor:
-    """A float16 or bfloat16 tensor as float32, exactly; its gradient returns in its dtype."""
-    return x if x.dtype is torch.float32 else x.float()
-
-
-def widened_all(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`widened` of the three tensors of a layer."""
-    if x.dtype is not torch.float32:
-        x = x.float()
-    if w.dtype is not torch.float32:
-        w = w.float()
-    if b is not None and b.dtype is not torch.float32:
-        b = b.float()
-    return x, w, b
 
 
 class Layer(NamedTuple):
@@ -404,11 +389,16 @@ def emulated_layer(
     scales: Scales | None = None,
     direct: bool | None = None,
 ) -> Tensor:
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients.
+    """y = output(fprop(input(x), weight(w), bias(b))), with its gradients, in float32; y is then
+    `narrowed`, and the gradients return in the dtypes of their tensors.
 
-    scales: of a recipe with delayed scaling. direct: what `ops.is_direct` says of the tensors and
-    the seed, where the caller has asked.
+    scales: of a recipe with delayed scaling. direct: what `ops.is_direct` says of float32 tensors
+    and the seed, where the caller has asked.
     """
+    dtype = torch.float32
+    if not direct:
+        dtype = result_dtype(x, w, b)
+        x, w, b = widened_all(x, w, b)
     if direct is None:
         direct = is_direct(x, w, b, seed)
     if recipe.scaling is not None or scales is not None:
@@ -418,9 +408,11 @@ def emulated_layer(
     run = DIRECT if direct else DISPATCHED
     if needs_gradient(x, w, b) if direct else is_recorded(x, w, b):
         apply = _apply_directly if direct else _apply_dispatched
-        return apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
-    call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
-    return Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
+        y = apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
+    else:
+        call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
+        y = Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
+    return y if dtype is torch.float32 else narrowed(y, dtype)
 
 
 class EmulatedLayer(torch.autograd.Function):

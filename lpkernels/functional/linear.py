@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Sum
-from lpkernels.functional.layer import emulated_layer, widened_all
+from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own, unsafe_view
 from lpkernels.ops import Product, is_direct
@@ -115,8 +115,9 @@ def linear(
         backend: "auto" or a name in ``lpkernels.backends.status()``.
         scales: the delayed scales of a recipe with `scaling`, which layers of lpkernels.nn keep.
 
-    Returns: (..., out_features), float32. Without in_features these are zeros (+0, plus bias);
-        without rows the tensor is empty.
+    Returns: (..., out_features), in the dtype of x, weight and bias where all have one of 16 bits
+        (the float32 result, after the recipe's `output`, rounded to nearest even), else float32.
+        Without in_features these are zeros (+0, plus bias); without rows the tensor is empty.
 
     Raises:
         TypeError: float64 or integer operands, an argument of the wrong type.
@@ -141,7 +142,6 @@ def linear(
         check_axes(recipe, Ranks("linear", rank, 2, None if bias is None else 1, rank))
     seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
     rows = x if x.dim() > 1 else x.unsqueeze(0)
-    operands = (rows, weight, bias) if direct else widened_all(rows, weight, bias)
     direct = direct and (seed is None or is_direct(seed))
-    y = emulated_layer(*operands, recipe, _GEOMETRY, seed, backend, scales, direct)
+    y = emulated_layer(rows, weight, bias, recipe, _GEOMETRY, seed, backend, scales, direct)
     return y if rows is x else y.squeeze(0)

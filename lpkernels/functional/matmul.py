@@ -15,7 +15,7 @@ from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
-from lpkernels.functional.layer import widened, widened_all
+from lpkernels.functional.dtypes import widened, widened_all
 from lpkernels.functional.operands import Operand
 from lpkernels.functional.products import one_sum, product, result_shape
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
@@ -178,7 +178,8 @@ def _matmul_by_recipe(
     shape = result_shape(a, b)
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
-    y = product("matmul", left, right, None, 1.0, recipe, generator, backend)
+    operands = (widened(left), widened(right), None)
+    y = product("matmul", *operands, 1.0, recipe, generator, backend)
     return y if y.shape == shape else y.reshape(shape)
 
 

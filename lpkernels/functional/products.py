@@ -15,7 +15,8 @@ from lpkernels.arithmetic import TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._families import member
 from lpkernels.functional.call import Sum
-from lpkernels.functional.layer import emulated_layer, widened
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened
+from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.torch_calls import own, unsafe_view
 from lpkernels.ops import broadcast_batch, matmul_of
@@ -149,9 +150,8 @@ def product(
     bias, rank = None if addend is None else addend.dim(), max(left.dim(), right.dim())
     ranks = Ranks(function, left.dim(), right.dim(), bias, rank)
     seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
-    b = None if addend is None else widened(addend)
-    operands = (widened(left), widened(right).mT)
-    return emulated_layer(*operands, b, recipe, ProductGeometry(alpha), seed, backend)
+    operands = (left, right.mT, addend)
+    return emulated_layer(*operands, recipe, ProductGeometry(alpha), seed, backend)
 
 
 def _check_matrices(function: str, dims: int, a: Tensor, b: Tensor) -> None:
@@ -185,7 +185,7 @@ def bmm(
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.bmm.html.
 
-    Returns: (B, M, N), float32. K = 0 gives +0.
+    Returns: (B, M, N), with the dtype of a and b as in ``linear``. K = 0 gives +0.
     Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
@@ -225,7 +225,7 @@ def _add_product(
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.NAME.html.
 
-    Returns: (B, M, N) or (M, N), float32.
+    Returns: (B, M, N) or (M, N), with the dtype of input, a and b as in ``linear``.
     Raises: as ``linear``.
     """
     name = "addmm" if dims == 2 else "baddbmm"
@@ -235,8 +235,9 @@ def _add_product(
     _checks.operands(name, input=input, a=a, b=b)
     _check_matrices(name, dims, a, b)
     _checks.broadcasts(name, "input", input, (*a.shape[:-1], b.shape[-1]))
-    addend = input if beta == 1 else None if beta == 0 else widened(input) * beta
-    return product(name, a, b, addend, float(alpha), recipe, generator, backend)
+    addend = None if beta == 0 else widened(input) if beta == 1 else widened(input) * beta
+    call = (float(alpha), recipe, generator, backend)
+    return narrowed(product(name, widened(a), widened(b), addend, *call), result_dtype(input, a, b))
 
 
 baddbmm = member("baddbmm", _add_product, 3)
@@ -267,7 +268,7 @@ def einsum(
         recipe, generator, backend: as in ``linear``; torch's own function is
             https://docs.pytorch.org/docs/stable/generated/torch.einsum.html.
 
-    Returns: float32, with torch.einsum's shape.
+    Returns: torch.einsum's shape, with the dtype of both operands as in ``linear``.
     Raises: as ``linear``; ValueError: not two operands, an equation that does not fit their shapes.
 
     >>> q, k = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
@@ -451,7 +452,8 @@ def bilinear(
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products. torch's
             own function is https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.bilinear.html.
 
-    Returns: (..., out_features), float32.
+    Returns: (..., out_features), with the dtype of all operands as in ``linear``; the first product
+        is not rounded to it.
     Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
@@ -468,4 +470,5 @@ def bilinear(
     b = None if bias is None else widened(bias)
     second = seeds.seed_of_product(seed, 1)
     y = emulated_layer(t, right, b, recipe, _OuterGeometry(), second, backend)
+    y = narrowed(y, result_dtype(x1, x2, weight, bias))
     return y.reshape(*x1.shape[:-1], outs)

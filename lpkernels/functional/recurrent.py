@@ -36,14 +36,8 @@ from lpkernels.functional.cells import (
     states_of,
     widths_of,
 )
-from lpkernels.functional.layer import (
-    Layer,
-    Residual,
-    emulated_layer,
-    residual,
-    residual_format,
-    widened,
-)
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened, widened_all
+from lpkernels.functional.layer import Layer, Residual, emulated_layer, residual, residual_format
 from lpkernels.functional.linear import LinearGeometry, linear
 from lpkernels.functional.operands import Operand, Source
 from lpkernels.functional.recording import first_order, is_recorded, new_rounding_hook
@@ -415,7 +409,9 @@ def _layers(
         batch_sizes: int64 on the CPU, from a PackedSequence.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns: the output in the input's layout, and the states after the last step; float32.
+    Returns: the output in the input's layout, and the states after the last step. All have the
+        dtype as in ``linear``, of the input, hx and weights. No state between two steps is rounded
+        to it, so that a sequence in two calls may differ from the same sequence in one.
     Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
@@ -463,7 +459,9 @@ def _layers(
     if batch_sizes is None:
         x = x.unflatten(0, (len(sizes), sizes[0]))
         x = x.transpose(0, 1) if batch_first else x
-    return x, *map(torch.stack, zip(*last_states, strict=True))
+    dtype = result_dtype(input, *first_states, *weights)
+    results = (x, *map(torch.stack, zip(*last_states, strict=True)))
+    return tuple(narrowed(y, dtype) for y in results)
 
 
 lstm = member("lstm", _layers, LSTM)
@@ -499,7 +497,7 @@ def _cell(
             https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
-    Returns: the new hx, float32.
+    Returns: the new hx, with the dtype of input, hx and weights as in ``linear``.
     Raises: as ``linear``.
     """
     recipe, name = as_recipe(recipe), f"{cell.name}_cell"
@@ -519,10 +517,13 @@ def _cell(
     cell_ranks = ranks(name, not (b_ih is None and b_hh is None))
     first = seeds.seed_of_call(name, recipe, generator, backend, cell_ranks)
     second = seeds.seed_of_product(first, 1)
-    zx = linear(input, w_ih, b_ih, recipe=recipe, generator=first, backend=backend)
-    zh = linear(states[0], w_hh, b_hh, recipe=recipe, generator=second, backend=backend)
-    c = states[1].float() if len(states) == 2 else None
-    h, c, _ = cell.forward(zx, zh, states[0].float(), c)
+    of_input, of_state = widened_all(input, w_ih, b_ih), widened_all(states[0], w_hh, b_hh)
+    zx = linear(*of_input, recipe=recipe, generator=first, backend=backend)
+    zh = linear(*of_state, recipe=recipe, generator=second, backend=backend)
+    old_c = widened(states[1]) if len(states) == 2 else None
+    step = cell.forward(zx, zh, of_state[0], old_c)
+    dtype = result_dtype(input, *states, *weights.values())
+    h, c = (None if x is None else narrowed(x, dtype) for x in step[:2])
     return h if c is None else (h, c)  # type: ignore[return-value]
 
 

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import DelayedScaling, Quantizer, RunningRange
 from lpkernels.formats import AffineFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import checked_on_device
-from lpkernels.functional.layer import widened
+from lpkernels.functional.dtypes import widened
 from lpkernels.functional.quantize import straight_through
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role

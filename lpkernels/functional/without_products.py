@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Call, Sum
-from lpkernels.functional.layer import widened
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.torch_calls import no_product, own
 from lpkernels.ops import matmul_of
@@ -106,7 +106,7 @@ def softmax(
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns: the shape of input, float32.
+    Returns: the shape of input; the dtype as in ``linear``.
     Raises: as ``linear``; IndexError: a dim that input does not have.
     """
     recipe = as_recipe(recipe)
@@ -119,7 +119,8 @@ def softmax(
     ranks = Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT)
     seed = seeds.seed_of_call("softmax", recipe, generator, backend, ranks)
     x = widened(input) if input.dim() else widened(input).reshape(1)
-    return apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
+    y = apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
+    return narrowed(y, result_dtype(input))
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def layer_norm(
         weight, bias: of normalized_shape, or None; dtypes as input's.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns: the shape of input, float32.
+    Returns: the shape of input; the dtype as in ``linear``.
     Raises: as ``linear``; ValueError: an accumulator for products of scaled operands.
     """
     recipe = as_recipe(recipe)
@@ -371,9 +372,10 @@ def _normalised(
     weight, bias = (None if t is None else t.dim() for t in (w, b))
     ranks = Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT)
     seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
-    w, b = (None if t is None else widened(t) for t in (w, b))
-    mean, var = (None, None) if statistics is None else statistics
-    return apply(_Normalise, (widened(x), w, b, mean, var), how, recipe, seed, backend)
+    wide_w, wide_b = (None if t is None else widened(t) for t in (w, b))
+    tensors = (widened(x), wide_w, wide_b, *(statistics or (None, None)))
+    y, mean, var = apply(_Normalise, tensors, how, recipe, seed, backend)
+    return narrowed(y, result_dtype(x, w, b)), mean, var
 
 
 class _Normalise(torch.autograd.Function):
@@ -509,7 +511,7 @@ def gelu(
         approximate: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
-    Returns: the shape of input, float32.
+    Returns: the shape of input; the dtype as in ``linear``.
     Raises: as ``linear``.
     """
     recipe = as_recipe(recipe)
@@ -524,7 +526,8 @@ def gelu(
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
     x = _rounded(widened(input), "input", "grad_input", recipe, seed, backend)
     y = own(F.gelu, x, approximate=approximate)
-    return _rounded(y, "output", "grad_output", recipe, seed, backend)
+    y = _rounded(y, "output", "grad_output", recipe, seed, backend)
+    return narrowed(y, result_dtype(input))
 
 
 def embedding(
@@ -555,7 +558,7 @@ def embedding(
             max_norm scales the rows of weight itself, in place, before they are rounded.
         recipe, generator, backend: as in ``linear``.
 
-    Returns: (*input.shape, features), float32.
+    Returns: (*input.shape, features), with the dtype of weight as in ``linear``.
     Raises: as ``linear``; NotImplementedError: sparse with a recipe that rounds grad_weight.
     """
     recipe = as_recipe(recipe)
@@ -577,4 +580,5 @@ def embedding(
             torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
     table = _rounded(widened(weight), "weight", "grad_weight", recipe, seed, backend)
     y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
-    return _rounded(y, "output", "grad_output", recipe, seed, backend)
+    y = _rounded(y, "output", "grad_output", recipe, seed, backend)
+    return narrowed(y, result_dtype(weight))

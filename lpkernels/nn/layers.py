@@ -36,7 +36,7 @@ from lpkernels.functional.attention import apart
 from lpkernels.functional.attention import ranks as attention_ranks
 from lpkernels.functional.cells import ranks as recurrent_ranks
 from lpkernels.functional.conv import ranks as conv_ranks
-from lpkernels.functional.layer import widened
+from lpkernels.functional.dtypes import narrowed, result_dtype, widened
 from lpkernels.functional.products import bilinear_ranks
 from lpkernels.functional.recording import is_exporting
 from lpkernels.functional.running import Average, rounded_input
@@ -44,7 +44,7 @@ from lpkernels.functional.tabled import TabledRecipe, tabled
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.calls import Calls
 from lpkernels.nn.emulated import Emulated, recipe_name
-from lpkernels.nn.ranges_and_scales import SCALING, KeptScales, kept_scales
+from lpkernels.nn.ranges_and_scales import SCALING, KeptScales, kept_in_float32, kept_scales
 from lpkernels.nn.torch_functions import EMULATIONS, names_of
 from lpkernels.recipes import as_recipe
 
@@ -73,8 +73,8 @@ Args:
         may be assigned at any time.
 
 Parameters, buffers, initial values, state_dict keys and the call are torch's too. Where the recipe
-rounds, tensors are float32, or float16 and bfloat16, which are widened exactly, and results are
-float32; NaN, infinity and overflow follow docs/contract.md.
+rounds, tensors are float32, or float16 and bfloat16, which are widened exactly. Results are in
+float32, or in such a dtype that all tensors have. NaN and overflow follow docs/contract.md.
 
 Raises:
     TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds.
@@ -182,6 +182,11 @@ class OneInput(Emulated):
                 zeros = torch.zeros(shape, dtype=torch.float32, device=self._device())
                 self.register_buffer(name, zeros)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """The range moves with the layer, and stays in float32 where its dtype changes."""
+        with kept_in_float32(self._buffers, (RANGE, WEIGHT)):
+            return super()._apply(fn, recurse)
+
     def _device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
@@ -251,6 +256,10 @@ class OneInput(Emulated):
         x = rounded_input(name, input, recipe.input, recipe.input_range, average, self.training)
         return x, {"recipe": others, **scales}
 
+    def _narrowed(self, y: Tensor, input: Tensor) -> Tensor:
+        """The result of an operand made of input, in float32, in the dtype of input's result."""
+        return narrowed(y, result_dtype(input, *self.parameters()))
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
         """A state_dict may lack the range and the scales: it is loaded with a warning."""
         kept = kept_scales(self)
@@ -303,7 +312,8 @@ class _Linear(OneInput):
 
     def forward(self, input: Tensor) -> Tensor:
         x, options = self._operand(input)
-        return own(functional.linear, x, self.weight, self.bias, **options)
+        y = own(functional.linear, x, self.weight, self.bias, **options)
+        return y if x is input else self._narrowed(y, input)
 
 
 class TransposedLinear(OneInput):
@@ -317,8 +327,9 @@ class TransposedLinear(OneInput):
         return (Ranks("linear", weight=2, bias=1),)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, options = self._operand(x)
-        return own(functional.linear, x, self.weight.t(), self.bias, **options)
+        operand, options = self._operand(x)
+        y = own(functional.linear, operand, self.weight.t(), self.bias, **options)
+        return y if operand is x else self._narrowed(y, x)
 
 
 class _Bilinear(_OfAttributes):
@@ -361,14 +372,14 @@ class _Conv(_Convolution):
     _reversed_padding_repeated_twice: list[int]
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding = self.padding
+        x, padding = input, self.padding
         if self.padding_mode != "zeros":
-            x = input if self._arithmetic.is_torch else widened(input)
-            input = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        x, options = self._operand(input)
+            x, padding = input if self._arithmetic.is_torch else widened(input), 0
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        x, options = self._operand(x)
         geometry = (self.stride, padding, self.dilation, self.groups)
-        return own(self._function, x, weight, bias, *geometry, **options)
+        y = own(self._function, x, weight, bias, *geometry, **options)
+        return y if x is input else self._narrowed(y, input)
 
 
 class _ConvTranspose(_Convolution):
@@ -379,7 +390,8 @@ class _ConvTranspose(_Convolution):
         output_padding = self._output_padding(input, output_size, *sizes)
         geometry = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         x, options = self._operand(input)
-        return own(self._function, x, self.weight, self.bias, *geometry, **options)
+        y = own(self._function, x, self.weight, self.bias, *geometry, **options)
+        return y if x is input else self._narrowed(y, input)
 
 
 class _Embedding(_OfAttributes):

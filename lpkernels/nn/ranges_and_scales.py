@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -13,6 +14,18 @@ from lpkernels.functional.running import Delayed, Scales
 
 # The module in a layer with delayed scales that has their buffers.
 SCALING = "scaling"
+
+
+@contextmanager
+def kept_in_float32(buffers: dict[str, Tensor | None], names: Sequence[str]) -> Iterator[None]:
+    """A context around a module's `_apply`. Buffers of these names whose dtype it changes get the
+    values from before, on the device to which it moved them."""
+    before = {name: buffers[name] for name in names if name in buffers}
+    yield
+    for name, old in before.items():
+        moved = buffers[name]
+        if moved is not None and old is not None and moved.dtype != torch.float32:
+            buffers[name] = old.to(moved.device)
 
 
 class KeptScales(torch.nn.Module):
@@ -63,12 +76,8 @@ class KeptScales(torch.nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeptScales:
         """The buffers move with the layer, and stay in float32 where its dtype changes."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, moved in self._buffers.items():
-            old = before[name]
-            if moved is not None and old is not None and moved.dtype != torch.float32:
-                self._buffers[name] = old.to(moved.device)
+        with kept_in_float32(self._buffers, tuple(self._buffers)):
+            super()._apply(fn, recurse)
         return self
 
     def _after_backward(self) -> None:

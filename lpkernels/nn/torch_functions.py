@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
+from lpkernels.functional.dtypes import narrowed, result_dtype
 
 Handler = Callable[..., Any]
 Options = Mapping[str, Any]
@@ -46,6 +47,12 @@ class Emulation(NamedTuple):
         return self.compute(*values, **options)
 
 
+def _matmul(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
+    """lp.matmul, which returns float32, in the dtype of a layer's result."""
+    y = functional.matmul(input, other, recipe=recipe)
+    return narrowed(y, result_dtype(input, other))
+
+
 def _product(name: str, left: int, right: int) -> Handler:
     """The product of two tensors of these numbers of dimensions."""
 
@@ -55,13 +62,13 @@ def _product(name: str, left: int, right: int) -> Handler:
                 f"{name}: expected operands of {left} and {right} dimensions, got shapes "
                 f"{tuple(input.shape)} and {tuple(other.shape)}; torch.matmul takes others"
             )
-        return functional.matmul(input, other, recipe=recipe)
+        return _matmul(input, other, recipe=recipe)
 
     return multiply
 
 
 def _reflected_matmul(self: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.matmul(other, self, recipe=recipe)
+    return _matmul(other, self, recipe=recipe)
 
 
 def _addmv(
@@ -121,7 +128,7 @@ def _linear_cross_entropy(
     recipe: Recipe,
     **loss: Any,
 ) -> Tensor:
-    """The layer, then the loss in float32. `options`, how torch saves memory, is not read."""
+    """The layer, then the loss of its result. `options`, how torch saves memory, is not read."""
     logits = functional.linear(input, linear_weight, linear_bias, recipe=recipe)
     wanted = {k: v for k, v in loss.items() if v is not None and k != "options"}
     return F.cross_entropy(logits, target, **wanted)
@@ -184,7 +191,7 @@ def _grouped_mm(
     cut_a, cut_b = (1, 0) if dims == (2, 2) else (0, 1)
     lefts, beyond_a = _parts(mat_a, offs, cut_a)
     rights, beyond_b = _parts(mat_b, offs, cut_b)
-    products = [functional.matmul(a, b, recipe=recipe) for a, b in zip(lefts, rights, strict=True)]
+    products = [_matmul(a, b, recipe=recipe) for a, b in zip(lefts, rights, strict=True)]
     if dims in ((2, 2), (3, 3)):
         return torch.stack(products)
     if dims == (2, 3):
@@ -231,7 +238,7 @@ _MULTI_HEAD = "multi_head_attention_forward"
 _GROUPED = Emulation("", _grouped_mm, 2, _no_bias)
 
 _EMULATIONS: dict[str, Emulation] = {
-    "matmul": Emulation("input other", functional.matmul),
+    "matmul": Emulation("input other", _matmul),
     # The method of the right operand, `w.__rmatmul__(x)`; it is reported as a matmul.
     "rmatmul": Emulation("other input", _reflected_matmul),
     "mm": Emulation("input mat2", _product("mm", 2, 2)),

@@ -60,16 +60,34 @@ def test_backends_agree(function: str) -> None:
 
 @every_function
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_narrow_operands_are_widened_exactly(function: str, dtype: torch.dtype) -> None:
+def test_results_and_gradients_of_16_bit_operands_are_rounded_once(
+    function: str, dtype: torch.dtype
+) -> None:
     call = CALLS[function]
     narrow = call.tensors(dtype)
     wide = [x.detach().float().requires_grad_() for x in narrow]
-    results = call(*narrow, recipe=DETERMINISTIC)
-    want = call(*wide, recipe=DETERMINISTIC)
-    same(flat(results), flat(want))
-    count = len(flat(want))
-    want = [x.to(dtype) for x in gradients(want, wide)[count:]]
-    same(gradients(results, narrow)[count:], want, "gradient")
+    results, want = (flat(call(*x, recipe=DETERMINISTIC)) for x in (narrow, wide))
+    # lp.matmul alone returns float32.
+    of_result = torch.float32 if function == "matmul" else dtype
+    same(results, [y.to(of_result) for y in want])
+    given = [g.to(of_result) for g in output_gradients(*(y.shape for y in want))]
+    got = torch.autograd.grad(results, narrow, given)
+    want = torch.autograd.grad(want, wide, [g.float() for g in given])
+    same(got, [g.to(dtype) for g in want], "gradient")
+
+
+@every_function
+def test_one_operand_of_another_dtype_makes_the_result_float32(function: str) -> None:
+    call = CALLS[function]
+    narrow = [x.detach() for x in call.tensors(torch.bfloat16)]
+    wide = [x.float() for x in narrow]
+    want = flat(call(*wide, recipe=DETERMINISTIC))
+    for i, x in enumerate(wide):
+        same(flat(call(*narrow[:i], x, *narrow[i + 1 :], recipe=DETERMINISTIC)), want)
+    if len(narrow) > 1:
+        halves = [x.half() for x in narrow]
+        y = flat(call(*narrow[:-1], halves[-1], recipe=DETERMINISTIC))
+        assert {x.dtype for x in y} == {torch.float32}
 
 
 @every_function

@@ -6,10 +6,14 @@ test_every_function.py tests the promises that linear shares with other function
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import lpkernels as lp
+from lpkernels.reference import exact
+from lpkernels.rounding import round_scalar
+from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.support.autograd import Steps, assert_composed, leaves, output_gradients
 
@@ -35,6 +39,26 @@ def test_linear_is_its_steps_by_the_reference(shape, out_features, recipe, backe
     tensors = leaves(shape, (out_features, shape[-1]), (out_features,))
     call = partial(linear, *tensors, recipe=recipe)
     assert_composed(call, tensors, composed(*tensors, recipe), backends)
+
+
+@pytest.mark.parametrize("fmt, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_a_16_bit_result_is_the_exact_sum_rounded_in_fp32_and_once_more(fmt, dtype):
+    recipe = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
+    # Large and small terms: a sum rounds at most steps, and some results overflow fp16.
+    scales = torch.tensor([1.0, 2.0**9, 2.0**-11, 2.0**7, 3.0, 2.0**-5, 1.0])
+    x, w, b = (leaf.detach() for leaf in leaves((9, 7), (11, 7), (11,)))
+    tensors = [(t * s).to(dtype).requires_grad_() for t, s in ((x, scales), (w, scales), (b, 99))]
+    x, w, b = (t.detach().float().numpy() for t in tensors)
+    y = linear(*tensors, recipe=recipe)
+    (g,) = (t.to(dtype) for t in output_gradients(y.shape))
+    got = [y, *torch.autograd.grad(y, tensors, g)]
+    g, ones, acc = g.float().numpy(), np.ones((9, 1), np.float32), lp.Accumulator("fp32")
+    sums = [exact.matmul(x, w.T, b, acc), exact.matmul(g, w, None, acc)]
+    sums += [exact.matmul(g.T, x, None, acc), exact.matmul(g.T, ones, None, acc)[:, 0]]
+    for tensor, want in zip(got, sums, strict=True):
+        rounded = [round_scalar(float(s), lp.parse_format(fmt), "nearest_even") for s in want.flat]
+        assert_bit_equal(tensor, torch.tensor(rounded).reshape(want.shape).to(dtype))
+    assert y.isinf().any() == (dtype is torch.float16)
 
 
 def test_only_the_operands_that_backward_reads_are_kept() -> None:

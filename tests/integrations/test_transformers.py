@@ -102,6 +102,38 @@ def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
     assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
 
 
+def test_trainer_in_bf16_makes_the_steps_of_a_loop_by_hand(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    batch = ARCHITECTURES["llama-sdpa"].batch()
+    models = [ARCHITECTURES["llama-sdpa"].model().bfloat16() for _ in range(2)]
+    model, by_hand = (lp.convert(m, "fp8_wang2018") for m in models)
+    first, other = (torch.optim.SGD(m.parameters(), lr=0.5) for m in (model, by_hand))
+    options = {"use_cpu": True, "report_to": [], "max_steps": 3, "save_strategy": "no"}
+    options |= {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "bf16": True}
+    arguments = transformers.TrainingArguments(str(tmp_path), **options)
+    # One row, so that no order of rows matters.
+    rows = [{key: x[0] for key, x in batch.items()}]
+    transformers.Trainer(model, arguments, train_dataset=rows, optimizers=(first, None)).train()
+    row = {key: x[:1] for key, x in batch.items()}
+    for _ in range(3):
+        other.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = by_hand(**row).loss
+        loss.backward()
+        other.step()
+    for p, q in zip(model.parameters(), by_hand.parameters(), strict=True):
+        assert p.dtype == torch.bfloat16
+        assert_bit_equal(p, q)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_with_recipes_is_loaded_in_16_bits(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = saved(tmp_path).to(dtype)
+    loaded = type(model).from_pretrained(tmp_path, dtype=dtype)
+    assert loaded(**BATCH).logits.dtype == dtype
+    assert_bit_equal(loaded(**BATCH).logits, model(**BATCH).logits)
+
+
 def test_where_the_method_is_unknown_transformers_gives_plain_layers(tmp_path, monkeypatch):
     saved(tmp_path, policy="fp8_wang2018")
     forget(monkeypatch)

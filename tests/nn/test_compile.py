@@ -110,6 +110,15 @@ def test_model_is_one_graph_with_its_bits(make: Any, backend: str) -> None:
     assert graphs() == 1
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_compiled_model_of_16_bits_rounds_between_its_layers(dtype: torch.dtype) -> None:
+    """inductor computes what lies between operators in float32, and would leave casts out."""
+    model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Linear(7, 4)).to(dtype)
+    lp.convert(model, lp.Recipe(fprop="e8m20", dgrad="e8m20", wgrad="e8m20"))
+    x = torch.randn(5, 6).to(dtype)
+    assert_steps_alike(model, compiled(model, backend="inductor"), x)
+
+
 def test_compiled_layers_keep_their_bits_elsewhere() -> None:
     layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
     want = step(layer, layer, *args)

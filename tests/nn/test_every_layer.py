@@ -1,6 +1,8 @@
 """Every layer: the axes it refuses, its life in the rest of torch (autocast, checkpoints, layouts,
 transforms, batched gradients, TorchScript), its exported program, and its precision."""
 
+import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,13 +102,39 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
     def cast(*args: torch.Tensor) -> Any:
         with torch.autocast("cpu", dtype=dtype):
             y = layer(*args)
-        used = recipe.weight if name == "Embedding" else recipe.input
-        assert used is None or first(y).dtype == torch.float32
+        # A layer with weights has them in float32.
+        assert first(y).dtype == (torch.float32 if [*layer.parameters()] else dtype)
         return y
 
-    got, want = step(layer, cast, *narrow), step(layer, layer, *wide)
+    def uncast(*args: torch.Tensor) -> Any:
+        y = layer(*args)
+        return y if [*layer.parameters()] else y.to(dtype)
+
+    got, want = step(layer, cast, *narrow), step(layer, uncast, *wide)
     # The gradient of an input has the dtype of that input.
     same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
+
+
+@every_layer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, NATIVE])
+def test_a_layer_of_16_bits_is_that_of_float32_rounded(
+    name: str, dtype: torch.dtype, recipe: lp.Recipe
+) -> None:
+    layer = converted(name, recipe).to(dtype)
+    narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
+    wide = [x.float() if x.is_floating_point() else x for x in narrow]
+
+    def result(run: nn.Module, *args: torch.Tensor) -> torch.Tensor:
+        y = first(run(*args))
+        assert y.dtype == (dtype if run is layer else torch.float32)
+        # A product in float32, whose gradient in 16 bits is that of the wide layer's result.
+        return y.to(dtype).float()
+
+    wider = copy.deepcopy(layer).float()
+    got = step(layer, partial(result, layer), *narrow)
+    want = step(wider, partial(result, wider), *wide)
+    same(got, [want[0], *(t.to(dtype) for t in want[1:])])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

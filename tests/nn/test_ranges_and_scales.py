@@ -72,6 +72,15 @@ def trained(name: str, recipe: lp.Recipe) -> Any:
 
 
 @pytest.mark.parametrize("name", ONE_INPUT)
+def test_a_layer_of_16_bits_returns_16_bits(name: str, state: State) -> None:
+    layer, x = trained(name, state.recipe).bfloat16(), inputs(name)[0].bfloat16()
+    wide = copy.deepcopy(layer).float()
+    for training in (True, False):
+        y, want = (m.train(training)(x.to(m.weight.dtype)) for m in (layer, wide))
+        assert_bit_equal(y, want.bfloat16())
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
 def test_buffers_come_and_go_with_the_recipe(name: str, state: State) -> None:
     torchs = plain(name)
     keys = list(torchs.state_dict())
@@ -116,8 +125,11 @@ def test_a_state_without_the_buffers_loads_with_a_warning(state: State) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
-    layer, (x,) = trained("Linear", SCALES), inputs("Linear")
+def test_ranges_and_scales_stay_in_float32(dtype: torch.dtype) -> None:
+    layer, (x,) = trained("Linear", RANGE), inputs("Linear")
+    buffers = copy.deepcopy([*layer.buffers()])
+    same([*layer.to(dtype).buffers()], buffers)
+    layer = trained("Linear", SCALES)
     scales = copy.deepcopy(layer.scaling.state_dict())
     layer.to(dtype)
     same(layer.scaling.state_dict().values(), scales.values())
