@@ -27,6 +27,12 @@ SITE_BIAS = 3
 SITE_QUANTIZE = 4
 SITE_OUTPUT = 5
 
+#: The keys of the seeds of second derivatives, which no Role and no other product of a call has: of
+#: the products with the incoming gradient of dx, and of those with that of dw. In each of the two a
+#: tensor and a sum have the Role of their place (docs/contract.md, "Second derivatives").
+SECOND_OF_DX = 1 << 20
+SECOND_OF_DW = SECOND_OF_DX + 1
+
 MASK64 = 0xFFFFFFFFFFFFFFFF
 _MASK32 = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -42,6 +42,8 @@ class _SlidingGeometry:
     two_activations: ClassVar[bool] = False
     matmuls: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
+    name: ClassVar[str] = "a convolution"
+    differentiable: ClassVar[bool] = True
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]

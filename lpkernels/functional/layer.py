@@ -41,7 +41,7 @@ from lpkernels.functional.recording import (
     new_rounding_hook,
 )
 from lpkernels.functional.scaled import shapes
-from lpkernels.functional.transforms import record
+from lpkernels.functional.transforms import Context, record
 from lpkernels.ops import DIRECT, DISPATCHED, Ints, is_direct, needs_gradient
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Geometry(Protocol):
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
     as x is, and ``matmuls`` whether the products are matmuls. ``rounds`` says whether the sum can
-    round the result itself, because nothing follows it.
+    round the result itself, because nothing follows it. ``name`` is the layer's in errors, and
+    ``differentiable`` says whether its gradients have derivatives.
 
     The operands of a product come as `factors` gives them. ``shape`` is that of the result; None in
     fprop: as the product makes it.
@@ -71,6 +72,12 @@ class Geometry(Protocol):
 
     @property
     def rounds(self) -> bool: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def differentiable(self) -> bool: ...
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
@@ -409,6 +416,7 @@ def emulated_layer(
     if needs_gradient(x, w, b) if direct else is_recorded(x, w, b):
         apply = _apply_directly if direct else _apply_dispatched
         y = apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
+        y = y if isinstance(y, Tensor) else y[0]
     else:
         call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
         y = Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
@@ -416,6 +424,8 @@ def emulated_layer(
 
 
 class EmulatedLayer(torch.autograd.Function):
+    differentiable = "second_order.gradients_of_layer"
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -425,7 +435,7 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         geometry: Geometry,
         call: Call,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, ...]:
         recipe, _, backend, run, _, scales = call
         hook = hooks.rounding if hooks.make_rounding is None else new_rounding_hook()
         ctx.hook = hook
@@ -449,17 +459,26 @@ class EmulatedLayer(torch.autograd.Function):
             of_dgrad = residual(layer, "dgrad", right, (y.shape, x.shape))
         elif needs_x:
             of_dgrad = Residual(w)
-        ctx.save_for_backward(of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
+        ends: tuple[Tensor, ...] = ()
+        if needs_w and needs_x and not torch.compiler.is_compiling():
+            if not x.is_leaf or (keeps_w and not w.is_leaf):
+                ends = new_ends(ctx, x, w if keeps_w else None)
+        kept = (of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
+        ctx.save_for_backward(*kept, *ends)
         ctx.x, ctx.w = of_wgrad and of_wgrad[1:], of_dgrad and of_dgrad[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
-        return y
+        return (y, *ends) if ends else y
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, seed = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad_output: Tensor | None, *of_ends: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        if grad_output is None:
+            return added((None,) * 6, ctx.ends, of_ends)
+        x, w, seed, *_ = ctx.saved_tensors
         recipe, scales = ctx.recipe, ctx.scales
         run = DIRECT if is_direct(grad_output, x, w, seed) else DISPATCHED
         layer = Layer(ctx.geometry, Call(recipe, seed, ctx.backend, run, hooks.rounding, scales))
@@ -479,7 +498,45 @@ class EmulatedLayer(torch.autograd.Function):
             dw = layer.gradient("wgrad", g, right, w_shape)
         if needs_b:
             db = layer.bias_gradient(g, b_shape)
-        return dx, dw, db, None, None, None
+        grads = (dx, dw, db, None, None, None)
+        return added(grads, ctx.ends, of_ends) if of_ends else grads
+
+
+def new_ends(ctx: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    """Further outputs of a Function, at which gradients of its gradients reach its first inputs.
+    Nobody reads their values, which share one place in memory. A leaf needs none, because
+    autograd's graph has it; None stands for an input that needs none either, such as a weight that
+    is kept itself. Inside torch.func's transforms there are none."""
+    if isinstance(ctx, Context):
+        return ()
+    numbers, ends = [], []
+    for i, x in enumerate(inputs):
+        if x is not None and not x.is_leaf:
+            numbers.append(i)
+            ends.append(x.new_empty_strided(x.shape, (0,) * x.dim()))
+    ctx.ends = numbers
+    ctx.set_materialize_grads(False)
+    return tuple(ends)
+
+
+def needs_ends(ctx: Any, *inputs: Tensor | None) -> bool:
+    """Whether gradients may be asked for whose gradients reach one of the inputs by an end."""
+    if torch.compiler.is_compiling():
+        return False
+    needs = zip(ctx.needs_input_grad, inputs, strict=False)
+    return any(need and t is not None and not t.is_leaf for need, t in needs)
+
+
+def added(
+    grads: tuple[Tensor | None, ...], ends: list[int], of_ends: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of x and w, plus those that come from second derivatives."""
+    sums = list(grads)
+    for i, grad in zip(ends, of_ends, strict=True):
+        if grad is not None:
+            first = sums[i]
+            sums[i] = grad if first is None else first + grad
+    return tuple(sums)
 
 
 # `Function.apply` asks for transforms of torch.func, which a direct call has not.

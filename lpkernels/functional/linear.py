@@ -30,6 +30,8 @@ class LinearGeometry:
     two_activations: ClassVar[bool] = False
     matmuls: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
+    name: ClassVar[str] = "a linear layer"
+    differentiable: ClassVar[bool] = True
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size

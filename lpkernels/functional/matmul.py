@@ -46,8 +46,8 @@ def matmul(
     Every product, partial sum and result is rounded as acc says, k ascending from 0 to K - 1; K = 0
     gives +0. docs/contract.md, "Sums" and "The order of k", has the rules. Both gradients are
     computed in acc too, each as one sum, also over the leading dimensions in which an operand was
-    broadcast. A rounded output passes its gradient unchanged. The gradients are not differentiable
-    again.
+    broadcast. A rounded output passes its gradient unchanged. The gradients have gradients, in acc
+    too; those have none.
 
     An `lpkernels.Scaled` operand brings codes and scales (docs/contract.md, "Products of scaled
     operands"); torch's own sums take the values as `Scaled.dequantize` gives them. Such a product
@@ -248,6 +248,8 @@ class _Matmul(torch.autograd.Function):
     """Products of operands of at least two dimensions. The operands are saved as they came, so that
     narrow dtypes stay narrow."""
 
+    differentiable = "second_order.gradients_of_matmul"
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -273,18 +275,32 @@ class _Matmul(torch.autograd.Function):
         a, b, seed = ctx.saved_tensors
         grad_a = grad_b = None
         if ctx.needs_input_grad[0]:
-            left, right = one_sum(grad, b.float().mT, ctx.shapes[0])
-            how = ops.How(ctx.acc, seed, Role.DGRAD)
-            grad_a = ops.multiply(ops.matmul_of(left, right), how, ctx.backend)
-            grad_a = grad_a.reshape(ctx.shapes[0]).to(ctx.dtypes[0])
+            grad_a = gradient_of_left(grad, b, ctx.shapes[0], ctx.acc, seed, ctx.backend)
+            grad_a = grad_a.to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
-            # A right operand is laid out as a linear layer's weight (N, K), which keys its draws.
-            left, right = one_sum(grad.mT, a.float(), ctx.shapes[1])
-            how = ops.How(ctx.acc, seed, Role.WGRAD)
-            grad_b = ops.multiply(ops.matmul_of(left, right), how, ctx.backend)
-            grad_b = grad_b.mT.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
+            grad_b = gradient_of_right(grad, a, ctx.shapes[1], ctx.acc, seed, ctx.backend)
+            grad_b = grad_b.to(ctx.dtypes[1])
         grad_start = grad if ctx.needs_input_grad[2] else None
         return grad_a, grad_b, grad_start, None, None, None, None
+
+
+def gradient_of_left(
+    grad: Tensor, b: Tensor, shape: torch.Size, acc: ops.Ints, seed: Tensor | None, backend: str
+) -> Tensor:
+    """grad @ b^T as the gradient of a left operand of this shape, float32."""
+    left, right = one_sum(grad, b.float().mT, shape)
+    how = ops.How(acc, seed, Role.DGRAD)
+    return ops.multiply(ops.matmul_of(left, right), how, backend).reshape(shape)
+
+
+def gradient_of_right(
+    grad: Tensor, a: Tensor, shape: torch.Size, acc: ops.Ints, seed: Tensor | None, backend: str
+) -> Tensor:
+    """a^T @ grad as the gradient of a right operand of this shape, float32."""
+    # A right operand is laid out as a linear layer's weight (N, K), which keys its draws.
+    left, right = one_sum(grad.mT, a.float(), shape)
+    how = ops.How(acc, seed, Role.WGRAD)
+    return ops.multiply(ops.matmul_of(left, right), how, backend).mT.reshape(shape)
 
 
 def _scaled_matmul(

@@ -87,6 +87,8 @@ class ProductGeometry:
     final: bool = True
     two_activations: ClassVar[bool] = True
     matmuls: ClassVar[bool] = True
+    name: ClassVar[str] = "a product of two activations"
+    differentiable: ClassVar[bool] = True
 
     @property
     def rounds(self) -> bool:
@@ -384,11 +386,21 @@ def _arranged(x: Tensor, labels: str, groups: tuple[str, ...], sizes: dict[str, 
     return x.reshape([math.prod([sizes[label] for label in group]) for group in groups])
 
 
-_FIRST = LinearGeometry(final=False)
+class _InnerGeometry(LinearGeometry):
+    """t (n, O * J) = x1 (n, I) @ weight (O * J, I)^T."""
+
+    name: ClassVar[str] = "bilinear"
+    differentiable: ClassVar[bool] = False
+
+
+_FIRST = _InnerGeometry(final=False)
 
 
 class _OuterGeometry(ProductGeometry):
     """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,): a product with a single column."""
+
+    name: ClassVar[str] = "bilinear"
+    differentiable: ClassVar[bool] = False
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -74,18 +75,31 @@ def _has_tangent(x: Tensor | None) -> bool:
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """backward of a Function, refused where a derivative of its results may be asked for.
+    """backward of a Function, refused where a derivative of its results may be asked for and the
+    Function has no ``differentiable``.
 
-    It is refused at once. The tensors that backward keeps are rounded, so a later error could not
-    stand on every way to the inputs, and torch.autograd.grad would leave the missing terms out.
+    ``differentiable`` is "module.function" of lpkernels.functional, and function(ctx, backward,
+    *grads) returns what backward returns, recorded for second derivatives. A Function without it
+    may have ``layer``, the name of its layer in the refusal. A refusal comes at once. The tensors
+    that backward keeps are rounded, so a later error could not stand on every way to the inputs,
+    and torch.autograd.grad would leave the missing terms out.
     """
 
     @functools.wraps(backward)
-    def checked(ctx: Any, *grads: Tensor) -> Any:
+    def checked(ctx: Any, *grads: Tensor | None) -> Any:
         tracing = torch.compiler.is_compiling()
+        batched = False
+        for grad in () if tracing else grads:
+            if grad is not None and is_legacy_batchedtensor(grad):
+                batched = True
         if not tracing and torch.is_grad_enabled():
-            transforms.refuse_second_derivative()
-        if not tracing and any(map(is_legacy_batchedtensor, grads)):
+            return _recorded(ctx, backward, grads, batched)
+        if batched and getattr(ctx, "draws", False):
+            raise NotImplementedError(
+                "lpkernels: second derivatives in a batch would share the random bits of one "
+                "recipe; leave is_grads_batched=True away, or take a recipe that draws none"
+            )
+        if batched:
             return _by_sample(checked, ctx, grads)
         if tracing:
             with torch.no_grad():
@@ -101,7 +115,37 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor, ...]) -> Any:
+def _recorded(
+    ctx: Any, backward: Callable[..., Any], grads: tuple[Tensor | None, ...], batched: bool
+) -> Any:
+    """What backward returns, recorded for derivatives.
+
+    Raises: NotImplementedError: these gradients have no derivative.
+    """
+    function = ctx._forward_cls
+    if not hasattr(function, "differentiable"):
+        raise no_derivative(getattr(function, "layer", "this function"), function)
+    if batched:
+        raise NotImplementedError(
+            "lpkernels: gradients of emulated arithmetic that are taken in a batch have no second "
+            "derivative; leave is_grads_batched=True or create_graph=True away"
+        )
+    # Few processes need it.
+    module, name = function.differentiable.split(".")
+    differentiable = getattr(import_module(f"lpkernels.functional.{module}"), name)
+    return differentiable(ctx, backward, *grads)
+
+
+def no_derivative(what: str, function: Any = None) -> NotImplementedError:
+    """The refusal of a derivative of the gradients of a layer, or of their gradients."""
+    order = "third" if getattr(function, "is_second_order", False) else "second"
+    return NotImplementedError(
+        f"lpkernels: emulated arithmetic has no {order} derivative of {what}; take gradients "
+        f"{'of gradients ' if order == 'third' else ''}without create_graph=True"
+    )
+
+
+def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor | None, ...]) -> Any:
     """backward for one gradient after the other of those that is_grads_batched=True gives at once.
 
     Each has the bits of a backward pass of its own: what forward kept, and its seed, serve all.
@@ -110,10 +154,13 @@ def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor, ...]
     torch._C._vmapmode_increment_nesting()
     level = torch._C._vmapmode_decrement_nesting()
     # The batch is the first dimension, of size 1 in a gradient that all samples share.
-    batches = [torch._remove_batch_dim(g, level, 1, 0) for g in grads]
-    size = max(len(batch) for batch in batches)
-    batches = [batch.expand(size, *batch.shape[1:]) for batch in batches]
-    results = zip(*(backward(ctx, *samples) for samples in zip(*batches, strict=True)), strict=True)
+    batches = [None if g is None else torch._remove_batch_dim(g, level, 1, 0) for g in grads]
+    size = max(len(batch) for batch in batches if batch is not None)
+    samples = [
+        [None] * size if batch is None else batch.expand(size, *batch.shape[1:])
+        for batch in batches
+    ]
+    results = zip(*(backward(ctx, *sample) for sample in zip(*samples, strict=True)), strict=True)
     return tuple(
         None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
         for parts in results

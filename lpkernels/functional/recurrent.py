@@ -245,6 +245,8 @@ def _recurrence(
 
 
 class _Recurrence(torch.autograd.Function):
+    layer = "a recurrent layer"
+
     @staticmethod
     def forward(
         ctx: Any,

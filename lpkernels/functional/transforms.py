@@ -30,8 +30,8 @@ def refuse_forward_mode() -> NoReturn:
 
 def refuse_second_derivative() -> NoReturn:
     raise NotImplementedError(
-        "lpkernels: emulated arithmetic has no second derivative; take gradients without "
-        "create_graph=True, and no gradient of a gradient of torch.func"
+        "lpkernels: emulated arithmetic has no second derivative inside torch.func's transforms; "
+        "take gradients of gradients with torch.autograd.grad and create_graph=True"
     )
 
 
@@ -86,7 +86,7 @@ def record(function: Any, *args: Any) -> Any:
     return tuple(results[: forward.results]) if forward.in_tuple else results[0]
 
 
-class _Context:
+class Context:
     """The context of a Function: what forward writes, and what backward reads."""
 
     def __init__(self, needs_input_grad: Sequence[bool]) -> None:
@@ -109,7 +109,7 @@ class _Forward:
     results that have no gradient. further: the saved tensors that are neither argument nor result.
     """
 
-    def __init__(self, function: Any, context: _Context, args: Sequence[Any], outputs: Any) -> None:
+    def __init__(self, function: Any, context: Context, args: Sequence[Any], outputs: Any) -> None:
         self.function, self.context = function, context
         self.in_tuple = isinstance(outputs, tuple)
         results = outputs if self.in_tuple else (outputs,)
@@ -140,7 +140,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(function: Any, needs: Sequence[bool], *args: Any) -> tuple[Any, ...]:
-        context = _Context(needs)
+        context = Context(needs)
         outputs = function.forward(context, *args)
         forward = _Forward(function, context, args, outputs)
         further, forward.further = forward.further, []

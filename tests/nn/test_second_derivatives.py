@@ -1,0 +1,221 @@
+"""Second derivatives of converted models: gradient penalties, physics, checkpoints, refusals."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import lpkernels as lp
+from lpkernels import functional as LF
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+
+FP8 = lp.Recipe(
+    input="e4m3fn", weight="e4m3fn", grad_output="e5m2", fprop="fp32", dgrad="fp32", wgrad="fp32"
+)
+NARROW = lp.Recipe(fprop="e6m9_chunk64", dgrad="e6m9_chunk64", wgrad="e6m9_chunk64")
+
+
+def perceptron(*sizes: int) -> nn.Sequential:
+    """Layers of these sizes with softplus, which has all derivatives, between them."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for i, o in pairwise(sizes):
+        layers += [nn.Linear(i, o), nn.Softplus()]
+    return nn.Sequential(*layers[:-1])
+
+
+def penalty(model: Any, x: Tensor) -> Tensor:
+    """The penalty of Gulrajani et al. (2017): the input's gradient should have the norm 1."""
+    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return (g.flatten(1).norm(dim=1) - 1).square().mean()
+
+
+def penalty_gradients(model: nn.Module, call: Any = None, seed: int = 5) -> list[Tensor]:
+    torch.manual_seed(seed)
+    x = torch.randn(6, 8, requires_grad=True)
+    return list(torch.autograd.grad(penalty(call or model, x), [x, *model.parameters()][:-1]))
+
+
+def test_a_model_with_wide_sums_has_torchs_penalty() -> None:
+    want = penalty_gradients(perceptron(8, 16, 16, 1))
+    wide = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
+    got = penalty_gradients(lp.convert(perceptron(8, 16, 16, 1), wide))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids="ds")
+def test_a_checkpoint_changes_no_bit(recipe: lp.Recipe) -> None:
+    model = lp.convert(perceptron(8, 16, 16, 1), recipe)
+    want = penalty_gradients(model)
+    again = penalty_gradients(model)
+    inside = penalty_gradients(model, lambda x: checkpoint(model, x, use_reentrant=False))
+    for a, b, c in zip(inside, want, again, strict=True):
+        assert_bit_equal(a, b)
+        assert_bit_equal(c, b)
+
+
+def test_first_and_second_derivatives_add_up() -> None:
+    """A loss of the result and of its gradients: both reach a hidden layer's input."""
+    model = lp.convert(perceptron(8, 16, 16, 1), NARROW)
+    torch.manual_seed(5)
+    x = torch.randn(6, 8, requires_grad=True)
+    both = [x, *model.parameters()]
+
+    def gradients(*terms: Any) -> list[Tensor]:
+        total = torch.stack([term(model, x) for term in terms]).sum()
+        return list(torch.autograd.grad(total, both, allow_unused=True, materialize_grads=True))
+
+    value: Any = lambda model, x: model(x).square().mean()  # noqa: E731
+    parts = zip(gradients(penalty), gradients(value), strict=True)
+    for got, (a, b) in zip(gradients(penalty, value), parts, strict=True):
+        torch.testing.assert_close(got, a + b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_that_nobody_differentiates_twice_keeps_codes_alone() -> None:
+    """For its gradients' gradients a hidden layer keeps a place in the shape of its input."""
+    layer = lp.nn.Linear(64, 32, recipe=FP8)
+    leaf = torch.randn(16, 64, requires_grad=True)
+    sizes = []
+    for x in (leaf, leaf * 2):
+        y: Any = layer(x)
+        saved = [s for s in y.grad_fn.saved_tensors if s is not None]
+        sizes.append(sum(s.untyped_storage().nbytes() for s in saved))
+    assert sizes[0] == 16 * 64 + 4 * 64 * 32
+    assert sizes[1] == sizes[0] + 4
+
+
+def test_histories_note_the_tensors_of_the_first_order_alone() -> None:
+    def buffers(twice: bool) -> list[Tensor]:
+        torch.manual_seed(5)
+        layer = lp.nn.Linear(16, 8, recipe="te_delayed")
+        x, g = (torch.randn(16, n, requires_grad=True) for n in (16, 8))
+        first = torch.autograd.grad(layer(x), [x, layer.weight], g, create_graph=twice)
+        if twice:
+            incoming = [100 * torch.randn_like(t) for t in first]
+            second = torch.autograd.grad(first, [x, layer.weight, g], incoming)
+            assert all(t.norm() > 100 for t in second)
+        return [b.clone() for b in layer.buffers()]
+
+    for a, b in zip(buffers(True), buffers(False), strict=True):
+        assert_bit_equal(a, b)
+
+
+def test_a_batch_of_second_derivatives_is_one_after_another() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    for recipe in (DETERMINISTIC, STOCHASTIC):
+        layer = lp.nn.Linear(8, 5, recipe=recipe)
+        y = layer(x).square()
+        (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        incoming, asked = torch.randn(3, *dx.shape), [x, layer.weight]
+        options: Any = {"retain_graph": True}
+        if recipe is STOCHASTIC:
+            with pytest.raises(NotImplementedError, match="would share the random bits"):
+                torch.autograd.grad(dx, asked, incoming, is_grads_batched=True, **options)
+            continue
+        got = torch.autograd.grad(dx, asked, incoming, is_grads_batched=True, **options)
+        apart = zip(*(torch.autograd.grad(dx, asked, g, **options) for g in incoming), strict=True)
+        for a, b in zip(got, apart, strict=True):
+            assert_bit_equal(a, torch.stack(b))
+
+
+def twice(y: Tensor, *tensors: Tensor) -> None:
+    torch.autograd.grad(y.square().sum(), tensors, create_graph=True)
+
+
+def test_what_has_no_derivative_says_so_by_name() -> None:
+    x = torch.randn(4, 8, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="no second derivative of a recurrent layer"):
+        twice(lp.nn.LSTM(8, 4, recipe=NARROW)(x[None])[0], x)
+    with pytest.raises(NotImplementedError, match="no second derivative of bilinear"):
+        twice(lp.nn.Bilinear(8, 8, 3, recipe=NARROW)(x, x), x)
+    ranged = lp.Recipe(input="affine8", input_range="running:0.9", fprop="e6m9")
+    with pytest.raises(NotImplementedError, match="no second derivative of a layer with a running"):
+        twice(lp.nn.Linear(8, 4, recipe=ranged)(x), x)
+    with pytest.raises(ValueError, match="a gradient, which a product with a Scaled operand has"):
+        lp.matmul(x, lp.scaled(torch.randn(8, 4), "block4_axis0_e4m3"), "fp32")
+    for y in (LF.linear(x, x, recipe=NARROW), LF.layer_norm(x, (8,), recipe=NARROW)):
+        (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="no third derivative of a"):
+            torch.autograd.grad(dx.square().sum(), x, create_graph=True)
+    y = LF.linear(x, x, recipe=NARROW)
+    with pytest.raises(NotImplementedError, match="taken in a batch"):
+        torch.autograd.grad(
+            y, x, torch.randn(3, *y.shape), is_grads_batched=True, create_graph=True
+        )
+
+
+@pytest.mark.parametrize("recipe", [FP8, NARROW], ids=["fp8", "narrow sums"])
+def test_a_wasserstein_critic_with_a_gradient_penalty_learns_digits(recipe: lp.Recipe) -> None:
+    """The critic of Gulrajani et al. (2017) tells digits from noise, with gradients of norm 1."""
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    images = torch.tensor(sklearn_datasets.load_digits().data, dtype=torch.float32) / 16
+    critic = lp.convert(perceptron(64, 64, 64, 1), recipe)
+    generator = lp.convert(perceptron(16, 64, 64), recipe)
+    optimizers = [torch.optim.Adam(m.parameters(), 4e-3, (0.5, 0.9)) for m in (critic, generator)]
+    torch.manual_seed(0)
+    norms: list[float] = []
+
+    def distance() -> float:
+        return (images.mean(0) - generator(torch.randn(512, 16)).mean(0)).norm().item()
+
+    before = distance()
+    for step in range(150):
+        real = images[torch.randint(len(images), (64,))]
+        fake = generator(torch.randn(64, 16))
+        if step % 3 == 2:
+            optimizers[1].zero_grad()
+            (-critic(fake).mean()).backward()
+            optimizers[1].step()
+            continue
+        share = torch.rand(64, 1)
+        between = (share * real + (1 - share) * fake.detach()).requires_grad_()
+        loss = critic(fake.detach()).mean() - critic(real).mean() + 10 * penalty(critic, between)
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        (g,) = torch.autograd.grad(critic(between).sum(), between)
+        norms.append(g.norm(dim=1).mean().item())
+    assert norms[0] < 0.3
+    assert 0.8 < sum(norms[-20:]) / 20 < 1.2
+    assert distance() < 0.65 * before
+
+
+@pytest.mark.parametrize("recipe", [FP8, NARROW], ids=["fp8", "narrow sums"])
+def test_a_network_of_physics_learns_the_heat_equation(recipe: lp.Recipe) -> None:
+    """u_t = u_xx as a system of first order, q = u_x and u_t = q_x, so that training takes second
+    derivatives; u(x, 0) = sin(pi x) and u = 0 at both ends give u = exp(-pi^2 t) sin(pi x)."""
+    model = lp.convert(perceptron(2, 48, 48, 2), recipe, exclude=["0", "4"])
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    torch.manual_seed(0)
+
+    def exact(points: Tensor) -> Tensor:
+        x, t = points.unbind(1)
+        return torch.exp(-(torch.pi**2) * t) * torch.sin(torch.pi * x)
+
+    def sampled(count: int) -> Tensor:
+        return torch.rand(count, 2) * torch.tensor([1.0, 0.2])
+
+    def error() -> float:
+        points = sampled(512)
+        return (model(points)[:, 0] - exact(points)).square().mean().sqrt().item()
+
+    before = error()
+    for _ in range(400):
+        points = sampled(128).requires_grad_()
+        u, q = model(points).unbind(1)
+        (of_u,) = torch.autograd.grad(u.sum(), points, create_graph=True)
+        (of_q,) = torch.autograd.grad(q.sum(), points, create_graph=True)
+        loss = (of_u[:, 0] - q).square().mean() + (of_u[:, 1] - of_q[:, 0]).square().mean()
+        border = sampled(96)
+        border[:32, 1], border[32:64, 0], border[64:, 0] = 0.0, 0.0, 1.0
+        loss = loss + 20 * (model(border)[:, 0] - exact(border)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert before > 0.3
+    assert error() < 0.2
