@@ -55,7 +55,6 @@ _SPATIAL = 3
 _WITH_SCALES = (AFFINE, BLOCK)
 # The offset of a matrix that is the only one.
 _NO_OFFSET = torch.zeros(1, dtype=torch.int64, device="cpu")
-_NO_OFFSET_ADDRESS = _NO_OFFSET.data_ptr()
 # The numbers of lpk::bound::ProductKind.
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 # The tables of this process, which grow.
@@ -282,7 +281,7 @@ class CpuBackend:
         out = left.new_empty(*shape)
         if 0 in shape:
             return out
-        left_offset = right_offset = _NO_OFFSET_ADDRESS
+        left_offset = right_offset = _NO_OFFSET.data_ptr()
         left_strides: Sequence[int] = left.stride()
         right_strides: Sequence[int] = right.stride()
         if conv is not None:

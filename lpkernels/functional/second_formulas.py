@@ -101,7 +101,7 @@ class _NormGradients(torch.autograd.Function):
         x = how.unrowed(how.rows(xhat) / scale[:, None], xhat.shape)
         with torch.enable_grad():
             x, g = _leaves(x, call.rounded(dy, "grad_output"))
-            ones = torch.ones((), device=x.device) if w is None else how.spread(w, x)
+            ones = x.new_ones(()) if w is None else how.spread(w, x)
             (w_spread,) = _leaves(ones.expand_as(x))
             rows = how.rows(x)
             if not ctx.has_statistics:

@@ -359,7 +359,8 @@ def _read(
         matrix = geometry.factors(product, tensors[0], tensors[1], result)[side]
         if geometry.two_activations:
             pair = list(tensors)
-            pair[side] = torch.arange(x.numel(), device=x.device).reshape(x.shape)
+            numbers = torch.arange(x.numel(), dtype=torch.int64, device=x.device)
+            pair[side] = numbers.reshape(x.shape)
             places = geometry.factors(product, pair[0], pair[1], result)[side]
         x = matrix
     if kept is not None and kept.shape is not None:
