@@ -330,8 +330,8 @@ class Backend(Protocol):
 
         quantizer: to this format, without scales and draws; it rounds x first. scale: x holds the
         codes of a block format that is packed `block_by_block`, and this the scales of its blocks.
-        Of the parts of a tensor in a block format, every scale of which has a code: the scale of
-        the tensor if the format has one, all scales, all elements.
+        x may be the parts of a tensor in a block format whose scales all have codes. The bytes are
+        then the scale of the tensor if the format has one, all scales, all elements.
 
         Raises: ValueError: a value that fmt does not hold; the message names it.
         """

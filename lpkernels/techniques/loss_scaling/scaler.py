@@ -56,11 +56,11 @@ class StepRecord:
 class _Step:
     """A step whose result is on the device.
 
-    optimizer: after its step.  found: 0-d, not 0 if a gradient was not finite.
+    optimizer: after its step.  nonfinite: 0-d, not 0 if a gradient was not finite.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, found: Tensor) -> None:
-        self.ran = found == 0
+    def __init__(self, optimizer: torch.optim.Optimizer, nonfinite: Tensor) -> None:
+        self.ran = nonfinite == 0
         self._parameters = list(_parameters(optimizer))
         self._finite: dict[str | int, Tensor] = {}
 
@@ -266,8 +266,8 @@ class LossScaler(torch.amp.GradScaler):
 
     def _note(self, optimizer: torch.optim.Optimizer) -> _Step:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
-        found = flags[0] if flags else torch.zeros((), dtype=torch.float32, device="cpu")
-        self._last = _Step(optimizer, found)
+        nonfinite = flags[0] if flags else torch.zeros((), dtype=torch.float32, device="cpu")
+        self._last = _Step(optimizer, nonfinite)
         return self._last
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
