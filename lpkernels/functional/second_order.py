@@ -347,8 +347,10 @@ def _read(
     result: torch.Size,
     kept: Residual | None,
 ) -> _Read:
-    """What a product of the first order read. tensors: its operands, of which the other one only
-    has a shape; kept: how the operand was kept."""
+    """One operand as a product of the first order read it.
+
+    tensors: both operands of the product; of the other operand only the shape counts. kept: how
+    the operand was kept."""
     call, geometry = layer.call, layer.geometry
     reading: Reading = getattr(call.recipe.readings, product)[side]
     fmt = None if reading.quantizer is None else reading.quantizer.fmt

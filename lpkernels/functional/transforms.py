@@ -152,7 +152,7 @@ class _Transformed(torch.autograd.Function):
         args, results, ctx.forward_pass = inputs[2:], output[:-1], output[-1]
         forward: _Forward = ctx.forward_pass
         ctx.mark_non_differentiable(*[results[i] for i in forward.constants])
-        # Backward alone sees that zeros are missing; those of kept tensors are never read.
+        # Backward alone sees that zeros are missing; gradients of kept tensors are never read.
         ctx.set_materialize_grads(False)
         ctx.like = [(x.shape, x.dtype, x.device) for x in results[: forward.results]]
         tensors = (*args, *results)

@@ -336,8 +336,8 @@ def test_hadamard_transforms(
 
 # A group of lanes and a little more, several spans and a little more, a few elements, none.
 SHAPES = ((7, 5), (1030,), (1,), (0,), (3, 11, 16))
-# Places where a tensor may begin in a larger one of which it is a part: anywhere in a word of
-# draws, and before a border of a thread's share and of a row key.
+# Places where a tensor may begin in a larger one: anywhere in a word of draws, and before a border
+# of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 ALL_FORMATS = updates.FORMATS | ({} if INTERPRETED else updates.LOOPS)
 # The interpreter makes every step in one kind of formats.

@@ -197,7 +197,7 @@ def test_unknown_backends_other_generators_and_float64_are_refused(function: str
 
 
 def torch_refuses(call: Call, i: int, tensors: list[Tensor]) -> bool:
-    """Whether torch refuses the tensors, of which the i-th has another shape than the call's.
+    """Whether torch refuses the tensors; the i-th tensor has another shape than the call's.
 
     Of lstm all but a sequence with fewer steps are wrong: torch's own reads beyond the weights and
     frees memory that it has overwritten.

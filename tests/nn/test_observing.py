@@ -202,7 +202,7 @@ def test_a_shared_module_is_called_anew_and_its_weight_has_one_gradient():
 
 
 def test_gradients_go_to_the_step_they_belong_to():
-    """One observation covers several steps, one of which has no backward pass."""
+    """One observation covers several steps; one step has no backward pass."""
     layer, seen = nn.Linear(4, 2), Calls()
     with observe(layer, seen):
         for step in range(3):

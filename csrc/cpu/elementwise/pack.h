@@ -45,7 +45,7 @@ void unpack_parts(const PackArgs& args, const uint8_t* codes, const Parts& parts
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
                        float* x);
 
-// Matrices (batch, rows, cols), each value of which is multiplied by the rounded product of two
+// Matrices (batch, rows, cols) times totals. A value is multiplied by the rounded product of two
 // totals: one of its row, or of all rows, and one of its column, or of all columns. A null pointer
 // stands for ones. A step is 0 where one total serves all rows or columns, else 1; a matrix has
 // totals of columns of its own where `column_batch` is not 0.

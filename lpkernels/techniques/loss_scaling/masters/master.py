@@ -363,7 +363,7 @@ def _batches(masters: Iterable[Master]) -> Iterator[list[Master]]:
 def _step_together(
     optimizer: Optimizer, masters: Sequence[Master], seeds: Sequence[Tensor | None], scale: Any
 ) -> None:
-    """The step of some masters, all of which are unpacked."""
+    """The step of some masters, which are unpacked together."""
     inputs = [
         (master, *master.stand_in(seed, scale), seed)
         for master, seed in zip(masters, seeds, strict=True)
