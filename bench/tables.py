@@ -114,7 +114,15 @@ RATIO = "{baselines[torch][ratio]:.2f}"
 #: The tables of each page, by the name of the page of docs that tells what follows from them.
 PAGES: dict[str, list[Table]] = {
     "sweeps": [sweep("MNIST-1D under recipes", "sweep-mnist1d-recipes")],
-    "formats": [sweep("Formats of 8 bits on MNIST-1D", "sweep-mnist1d-formats")],
+    "formats": [
+        sweep("Formats of 8 bits on MNIST-1D", "sweep-mnist1d-formats"),
+        sweep("GPT, 150 steps", "sweep-gpt-scaled", of=BITS,
+              after={"error of dw": ("mean", "dw_error", 3)}),
+        Table("Elements clipped and zeroed, in percent", "sweep-gpt-scaled", {
+            f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
+            for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")
+        }),
+    ],
     "choosing-an-accumulator": [
         sweep(heading, f"sweep-{record}", "fp32 sums", (*ACCURACY[:2], places, 100.0))
         for heading, record, places in (
@@ -180,14 +188,6 @@ PAGES: dict[str, list[Table]] = {
         }, rows=("method", "count"), where={"type": "average"})
         for heading, record, places in (
             ("Ways to choose", "choices", 4), ("From one network to another", "transfer", 3))
-    ],
-    "scaled-formats": [
-        sweep("GPT, 150 steps", "sweep-gpt-scaled", of=BITS,
-              after={"error of dw": ("mean", "dw_error", 3)}),
-        Table("Elements clipped and zeroed, in percent", "sweep-gpt-scaled", {
-            f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
-            for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")
-        }),
     ],
     "tensor-cores": [
         sweep("MNIST-1D", "sweep-mnist1d-units", "fp32 sums"),
