@@ -89,10 +89,14 @@ def _bytes_of_parts(shape: torch.Size, fmt: Ints) -> int:
 _lacks_zero = lru_cache(maxsize=1024)(without_zero)
 
 
-def _batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
-    """Where each matrix of the broadcast batch starts in x, in elements."""
-    strides = x.expand(*batch, *x.shape[-2:]).stride()[: len(batch)]
-    return offsets(tuple(batch), strides, _NO_OFFSET.device) if batch else _NO_OFFSET
+@lru_cache(maxsize=512)
+def _batch_offsets(shape: torch.Size, strides: tuple[int, ...], batch: torch.Size) -> Tensor:
+    """Where each matrix of the broadcast batch starts in a tensor, in elements."""
+    if not batch:
+        return _NO_OFFSET
+    steps = [0 if size == 1 else step for size, step in zip(shape, strides, strict=True)][:-2]
+    missing = (0,) * (len(batch) - len(steps))
+    return offsets(tuple(batch), (*missing, *steps), _NO_OFFSET.device)
 
 
 def _by_batch(
@@ -109,7 +113,8 @@ def _by_batch(
         return left, 1, (_NO_OFFSET, _NO_OFFSET)
     if right.dim() == 2 and left.is_contiguous():
         return left.view(math.prod(shape[:-1]), left.shape[-1]), 1, (_NO_OFFSET, _NO_OFFSET)
-    return left, batch.numel(), (_batch_offsets(left, batch), _batch_offsets(right, batch))
+    starts = [_batch_offsets(x.shape, x.stride(), batch) for x in (left, right)]
+    return left, batch.numel(), (starts[0], starts[1])
 
 
 def _five(strides: Sequence[int]) -> Sequence[int]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lpkernels import ops
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.dtypes import narrowed, result_dtype, widened, widened_all
@@ -81,10 +82,10 @@ def scaled_dot_product_attention(
     q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
     ranks = (Ranks(_SDPA, q, k, None, max(q, k)), Ranks(_SDPA, max(q, k), v, None, max(q, k, v)))
     seed = seeds.seed_of_call(_SDPA, recipe, generator, backend, *ranks)
-    mask = _causal(query, key) if is_causal else attn_mask
+    mask = _causal(query, key) if is_causal else additive_mask(attn_mask, False)
     of: dict[str, Any] = {
         "query": query, "key": key, "value": value, "dropout_p": dropout_p, "scale": scale,
-        "attn_mask": additive_mask(mask, False), "enable_gqa": enable_gqa,
+        "attn_mask": mask, "enable_gqa": enable_gqa,
     }  # fmt: skip
     y = dot_product(of, matmul_under(recipe, seed, backend))
     return narrowed(y, result_dtype(query, key, value))
@@ -95,7 +96,7 @@ def dot_product(of: Mapping[str, Any], matmul: Matmul) -> Tensor:
     ``matmul`` makes its two products. ``lpkernels.nn.observing`` shares it."""
     query, key, value, mask = of["query"], of["key"], of["value"], of.get("attn_mask")
     empty_rows = None if mask is None else 0.0
-    mask = _causal(query, key) if of.get("is_causal") else mask
+    mask = _causal(query, key) == 0 if of.get("is_causal") else mask
     options = (of.get("dropout_p", 0.0), of.get("scale"), matmul, empty_rows)
     if not of.get("enable_gqa"):
         return attended(query, key, value, mask, *options)[0]
@@ -109,9 +110,10 @@ def dot_product(of: Mapping[str, Any], matmul: Matmul) -> Tensor:
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
-    """Where a key takes part: each query sees the keys up to its own place."""
+    """The addend of scores that leaves each query the keys up to its own place."""
     sizes = (query.shape[-2], key.shape[-2])
-    return torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
+    hidden = torch.full(sizes, -math.inf, dtype=torch.float32, device=query.device)
+    return hidden.triu(1)
 
 
 def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
@@ -147,13 +149,23 @@ def attended(
     if mask is None or empty_rows is None:
         weights = scores.softmax(-1)
     else:
-        # Where no key is left the softmax is 0 / 0, and its gradient NaN: it must not be taken.
-        empty = (scores == -math.inf).all(-1, keepdim=True)
-        weights = scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
+        weights = _softmax(scores, empty_rows)
     weights = store(weights, "softmax")
     if dropout_p > 0:
         weights = store(F.dropout(weights, dropout_p), "dropout")
     return store(matmul(weights, value, "values"), "values"), weights
+
+
+def _softmax(scores: Tensor, empty_rows: float) -> Tensor:
+    """The weights of masked scores; those of a query without any key are empty_rows."""
+    if ops.is_direct(scores) and scores.is_cpu:
+        weights = scores.softmax(-1)
+        # The softmax of a query without any key is NaN. A GPU's sum would have to be waited for.
+        if not math.isnan(weights.detach().sum().item()):
+            return weights
+    # The gradient of 0 / 0 is NaN too: it must not be taken.
+    empty = (scores == -math.inf).all(-1, keepdim=True)
+    return scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, empty_rows)
 
 
 def additive_mask(
