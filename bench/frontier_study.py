@@ -2,8 +2,8 @@
 
 On an error matrix (``lpkernels frontier table --export``), each task in turn is new: 3 to 15 of its
 configurations are measured, by D-optimal or random choice, and the rest is predicted from the other
-tasks. Beside them stand the mean of the other tasks, which measures nothing, and a cold start,
-which takes no other task. Results are printed and written as records.
+tasks. Beside them stands the mean of the other tasks, which measures nothing. Results are printed
+and written as records.
 
     python -m bench.frontier_study --pictures docs/pictures
 
@@ -16,7 +16,6 @@ import argparse
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas
@@ -30,9 +29,7 @@ from lpkernels.experiments.sweeps.specification import read_spec
 from lpkernels.report.figures import finish, panels, save_figure
 from lpkernels.report.tables import make_table
 from lpkernels.techniques import pareto
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
-from lpkernels.techniques.pareto.cold_start import cover
-from lpkernels.techniques.pareto.prediction import compare
+from lpkernels.techniques.pareto import ErrorMatrix
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
@@ -47,46 +44,8 @@ CHOICES = "frontier choices"
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
 
-def cold_start(
-    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, task: int, n: int, seed: int
-) -> tuple[Any, dict[str, Any]]:
-    """A cold start on a task, and its figures."""
-    truth, sizes = matrix.mean[task], memory[task]
-    found = pareto.cold_start(space.shape, sizes, lambda i: truth[i], n=n, seed=seed)
-    return found, compare(truth, found.predicted, sizes, found.measured)
-
-
-def cold_records(
-    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, counts: Sequence[int], seed: int
-) -> list[Record]:
-    """Records like those of `leave_one_out`, of a cold start on each task, for counts that cover
-    its grid."""
-    records = []
-    for task in range(len(matrix.tasks)):
-        for count in (n for n in counts if n >= len(cover(space.shape))):
-            found, figures = cold_start(matrix, space, memory, task, count, seed)
-            records.append({
-                "task": task, "method": "cold_start", "count": count, "draw": 0,
-                "measured": [int(i) for i in found.measured], **figures, "noise": None,
-            })  # fmt: skip
-    return records
-
-
-def ended_records(
-    matrix: ErrorMatrix, space: FormatSpace, memory: np.ndarray, seed: int
-) -> list[Record]:
-    """A cold start on each task for as long as a configuration's band reaches the frontier."""
-    records = []
-    for task, name in enumerate(matrix.tasks):
-        found, figures = cold_start(matrix, space, memory, task, len(space), seed)
-        record = {"type": "ended", "task": name, "ended": found.ended}
-        records.append(record | {"measured": len(found.measured), **figures})
-    return records
-
-
 def study(
     matrix: ErrorMatrix,
-    space: FormatSpace,
     memory: np.ndarray,
     *,
     counts: Sequence[int],
@@ -97,12 +56,10 @@ def study(
 ) -> list[Record]:
     """A row for each way of choosing and number of measurements: the number of tasks, and the mean
     over tasks and the standard error of each figure. memory: (tasks, configurations)."""
-    options: dict[str, Any] = {"counts": counts, "rank": rank, "observed": observed}
     records = pareto.leave_one_out(
-        matrix.errors, memory, methods=METHODS, draws=draws, seed=seed, **options
-    )
-    if not np.isnan(matrix.mean).any():
-        records += cold_records(matrix, space, memory, counts, seed)
+        matrix.errors, memory, methods=METHODS, counts=counts, rank=rank, observed=observed,
+        draws=draws, seed=seed,
+    )  # fmt: skip
     figures = pandas.DataFrame(records).astype(dict.fromkeys((*FIGURES, "noise"), float))
     # Draws of one task are averaged first.
     tasks = figures.groupby(["method", "count", "task"], sort=False)[[*FIGURES, "noise"]].mean()
@@ -157,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     matrix = ErrorMatrix.load(options.matrix).for_space(str(options.matrix), spec.space)
     memory = np.stack([task_memory(spec, task) for task in matrix.tasks])
     rows = study(
-        matrix, spec.space, memory, counts=options.counts, rank=options.rank,
+        matrix, memory, counts=options.counts, rank=options.rank,
         observed=options.observed, draws=options.draws, seed=options.seed,
     )  # fmt: skip
     cells = [
@@ -167,11 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show_table(make_table(("way", "measured", *FIGURES), cells, words=("way",)))
     if rows[0]["noise"] is not None:
         print(f"noise of the seeds: {rows[0]['noise']:.4f}")
-    gaps = np.isnan(matrix.mean).any()
-    ended = [] if gaps else ended_records(matrix, spec.space, memory, options.seed)
-    for name in ("measured", "hypervolume") if ended else ():
-        values = np.array([record[name] for record in ended])
-        print(f"cold start to its end: {name} {values.mean():.3f}, {values.min()}..{values.max()}")
     header = {
         **schemas.header(CHOICES), "study": spec.name, "tasks": list(matrix.tasks),
         "rank": options.rank, "observed": options.observed, "draws": options.draws,
@@ -179,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
     if options.out:
-        write_records(options.out, [header, *({"type": "average", **row} for row in rows), *ended])
+        write_records(options.out, [header, *({"type": "average", **row} for row in rows)])
 
 
 if __name__ == "__main__":

@@ -65,16 +65,8 @@ def run(
     out: SweepFolder,
     known: KnownFile = None,
     measure: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Configurations of each task to train; default: 8, without --known 5 more than "
-            "cover every format.",
-        ),
-    ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Train all configurations: a matrix for --known.")
-    ] = False,
+        int, typer.Option(min=1, help="With --known: configurations of each task to train.")
+    ] = 8,
     task: Task = "",
     rank: Rank = 3,
     cap: Annotated[
@@ -87,12 +79,12 @@ def run(
     engine: Engine = "processes",
     retry_failed: RetryFailed = False,
 ) -> None:
-    """Train a few configurations of each task: the ones that tell most about all others.
+    """Train the configurations of each task: all of them, which makes a matrix for --known; with
+    --known the few that tell most about all others.
 
-    The arms of the specification are the tasks. With --known the choice follows from earlier tasks,
-    else from the task's own measurements, one after the other. The command may be stopped or killed
-    at any moment, and then goes on with the same choice. While it runs, the folder is its own;
-    `lpkernels sweep status` shows its cells.
+    The arms of the specification are the tasks. The command may be stopped or killed at any moment,
+    and then goes on with the same choice. While it runs, the folder is its own; `lpkernels sweep
+    status` shows its cells.
 
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """
@@ -107,7 +99,6 @@ def run(
             out,
             known=_matrix(known),
             n=measure,
-            everything=every,
             rank=rank,
             cap=bytes_from(cap) if cap else None,
             jobs=jobs,
@@ -187,10 +178,10 @@ def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) ->
     with named_options(option="--cap"):
         index = frontier.best(cap)
     size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
-    configuration = f"{space.name(index)}, {size}, error {error:.4f}"
+    configuration = f"{space.names[index]}, {size}, error {error:.4f}"
     say(f"choice for {task}, at most {bytes_text(cap)}: {configuration}")
     say(f"recipe: {TrainingRecipe(*space[index])}")
-    spec = one_task(study.spec, task).replace(chosen={task: [space.name(index)]})
+    spec = one_task(study.spec, task).replace(chosen={task: [space.names[index]]})
     say(command_of(spec.cells()[0].config.replace(name="run")))
 
 

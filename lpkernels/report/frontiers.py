@@ -14,11 +14,8 @@ from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 
 def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -> Table:
     """The configurations on the frontier, the cheapest first."""
-    source = {
-        "measured": "every configuration is measured",
-        "known": "predicted from other tasks",
-        "alone": "predicted from the task's own measurements",
-    }[frontier.how]
+    whole = "every configuration is measured"
+    source = whole if frontier.is_measured else "predicted from other tasks"
     rows = []
     for index in pareto_front(frontier.memory, frontier.predicted):
         measured = not np.isnan(frontier.measured[index])
@@ -26,7 +23,7 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
         band = "" if measured else f"{low:.4f} .. {high:.4f}"
         size, error = bytes_text(frontier.memory[index]), f"{frontier.predicted[index]:.4f}"
         kind = "measured" if measured else "predicted"
-        rows.append((size, error, band, kind, space.name(int(index))))
+        rows.append((size, error, band, kind, space.names[index]))
     columns = ("memory", "error", "band", "", "configuration")
     caption = f"{source}; band: {frontier.band.level:.0%} of the draws"
     return make_table(columns, rows, words=columns[3:], title=title, caption=caption)
@@ -64,9 +61,9 @@ def plot_frontiers(
 def _draw_frontier(axes: Any, frontier: Frontier, names: Sequence[str], cap: float | None) -> None:
     band, unit = frontier.band, 1024.0
     at, every = band.memory / unit, frontier.memory / unit
-    if frontier.how != "measured":
+    if not frontier.is_measured:
         axes.fill_between(at, band.low, band.high, step="post", alpha=0.25, lw=0, label="band")
-    name = "frontier" if frontier.how == "measured" else "predicted frontier"
+    name = "frontier" if frontier.is_measured else "predicted frontier"
     axes.step(at, band.error, where="post", lw=1.5, label=name)
     axes.plot(every, frontier.measured, "o", ms=4, label="measured")
     chosen = None

@@ -45,7 +45,7 @@ def test_a_frontier_is_drawn_with_names_band_measurements_cap_and_choice() -> No
     labels = [label.get_text() for label in axes.get_legend().get_texts()]
     assert labels == ["band", "predicted frontier", "measured", "cap", "chosen"]
     front = pareto_front(MEMORY, frontier.predicted)
-    names = [str(SPACE.name(i)).replace("_sat", "") for i in front]
+    names = [SPACE.names[i].replace("_sat", "") for i in front]
     assert [text.get_text() for text in axes.texts] == names
     assert [text.xy for text in axes.texts] == [
         (MEMORY[i] / 1024, frontier.predicted[i]) for i in front

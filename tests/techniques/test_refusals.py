@@ -143,8 +143,6 @@ test_wrong_values_are_refused = refused(
         (lambda: recalibrate(nn.Linear(2, 2), [X]), "Linear"),
         (lambda: recalibrate(nn.BatchNorm1d(6), [torch.ones(2, 6)], 8), "set_precision"),
         (lambda: FormatSpace(["e4m3", "e4m3"], ["bf16"]), "low"),
-        (lambda: FormatSpace(["e4m3"], ["bf16"], ["e6m9"] * 2), "accumulators"),
-        (lambda: ErrorMatrix(["a", "b"], ["x"], [[0.1, 0.2]], [1]), "memory"),
         (lambda: ErrorMatrix(SMALL, ["a"], ERRORS), r"errors.*\(1, 2, 2\)"),
         (lambda: ErrorMatrix(SMALL, ["a", "a"], ERRORS), "distinct"),
         (lambda: ErrorMatrix(SMALL, ["a", "b"], ERRORS * INF), "inf"),

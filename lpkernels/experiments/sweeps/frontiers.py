@@ -8,7 +8,6 @@ configurations it trains those that tell most.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +27,7 @@ from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
-    FormatSpace,
     choose,
-    cold_start,
     complete,
     count_tensors,
     embed,
@@ -40,16 +37,11 @@ from lpkernels.techniques.pareto import (
     select,
     training_memory,
 )
-from lpkernels.techniques.pareto.cold_start import cover
+from lpkernels.techniques.pareto.completion import LAM
 from lpkernels.techniques.pareto.prediction import FrontierBand, band
 
-#: The lambda with which the paper's code completes matrices.
-LAM = 0.1
 #: The share of the draws within a band.
 LEVEL = 0.9
-#: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
-#: every row and column of its grid without.
-MEASUREMENTS, BEYOND_COVER = 8, 5
 
 
 class Study(NamedTuple):
@@ -136,13 +128,13 @@ def run_study(
     folder: str | Path,
     *,
     known: ErrorMatrix | None = None,
-    n: int | None = None,
-    everything: bool = False,
+    n: int = 8,
     rank: int = 3,
     cap: float | None = None,
     **how: Any,
 ) -> Study:
-    """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
+    """Measures each task of `spec`, in all configurations or, where other tasks are known, in a
+    few; returns all that the folder holds.
 
     The choice of configurations is written down before they run: a call may be stopped at any
     moment, and the same call then goes on with the same choice. The folder belongs to this
@@ -151,12 +143,11 @@ def run_study(
     Args:
         spec: a specification; one without formats has the paper's.
         folder: where results go; made if absent.
-        known: errors of other tasks in the same configurations, by which `select` chooses; None: a
-            cold start on each task alone, one measurement after the other behind its cover.
-        n: how many configurations of each task; None: 8, or without known tasks 5 beyond the cover.
-        everything: measure all configurations, which makes a matrix that other studies can take as
+        known: errors of other tasks in the same configurations, by which `select` chooses; None:
+            all configurations are measured, which makes a matrix that other studies can take as
             known.
-        rank, cap: of the choice, with `known`.
+        n, rank, cap: of the choice, with `known`: how many configurations of each task, the rank of
+            their embeddings, the most bytes.
         how: jobs, engine, retry_failed, console and train, as for `run_sweep`.
     Raises:
         ValueError: the folder is another study's, known errors are of other configurations, a cap
@@ -169,49 +160,22 @@ def run_study(
         spec = spec.replace(low=list(map(str, space.low)), high=list(map(str, space.high)))
     for task in spec.arms:
         _check_metric(find(task_config(spec, task).workload).metric)
-    if cap is not None and (known is None or everything):
+    if cap is not None and known is None:
         raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
-    if n is None:
-        n = MEASUREMENTS if known is not None else measurements_alone(space)
     chosen: dict[str, list[str]] = {}
-    if not everything:
-        store = Folder(path)
+    if known is not None:
+        known, store = known.for_space("known", space), Folder(path)
         store.joined(spec)
         former = store.read_spec()
         for task in spec.arms:
             names = former.chosen.get(task, []) if former else []
-            indices = [space.names.index(name) for name in names]
-            if known is None:
-                indices = list(dict.fromkeys([*_cover(space, n), *indices]))
-            else:
-                errors = errors_of_others(known.for_space("known", space), task, rank)
-                memory = task_memory(spec, task)
-                indices += choose_next(errors, rank, memory, n, asked=indices, cap=cap).tolist()
-            chosen[task] = [space.name(index) for index in indices]
+            asked = [space.names.index(name) for name in names]
+            errors, memory = errors_of_others(known, task, rank), task_memory(spec, task)
+            more = choose_next(errors, rank, memory, n, asked=asked, cap=cap)
+            chosen[task] = [*names, *(space.names[index] for index in more)]
     with owned(path):
-        spec = spec.replace(chosen=chosen)
-        run_sweep(spec, path, **how)
-        if known is None and not everything:
-            for task in spec.arms:
-                _measure_more(spec, path, task, n, how)
+        run_sweep(spec.replace(chosen=chosen), path, **how)
         return read_study(path)
-
-
-def _measure_more(spec: SweepSpec, path: Path, task: str, n: int, how: dict[str, Any]) -> None:
-    """A cold start on a task alone, behind the configurations that were chosen before."""
-    space, chosen = spec.space, list(spec.chosen[task])
-
-    def measure(index: int) -> float:
-        chosen.append(space.name(index))
-        run_sweep(one_task(spec, task).replace(chosen={task: chosen}), path, **how)
-        return float(read_study(path).errors(task)[index])
-
-    errors = read_study(path).errors(task)
-    former = {index: float(errors[index]) for index in map(space.names.index, chosen)}
-    # Configurations that gave no error are asked for again, which trains nothing.
-    lost = sum(map(math.isnan, former.values()))
-    most = min(max(n, len(former) + lost), len(space))
-    cold_start(space.shape, task_memory(spec, task), measure, n=most, measured=former)
 
 
 def _check_metric(metric: Metric) -> None:
@@ -221,23 +185,6 @@ def _check_metric(metric: Metric) -> None:
             f"a frontier needs a share such as accuracy, whose rest is an error of 0 to 1, got "
             f"{metric.label}"
         )
-
-
-def measurements_alone(space: FormatSpace) -> int:
-    """How many configurations of a task are measured where there are no known tasks."""
-    return min(max(space.shape[0], math.prod(space.shape[1:])) + BEYOND_COVER, len(space))
-
-
-def _cover(space: FormatSpace, n: int) -> Sequence[int]:
-    """The cover of every row and every column with which a cold start would begin."""
-    rows, columns = space.shape[0], math.prod(space.shape[1:])
-    least, most = max(rows, columns, 3), len(space)
-    if rows < 2 or columns < 2 or not least <= n <= most:
-        raise ValueError(
-            f"measure: without known tasks expected {least} to {most}, for every row and column of "
-            f"a grid of at least 2 x 2, {rows} x {columns} here; got {n}"
-        )
-    return cover(space.shape)
 
 
 def errors_of_others(matrix: ErrorMatrix, task: str, rank: int) -> Floats:
@@ -312,14 +259,17 @@ class Frontier:
     memory: (configurations,) bytes.  measured: (configurations,) errors, NaN where there is none.
     predicted: (configurations,) errors; of a measured one its own.
     band: the bands of the frontier and of each configuration.
-    how: "measured" (everything is), "known" (from other tasks), "alone" (from the task's own grid).
     """
 
     memory: Floats
     measured: Floats
     predicted: Floats
     band: FrontierBand
-    how: str
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether nothing is predicted."""
+        return not np.isnan(self.measured).any()
 
     def best(self, cap: float) -> int:
         """The configuration of least error, measured or predicted, with at most `cap` bytes.
@@ -336,33 +286,26 @@ def frontier_of(
 
     Args:
         memory, measured: (configurations,), NaN where no error is known.
-        known: (tasks, configurations), errors of other tasks; None: the task's own grid is all
-            there is, and `measured` is (low, high) or (low, high, accumulators).
+        known: (tasks, configurations), errors of other tasks, by which the rest is predicted.
         rank: of the embeddings, with `known`.
-    Raises: ValueError: too few measurements; the message says what to measure.
+    Raises: ValueError: nothing is measured, or not all without `known`.
     """
-    errors = measured.ravel()
-    chosen = np.flatnonzero(~np.isnan(errors))
-    if len(chosen) == len(errors):
-        whole = band(memory, errors, np.stack([errors, errors]), LEVEL, "frontier_of")
-        return Frontier(memory, errors, errors, whole, "measured")
+    chosen = np.flatnonzero(~np.isnan(measured))
+    if len(chosen) == len(measured):
+        whole = band(memory, measured, np.stack([measured, measured]), LEVEL)
+        return Frontier(memory, measured, measured, whole)
     if not len(chosen):
         raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")
     if known is None:
-        former = {int(i): float(errors[i]) for i in chosen}
-        start = cold_start(
-            measured.shape, memory, _refuse, n=len(former), measured=former, level=LEVEL
+        raise ValueError(
+            f"known: {len(chosen)} of {len(measured)} configurations are measured; give the errors "
+            "of other tasks, which predict the rest, or measure all"
         )
-        return Frontier(memory, errors, np.clip(start.predicted, 0, 1), start.band, "alone")
     y = _embeddings(known, rank)[: len(chosen)]
     residuals = held_out_residuals(known, len(y))
-    bands = frontier_band(y, chosen, errors[chosen], memory, residuals=residuals, level=LEVEL)
-    predicted = np.clip(predict(y, chosen, errors[chosen]), 0, 1)
-    return Frontier(memory, errors, predicted, bands, "known")
-
-
-def _refuse(index: int) -> Any:
-    raise AssertionError(f"configuration {index} is not measured")
+    bands = frontier_band(y, chosen, measured[chosen], memory, residuals=residuals, level=LEVEL)
+    predicted = np.clip(predict(y, chosen, measured[chosen]), 0, 1)
+    return Frontier(memory, measured, predicted, bands)
 
 
 def frontiers(
@@ -372,10 +315,9 @@ def frontiers(
 
     Args:
         task: only this one; "": all.
-        known: errors of other tasks, by which the rest is predicted; None: by the task's own grid.
-        rank: of the embeddings, with `known`.
-    Raises: ValueError: no such task, nothing or too little measured, known errors of other
-        configurations, a rank above the data.
+        known, rank: as of `frontier_of`, all tasks of a matrix.
+    Raises: ValueError: no such task, nothing measured or without `known` not all, known errors of
+        other configurations, a rank above the data.
     """
     spec = study.spec
     if known is not None:
@@ -385,10 +327,10 @@ def frontiers(
     tasks = [task] if task else [t for t in spec.arms if spec.chosen.get(t) != []]
     result = {}
     for name in tasks:
-        errors = study.errors(name).reshape(spec.space.shape)
+        errors, memory = study.errors(name), task_memory(spec, name)
         others = None if known is None else errors_of_others(known, name, rank)
         try:
-            result[name] = frontier_of(task_memory(spec, name), errors, known=others, rank=rank)
+            result[name] = frontier_of(memory, errors, known=others, rank=rank)
         except ValueError as error:
             raise ValueError(f"task {name}: {error}") from error
     return result

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from lpkernels.arithmetic import NATIVE
 from lpkernels.experiments.records import Place
 from lpkernels.experiments.settings import Settings
 from lpkernels.experiments.training.config import RunConfig, flatten
@@ -61,7 +60,6 @@ def settings_of(configuration: Configuration) -> dict[str, Any]:
     return {
         "tensors": str(recipe.low),
         "ends": str(recipe.high),
-        "tensor_sums": "" if recipe.accumulator == NATIVE else str(recipe.accumulator),
         "working": masters["weight"],
         "master": masters["master"],
         "opt_state": masters["state"],
@@ -88,8 +86,8 @@ class SweepSpec(Settings):
     arms: fields of each arm by the arm's name, instead of the base's; tables have them in this
         order. Without any there is one arm called "base".
     axes: values by field; the runs have all combinations.
-    low, high, accumulators: in place of axes, those of the configurations of a study of frontiers,
-        as FormatSpace takes them, by name.
+    low, high: in place of axes, the formats of the configurations of a study of frontiers, as
+        FormatSpace takes them, by name.
     chosen: the configurations in which an arm of a study is trained; an arm without an entry is
         trained in all.
     Raises:
@@ -112,7 +110,6 @@ class SweepSpec(Settings):
     axes: dict[str, Any] = Field(default_factory=dict)
     low: list[str] = Field(default_factory=list)
     high: list[str] = Field(default_factory=list)
-    accumulators: list[str] = Field(default_factory=list)
     chosen: dict[str, list[str]] = Field(default_factory=dict)
 
     @field_validator("base")
@@ -154,12 +151,12 @@ class SweepSpec(Settings):
         return self
 
     def _check_formats(self) -> None:
-        formats = [name for name in ("low", "high", "accumulators") if getattr(self, name)]
+        formats = [name for name in ("low", "high") if getattr(self, name)]
         if not formats:
             if self.chosen:
                 raise ValueError("chosen: belongs to low and high; give lists of formats too")
             return
-        if formats[:2] != ["low", "high"] or self.axes:
+        if len(formats) < 2 or self.axes:
             raise ValueError(
                 f"expected low and high, lists of formats, and no axes; got {', '.join(formats)} "
                 f"and {', '.join(self.axes) or 'no axes'}"
@@ -177,9 +174,7 @@ class SweepSpec(Settings):
     @property
     def space(self) -> FormatSpace:
         """The configurations of a study; without a list of formats they are the paper's."""
-        if not self.low:
-            return FormatSpace.peppp()
-        return FormatSpace(self.low, self.high, self.accumulators)
+        return FormatSpace(self.low, self.high) if self.low else FormatSpace.peppp()
 
     def points(self) -> list[dict[str, Any]]:
         """The combinations of the axes' values."""
@@ -205,7 +200,7 @@ class SweepSpec(Settings):
         formats = {}
         if self.low:
             space = self.space
-            formats = {space.name(i): settings_of(space[i]) for i in range(len(space))}
+            formats = {n: settings_of(pair) for n, pair in zip(space.names, space, strict=True)}
         for seed, point, arm in places:
             values = formats[point[CONFIGURATION]] if self.low else point
             try:
@@ -247,9 +242,10 @@ def read_spec(path: str | Path) -> SweepSpec:
 
 
 def recorded_spec(values: Mapping[str, Any]) -> SweepSpec:
-    """The specification in a record. The time limit of cells, which records of earlier commits
-    have, means nothing any more."""
-    return SweepSpec(**{name: value for name, value in values.items() if name != "cell_seconds"})
+    """The specification in a record. Earlier versions wrote a time limit of cells, which means
+    nothing any more, and an empty list of accumulators."""
+    gone = {"cell_seconds"} if values.get("accumulators") else {"cell_seconds", "accumulators"}
+    return SweepSpec(**{name: value for name, value in values.items() if name not in gone})
 
 
 def merged(former: SweepSpec, current: SweepSpec) -> SweepSpec:

@@ -156,7 +156,7 @@ _RENAMED = {"parts": "callbacks"}
 _LOG = "log"
 _GONE = {
     "accumulate": 1, "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
-    "scale_consecutive": False, "scale_at_floor": "stay",
+    "scale_consecutive": False, "scale_at_floor": "stay", "tensor_sums": "",
 }  # fmt: skip
 
 

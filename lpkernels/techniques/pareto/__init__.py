@@ -4,7 +4,6 @@ Source: Yang, Wu, Chakraborty, Udell, De Sa 2021, "How low can we go: trading me
 low-precision training" (PEPPP).
 """
 
-from lpkernels.techniques.pareto.cold_start import cold_start
 from lpkernels.techniques.pareto.completion import complete, embed
 from lpkernels.techniques.pareto.prediction import (
     choose,
@@ -31,7 +30,6 @@ __all__ = [
     "FormatSpace",
     "TrainingRecipe",
     "choose",
-    "cold_start",
     "complete",
     "convergence",
     "count_tensors",

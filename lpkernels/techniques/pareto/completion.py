@@ -11,6 +11,8 @@ import numpy as np
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Bools, Floats
 
+#: The lambda of the paper's code.
+LAM = 0.1
 # At least this share of a singular value is left, however much smaller a start makes it.
 _LEAST = 0.01
 
@@ -91,12 +93,12 @@ def complete(
     return Completion(values, change <= tolerance, count, change)
 
 
-def filled(errors: Floats, rank: int, lam: float, start: Floats | None = None) -> Floats:
+def filled(errors: Floats, rank: int, start: Floats | None = None) -> Floats:
     """Errors whose missing entries, NaN, are completed; the matrix itself if there are none."""
     observed = ~np.isnan(errors)
     if observed.all():
         return errors
-    return complete(errors, observed, rank=rank, lam=lam, clip=None, start=start).values
+    return complete(errors, observed, rank=rank, lam=LAM, clip=None, start=start).values
 
 
 def embed(x: Any, rank: int) -> Floats:

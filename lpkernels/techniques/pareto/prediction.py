@@ -100,18 +100,6 @@ def choose(memory: Any, error: Any, cap: float) -> int:
     return int(front[sizes <= cap][-1])
 
 
-def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
-    """The least error of the points with at most that much memory, inf where there are none.
-
-    memory: (points,).  error: (points,), or (draws, points).  at: (steps,).
-    Returns: (steps,), or (draws, steps).
-    """
-    order = np.argsort(memory, kind="stable")
-    best = np.minimum.accumulate(error[..., order], axis=-1)
-    place = np.searchsorted(memory[order], at, side="right")
-    return np.where(place > 0, best[..., np.maximum(place, 1) - 1], np.inf)
-
-
 def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
     m = checks.finite(f"{function}: memory", memory, 1)
     e = checks.numbers(f"{function}: error", error, m.shape)
@@ -183,16 +171,16 @@ class FrontierBand:
     level: float
 
 
-def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
+def held_out_residuals(x: Any, rank: int) -> Floats:
     """The residuals of every row, fitted by embeddings of all other rows: (tasks, configurations).
 
-    A row is fitted by least squares to all its measured entries. The residuals are scaled by sqrt(n
-    / (n - rank)), with n measured entries, to make up for the dimensions that were fitted.
+    The other rows are completed, with lam 0.1, where entries are missing. A row is fitted by least
+    squares to all its measured entries. The residuals are scaled by sqrt(n / (n - rank)), with n
+    measured entries, to make up for the dimensions that were fitted.
 
     x: (tasks, configurations) errors as they were measured, NaN where missing. A completed matrix
         has no noise and would give residuals that are too small.
     rank: of the embeddings.
-    lam: as for `complete`, which fills the other rows where entries are missing.
     Returns: residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
     Raises: TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of
         its rows; no row with more than `rank` errors.
@@ -203,11 +191,11 @@ def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
     measured = ~np.isnan(errors)
     counts = measured.sum(axis=1)
     checks.whole("held_out_residuals: rank", rank, 1, int(counts.max()) - 1)
-    start = filled(errors, rank, lam)
+    start = filled(errors, rank)
     result = np.full(errors.shape, np.nan)
     for task in np.flatnonzero(counts > rank):
         others, columns = np.arange(len(errors)) != task, measured[task]
-        y = embed(filled(errors[others], rank, lam, start[others]), rank)[:, columns]
+        y = embed(filled(errors[others], rank, start[others]), rank)[:, columns]
         row = errors[task, columns]
         residual = row - np.linalg.lstsq(y.T, row, rcond=None)[0] @ y
         result[task, columns] = residual * np.sqrt(counts[task] / (counts[task] - rank))
@@ -255,7 +243,7 @@ def frontier_band(
     simulated[:, chosen] = predicted[chosen]
     if bounds is not None:
         np.clip(simulated, *bounds, out=simulated)
-    return band(m, predicted, simulated, level, "frontier_band")
+    return band(m, predicted, simulated, level)
 
 
 def _drawn_residuals(residuals: Any, draws: int, size: int, seed: int) -> Floats:
@@ -274,15 +262,18 @@ def _drawn_residuals(residuals: Any, draws: int, size: int, seed: int) -> Floats
     return rows
 
 
-def band(
-    memory: Floats, predicted: Floats, simulated: Floats, level: float, function: str
-) -> FrontierBand:
+def band(memory: Floats, predicted: Floats, simulated: Floats, level: float) -> FrontierBand:
     """The FrontierBand of (draws, configurations) simulated errors."""
-    outside = (1 - checks.number(f"{function}: level", level, above=0, below=1)) / 2
+    outside = (1 - checks.number("frontier_band: level", level, above=0, below=1)) / 2
     ends = [outside, 1 - outside]
-    steps = np.unique(memory)
-    error = step_function(memory, predicted, steps)
-    low, high = np.quantile(step_function(memory, simulated, steps), ends, axis=0)
+    order = np.argsort(memory, kind="stable")
+    steps, counts = np.unique(memory, return_counts=True)
+    # The last configuration of each memory, in ascending order.
+    last = np.cumsum(counts) - 1
+    error = np.minimum.accumulate(predicted[order])[last]
+    low, high = np.quantile(
+        np.minimum.accumulate(simulated[:, order], axis=1)[:, last], ends, axis=0
+    )
     error_low, error_high = np.quantile(simulated, ends, axis=0)
     return FrontierBand(steps, error, low, high, error_low, error_high, level)
 
@@ -295,7 +286,6 @@ def leave_one_out(
     counts: Sequence[int],
     rank: int,
     observed: float = 1.0,
-    lam: float = 0.1,
     cap: float | None = None,
     draws: int = 1,
     seed: int = 0,
@@ -315,8 +305,7 @@ def leave_one_out(
         counts: numbers of measurements; "column_mean" has 0.
         rank: of the embeddings.
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
-            at least one in each row and column; the others are completed with `lam`.
-        lam: as for `complete`, where entries are missing.
+            at least one in each row and column; the others are completed with lam 0.1.
         cap: the most memory of the configurations that are considered; None: all are.
         draws: repetitions of "random".
         seed: of the drawn entries and of "random".
@@ -367,7 +356,7 @@ def leave_one_out(
                 f"configurations that task {task} has below the cap, got {max([*counts, rank])}"
             )
         others = _drawn(np.delete(truth, task, axis=0), observed, generator)
-        y = embed(filled(others, rank, lam)[:, valid], rank)
+        y = embed(filled(others, rank)[:, valid], rank)
         row, sizes = truth[task, valid], m[task, valid]
         for method, count, draw in cases:
             embeddings = y[: count or rank]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, as_accumulator
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat, Format, as_format
 from lpkernels.formats.checks import set_fields
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
@@ -27,52 +27,43 @@ from lpkernels.techniques import checks
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.checks import Floats
 
-Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
+Configuration = tuple[Format, Format]
 
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.
 _PEPPP_LOW = tuple((e, m) for e in (3, 4, 5) for m in (1, 2, 3, 4) if (e, m) != (5, 4))
 _PEPPP_HIGH = tuple((e, m) for e in (6, 7, 8) for m in (7, 9, 11))
-# The first line of a file of errors.
-_FIELDS = ("task", "configuration", "memory", "error")
+# The columns of a file of errors.
+_FIELDS = ("task", "configuration", "error")
 
 
 @dataclass(frozen=True, init=False)
 class FormatSpace(Sequence[Configuration]):
-    """A sequence of every (low, high) or (low, high, accumulator), the first axis outermost.
+    """A sequence of every (low, high), the low format outermost.
 
     A network computes with values in the format `low` and keeps values in the format `high`. The
     i-th configuration is ``space[i]``, and column i of an error matrix.
 
-    low, high: formats or their names.  accumulators: Accumulators or their texts, a third axis;
-        empty: two axes.
-    Raises: TypeError, ValueError: a format or an accumulator that does not exist; an axis without
-        entries; an entry twice, also under two names.
+    low, high: formats or their names.
+    Raises: TypeError, ValueError: a format that does not exist; a list without entries; an entry
+        twice, also under two names.
 
     >>> from lpkernels.techniques.pareto import FormatSpace
     >>> space = FormatSpace(["e4m3", "e5m2"], ["bf16", "fp32"])
-    >>> len(space), space.name(1)
+    >>> len(space), space.names[1]
     (4, 'e4m3 e8m23')
     """
 
     low: tuple[Format, ...]
     high: tuple[Format, ...]
-    accumulators: tuple[Accumulator, ...]
 
-    def __init__(
-        self,
-        low: Sequence[Format | str],
-        high: Sequence[Format | str],
-        accumulators: Sequence[Accumulator | str] = (),
-    ) -> None:
-        axes = {"low": low, "high": high, "accumulators": accumulators}
-        for name, axis in axes.items():
-            if isinstance(axis, str) or not isinstance(axis, Sequence):
-                raise TypeError(f"FormatSpace: {name} must be a list, got {axis!r}")
-            read: Any = as_accumulator if name == "accumulators" else as_format
-            axes[name] = entries = tuple(map(read, axis))
-            if len(set(entries)) < max(len(entries), name != "accumulators"):
-                raise ValueError(f"FormatSpace: {name} must be distinct entries, got {axis!r}")
-        set_fields(self, **axes)
+    def __init__(self, low: Sequence[Format | str], high: Sequence[Format | str]) -> None:
+        for name, formats in {"low": low, "high": high}.items():
+            if isinstance(formats, str) or not isinstance(formats, Sequence):
+                raise TypeError(f"FormatSpace: {name} must be a list, got {formats!r}")
+            axis = tuple(map(as_format, formats))
+            if not axis or len(set(axis)) < len(axis):
+                raise ValueError(f"FormatSpace: {name} must be distinct formats, got {formats!r}")
+            set_fields(self, **{name: axis})
 
     @classmethod
     def peppp(cls) -> FormatSpace:
@@ -87,11 +78,6 @@ class FormatSpace(Sequence[Configuration]):
         low, high = ([FloatFormat(*bits, overflow="saturate") for bits in axis] for axis in axes)
         return cls(low, high)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Entries of the axes: (low, high) or (low, high, accumulators)."""
-        return tuple(map(len, self._axes))
-
     def __len__(self) -> int:
         return len(self._configurations)
 
@@ -100,33 +86,25 @@ class FormatSpace(Sequence[Configuration]):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The configurations as texts: their parts with a space between."""
-        return tuple(" ".join(map(str, configuration)) for configuration in self)
-
-    def name(self, index: int) -> str:
-        """The text of one configuration."""
-        return self.names[index]
+        """The configurations as texts: "low high"."""
+        return tuple(f"{low} {high}" for low, high in self)
 
     @property
     def low_bits(self) -> Floats:
         """(configurations,) bits per value of the low format."""
-        return np.array([float(low.bits) for low, *_ in self])
+        return np.array([float(low.bits) for low, _ in self])
 
     @property
     def high_bits(self) -> Floats:
         """(configurations,) bits per value of the high format."""
-        return np.array([float(high.bits) for _, high, *_ in self])
+        return np.array([float(high.bits) for _, high in self])
 
     def __str__(self) -> str:
-        return " x ".join(" ".join(map(str, axis)) for axis in self._axes)
-
-    @property
-    def _axes(self) -> list[tuple[Any, ...]]:
-        return [axis for axis in (self.low, self.high, self.accumulators) if axis]
+        return " x ".join(" ".join(map(str, axis)) for axis in (self.low, self.high))
 
     @cached_property
     def _configurations(self) -> tuple[Configuration, ...]:
-        return tuple(product(*self._axes))
+        return tuple(product(self.low, self.high))
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -137,11 +115,8 @@ class ErrorMatrix:
         names: of the configurations, the columns: a list of texts, or a FormatSpace.
         tasks: names of the rows.
         errors: (tasks, configurations, seeds), or without seeds; NaN where nothing was measured.
-        memory: (tasks, configurations), or (configurations,) for all tasks, above zero, in any
-            unit; None: unknown. `training_memory` computes it for formats.
 
-    Raises: TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is
-        NaN, infinite or not above zero.
+    Raises: TypeError, ValueError: another shape, an infinite error, a name twice.
 
     >>> from lpkernels.techniques.pareto import ErrorMatrix
     >>> ErrorMatrix(["fp8", "fp16"], ["task"], [[[0.4, 0.5], [0.3, 0.3]]]).mean
@@ -151,14 +126,9 @@ class ErrorMatrix:
     names: tuple[str, ...]
     tasks: tuple[str, ...]
     errors: Floats
-    memory: Floats | None
 
     def __init__(
-        self,
-        names: FormatSpace | Sequence[str],
-        tasks: Sequence[str],
-        errors: Any,
-        memory: Any = None,
+        self, names: FormatSpace | Sequence[str], tasks: Sequence[str], errors: Any
     ) -> None:
         names = _distinct("names", names.names if isinstance(names, FormatSpace) else names)
         tasks = _distinct("tasks", tasks)
@@ -169,10 +139,7 @@ class ErrorMatrix:
         if np.isinf(e).any():
             raise ValueError("ErrorMatrix: errors must be finite, or NaN where missing; got inf")
         e.flags.writeable = False
-        if memory is not None:
-            memory = checks.positive("ErrorMatrix: memory", memory, shape[2 - np.ndim(memory) :])
-            memory = np.broadcast_to(memory, shape)
-        set_fields(self, names=names, tasks=tasks, errors=e, memory=memory)
+        set_fields(self, names=names, tasks=tasks, errors=e)
 
     @property
     def mean(self) -> Floats:
@@ -190,63 +157,52 @@ class ErrorMatrix:
             difference = f"it has no {missing[0]!r}" if missing else f"it has {others[0]!r}"
             raise ValueError(
                 f"{label}: its errors are of other configurations: {difference}; its columns must "
-                f"be called {space.name(0)!r} to {space.name(-1)!r}"
+                f"be called {space.names[0]!r} to {space.names[-1]!r}"
             )
         order = [self.names.index(name) for name in space.names]
-        memory = None if self.memory is None else self.memory[:, order]
-        return ErrorMatrix(space, self.tasks, self.errors[:, order], memory)
+        return ErrorMatrix(space, self.tasks, self.errors[:, order])
 
     def save(self, path: str | Path) -> Path:
-        """Writes a CSV with a line for every error: its task, its configuration, the memory and the
-        error. An unknown memory or error is empty."""
+        """Writes a CSV with a line for every error: task, configuration and error, which is empty
+        where nothing was measured."""
         path = Path(path)
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_FIELDS)
             for i, j, seed in np.ndindex(self.errors.shape):
-                error = self.errors[i, j, seed]
-                memory = "" if self.memory is None else float(self.memory[i, j])
-                text = "" if np.isnan(error) else float(error)
-                writer.writerow([self.tasks[i], self.names[j], memory, text])
+                error = float(self.errors[i, j, seed])
+                writer.writerow([self.tasks[i], self.names[j], "" if np.isnan(error) else error])
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> ErrorMatrix:
-        """The matrix of a CSV with the columns task, configuration, memory and error, as `save`
-        writes it. Tasks and configurations are in the order of their first lines; several lines of
-        one task and configuration are its seeds; a missing line is a missing error.
+        """The matrix of a CSV with the columns task, configuration and error, as `save` writes it;
+        other columns are not read. Tasks and configurations are in the order of their first lines;
+        several lines of one task and configuration are its seeds; a missing line is a missing
+        error.
 
         Raises: OSError: the file cannot be read.  ValueError: another file, a text in place of a
             number.
         """
-        cells: dict[tuple[str, str], tuple[float, list[float]]] = {}
+        cells: dict[tuple[str, str], list[float]] = {}
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file)
+            lines = csv.DictReader(file, strict=True)
             try:
-                if (head := tuple(next(lines, ()))) != _FIELDS:
-                    raise ValueError(f"the first line is {','.join(head)[:80]!r}")
-                for task, name, *numbers in lines:
-                    size, error = (float(text) if text else np.nan for text in numbers)
-                    former, seeds = cells.setdefault((task, name), (size, []))
-                    seeds.append(error)
-                    if not np.array_equal(former, size, equal_nan=True):
-                        raise ValueError(
-                            f"{task!r} in {name!r} has memory {size:g} here and {former:g} above"
-                        )
-            except (ValueError, csv.Error) as error:
+                for line in lines:
+                    task, name, error = (line[field] for field in _FIELDS)
+                    cells.setdefault((task, name), []).append(float(error) if error else np.nan)
+            except (KeyError, ValueError, csv.Error) as error:
                 raise ValueError(
                     f"{path}, line {lines.line_num}: expected a CSV of {','.join(_FIELDS)}: {error}"
                 ) from error
         tasks, names = (list(dict.fromkeys(cell[axis] for cell in cells)) for axis in (0, 1))
-        most = max((len(seeds) for _, seeds in cells.values()), default=0)
+        most = max(map(len, cells.values()), default=0)
         errors = np.full((len(tasks), len(names), most), np.nan)
-        memory = np.full(errors.shape[:2], np.nan)
-        for (task, name), (size, seeds) in cells.items():
-            place = tasks.index(task), names.index(name)
-            errors[place][: len(seeds)], memory[place] = seeds, size
+        for (task, name), seeds in cells.items():
+            errors[tasks.index(task), names.index(name), : len(seeds)] = seeds
         try:
-            return cls(names, tasks, errors, None if np.isnan(memory).any() else memory)
-        except ValueError as error:
+            return cls(names, tasks, errors)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from error
 
 
@@ -283,10 +239,9 @@ class TrainingRecipe:
     Args:
         low, high: Quantizers, or formats and their names, which round stochastically, as the
             paper's.
-        accumulator: for all three products of a layer; the default is torch's own sums.
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
-    Raises: TypeError, ValueError: no format or accumulator, a scale that is not above 0.
+    Raises: TypeError, ValueError: no format, a scale that is not above 0.
 
     >>> from lpkernels.techniques.pareto import TrainingRecipe
     >>> print(TrainingRecipe("e4m3", "fp16"))
@@ -295,14 +250,12 @@ class TrainingRecipe:
 
     low: Quantizer
     high: Quantizer
-    accumulator: Accumulator
     loss_scale: float
 
     def __init__(
         self,
         low: Quantizer | Format | str,
         high: Quantizer | Format | str,
-        accumulator: Accumulator | str = NATIVE,
         *,
         loss_scale: float = 1000.0,
     ) -> None:
@@ -311,13 +264,7 @@ class TrainingRecipe:
             for fmt in (low, high)
         )
         scale = checks.number("TrainingRecipe: loss_scale", loss_scale, above=0)
-        acc = as_accumulator(accumulator)
-        set_fields(self, low=low, high=high, accumulator=acc, loss_scale=scale)
-
-    @property
-    def sums(self) -> Recipe:
-        """The recipe of the layers under `assignment`, which rounds all but the sums inside."""
-        return Recipe(fprop=self.accumulator, dgrad=self.accumulator, wgrad=self.accumulator)
+        set_fields(self, low=low, high=high, loss_scale=scale)
 
     @property
     def masters(self) -> dict[str, Quantizer]:
@@ -350,8 +297,7 @@ class TrainingRecipe:
         return uniform(ops, formats=formats, pins=Pins(high=keys))
 
     def __str__(self) -> str:
-        sums = "" if self.accumulator == NATIVE else f", sums in {self.accumulator}"
-        return f"{self.low} and {self.high}{sums}, loss x {self.loss_scale:g}"
+        return f"{self.low} and {self.high}, loss x {self.loss_scale:g}"
 
 
 _COUNTS = ("params", "activations", "inputs", "outputs")

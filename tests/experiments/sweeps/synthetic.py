@@ -63,7 +63,7 @@ def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> SweepSpe
     """A study with a task for each share of wrong labels, which is named "noise 0.1" or so."""
     tasks = {f"noise {noise}": {"label_noise": noise} for noise in noises}
     base = {"data": "iris", "epochs": 1, "batch": 32, "width": 4}
-    axes = {name: list(map(str, getattr(space, name))) for name in ("low", "high", "accumulators")}
+    axes = {name: list(map(str, getattr(space, name))) for name in ("low", "high")}
     return SweepSpec(**axes, base=base, arms=tasks, seeds=seeds, name="synthetic")
 
 

@@ -54,7 +54,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "tables.toml").write_text(TOML)
     out = folder / "out"
-    said = done("run", folder / "tables.toml", "--out", out, "--all", "--jobs", 1)
+    said = done("run", folder / "tables.toml", "--out", out, "--jobs", 1)
     assert "8 finished" in said and f"lpkernels frontier predict {out}" in " ".join(said.split())
     return out
 
@@ -138,10 +138,10 @@ def test_wrong_options_are_named_after_missing_files(
 def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Mock(side_effect=Interrupted("stopped; 0 of 8 cells are finished"))
     monkeypatch.setattr(frontiers, "run_sweep", stop)
-    monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml", "--all"])
-    result = call("run", spec, "--out", tmp_path / "out", "--all")
+    monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml"])
+    result = call("run", spec, "--out", tmp_path / "out")
     assert result.exit_code == 130
-    assert "resume with: lpkernels frontier run 'a b.toml' --all" in result.output
+    assert "resume with: lpkernels frontier run 'a b.toml'" in result.output
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
 
 
 def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
-    run_study(spec(0.1), tmp_path, everything=True, **HOW)
-    study = run_study(spec(0.3, seeds=2), tmp_path, everything=True, **HOW)
+    run_study(spec(0.1), tmp_path, **HOW)
+    study = run_study(spec(0.3, seeds=2), tmp_path, **HOW)
     assert study.matrix.tasks == ("noise 0.1", "noise 0.3")
     assert study.spec.seeds == [0, 1]
     # The second seed of the first task was not asked for.
@@ -108,32 +108,13 @@ def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
     assert (memory[indices(study, "noise 0.4")] <= cap).all()
 
 
-def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -> None:
-    study = run_study(spec(0.5), tmp_path, n=6, **HOW)
-    asked = indices(study, "noise 0.5")
-    rows, columns = np.unravel_index(asked[:4], SPACE.shape)
-    assert set(rows) == set(range(4)) and set(columns) == set(range(3))
-    assert 4 <= len(asked) <= 6
-    # A study that is asked again measures nothing more.
-    again = run_study(spec(0.5), tmp_path, n=6, jobs=1, train=synthetic.failing)
-    np.testing.assert_array_equal(again.matrix.errors, study.matrix.errors)
-
-
 @pytest.mark.parametrize(
     ("how", "words"), [(synthetic.diverging, "diverged"), (synthetic.failing, "cannot train")]
 )
 def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path: Path) -> None:
-    study = run_study(spec(0.4), tmp_path, everything=True, jobs=1, train=how)
+    study = run_study(spec(0.4), tmp_path, jobs=1, train=how)
     assert np.isnan(study.matrix.mean[0, :3]).all() and not np.isnan(study.matrix.mean[0, 3:]).any()
     assert len(study.lost) == 3 and all(words in text for text in study.lost)
-
-
-@pytest.mark.filterwarnings("ignore:.*count as missing")
-def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
-    study = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
-    assert indices(study, "noise 0.4")[:4] == [0, 4, 8, 9] and study.lost
-    with pytest.raises(ValueError, match=r"configurations \[0\] for every row and column"):
-        work.frontiers(study)
 
 
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
@@ -148,7 +129,6 @@ OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
         ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
         ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
         ({"cap": 1e9}, "cap: of the choice by known tasks"),
-        ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
@@ -166,15 +146,13 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
         run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, **HOW)
     images = spec(0.4).replace(base={"data": "text"}, arms={"text": {}}, compare="text")
     with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
-        run_study(images, tmp_path, everything=True, **HOW)
+        run_study(images, tmp_path, **HOW)
 
 
-def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
+def test_a_task_is_not_known_to_itself() -> None:
     known = work.errors_of_others(KNOWN, "noise 0.2", 2)
     assert len(known) == 4
     assert not (known == KNOWN.mean[1]).all(axis=1).any()
-    assert work.measurements_alone(SPACE) == 9
-    assert work.measurements_alone(OTHERS) == 4
 
 
 TRUTH = synthetic.truth(0.4).mean[0]
@@ -185,30 +163,22 @@ def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
     study = chosen_by_known(tmp_path, 3)
     frontier = work.frontiers(study, known=KNOWN, rank=2)["noise 0.4"]
     np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)
-    assert frontier.how == "known"
+    assert not frontier.is_measured
     seen = ~np.isnan(frontier.measured)
     assert seen.sum() == 3
     np.testing.assert_array_equal(frontier.band.error_low[seen], frontier.measured[seen])
 
 
-def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
-    study = run_study(spec(0.4), tmp_path, n=9, **HOW)
-    frontier = work.frontiers(study)["noise 0.4"]
-    # The errors are additive in the two formats, which the fit holds back a little.
-    assert frontier.how in ("alone", "measured")
-    assert np.abs(frontier.predicted - TRUTH).max() < 0.03
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Everything is measured, with two seeds."""
-    return run_study(spec(0.4, seeds=2), tmp_path_factory.mktemp("whole"), everything=True, **HOW)
+    return run_study(spec(0.4, seeds=2), tmp_path_factory.mktemp("whole"), **HOW)
 
 
 def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Study) -> None:
     np.testing.assert_allclose(whole.matrix.errors[0, :, 1], TRUTH + 0.001)
     frontier = work.frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
-    assert frontier.how == "measured"
+    assert frontier.is_measured
     np.testing.assert_array_equal(frontier.predicted, frontier.measured)
     np.testing.assert_array_equal(frontier.band.error_low, frontier.band.error_high)
     frontier = work.frontiers(whole)["noise 0.4"]
@@ -222,7 +192,7 @@ def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole
 
 
 def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Study) -> None:
-    message = "task noise 0.4: cold_start: n: .* are not; measure them"
+    message = "task noise 0.4: known: 2 of 12 configurations are measured; give the errors"
     with pytest.raises(ValueError, match=message):
         work.frontiers(chosen_by_known(tmp_path / "two", 2))
     nothing = run_study(
