@@ -12,46 +12,31 @@ from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 from lpkernels.techniques.cpt import PrecisionScheduler
 
-_LABELS = {
-    "forward": "forward bits",
-    "backward": "gradient bits",
-    "accumulator": "mantissa bits of accumulators",
-}
-
 
 def schedule_view(scheduler: PrecisionScheduler, title: str) -> RenderableType:
     """A schedule: the steps at each precision, and its cost."""
     parts: list[RenderableType] = []
     for label, plan in _moving_plans(scheduler).items():
         parts += [Text(f"{label}, {len(plan)} steps"), _occupancy_table(plan)]
-    return Group(Text(title, style="bold"), *parts, _cost_table(scheduler))
+    mean, static = scheduler.expected_cost(), scheduler.static_cost()
+    costs = (("mean", f"{mean:.6f}"), ("constant, highest", f"{static:.6f}"))
+    rows = [*costs, ("saved", f"{1 - mean / static:.2%}")]
+    caption = "Multiplied bits relative to float32."
+    cost_table = make_table(("bitops", ""), rows, words=("bitops",), caption=caption)
+    return Group(Text(title, style="bold"), *parts, cost_table)
 
 
 def _moving_plans(scheduler: PrecisionScheduler) -> dict[str, np.ndarray]:
-    """The bits of the first track, and of all others that do not stay constant, by label."""
-    main = next(iter(scheduler.schedules))
-    return {
-        _LABELS[track]: schedule.plan(scheduler.total_steps)
-        for track, schedule in scheduler.schedules.items()
-        if track == main or schedule.bits[0] < schedule.bits[1]
-    }
+    """The bits of the forward pass, and of gradients where these do not stay constant, by label."""
+    forward, backward = scheduler.plan().T
+    plans = {"forward bits": forward, "gradient bits": backward}
+    return {label: p for label, p in plans.items() if p is forward or np.ptp(p)}
 
 
 def _occupancy_table(plan: np.ndarray) -> Table:
     counts = zip(*np.unique(plan, return_counts=True), strict=True)
     rows = [(str(bits), str(steps), f"{steps / len(plan):.2%}") for bits, steps in counts]
     return make_table(("bits", "steps", "share"), [*rows, ("mean", "", f"{plan.mean():.3f}")])
-
-
-def _cost_table(scheduler: PrecisionScheduler) -> Table:
-    rows = []
-    for kind, track in (("bitops", "forward"), ("accumulator", "accumulator")):
-        if track in scheduler.schedules:
-            mean, static = scheduler.expected_cost(kind), scheduler.static_cost(kind)
-            rows.append((kind, f"{mean:.6f}", f"{static:.6f}", f"{1 - mean / static:.2%}"))
-    columns = ("cost relative to float32", "mean", "constant, highest", "saved")
-    caption = "Multiplied bits, or bits of additions."
-    return make_table(columns, rows, words=columns[:1], caption=caption)
 
 
 def plot_schedules(schedulers: Mapping[str, PrecisionScheduler]) -> Any:

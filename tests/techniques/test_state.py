@@ -324,8 +324,6 @@ CONSTRUCTORS = {
             "total_steps": NO_COUNT,
             "bits": [*NO_WIDTH, None],
             "grad_bits": NO_WIDTH,
-            "accumulator_bits": NO_WIDTH,
-            "accumulators": ["e5m5", 3],
             "eval_bits": [0, 99, "8"],
             "formats": ["e4m3", 3, {3: "e2m0_sat"}],
             "last_step": [-2, 0.5, "1"],

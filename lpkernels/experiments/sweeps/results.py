@@ -19,7 +19,7 @@ from lpkernels.experiments.records import (
     write_records,
 )
 from lpkernels.experiments.sweeps.cells import Folder, cell_name, read_cell
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, recorded_spec
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -147,11 +147,13 @@ def _read_file(path: Path) -> Results:
     try:
         about = {"others": {}, "codes": {}, **header}
         fields: dict[str, Any] = {name: about[name] for name in _HEADER_FIELDS}
-        fields |= {"spec": recorded_spec(about["spec"]), "metric": Metric(**about["metric"])}
-    except (KeyError, TypeError, ValueError) as error:
+        # Nothing is trained by it: settings that this version does not know are no error.
+        spec = SweepSpec.model_construct(**about["spec"])
+        fields |= {"spec": spec, "metric": Metric(**about["metric"])}
+    except (KeyError, TypeError) as error:
         raise ValueError(
-            f"{path}: this version of lpkernels cannot read its specification; read it with the "
-            f"one that wrote it: {error}"
+            f"{path}: the header is none of `lpkernels sweep table --export` ({error}); export the "
+            "results again"
         ) from error
     runs = []
     for number, record in enumerate(records[1:], start=2):

@@ -76,7 +76,7 @@ class PFQ(PrecisionSetter):
         self.period = checks.whole("period", period, 1)
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
-        super().__init__(targets, [Precision(*stage) for stage in self.stages], eval_bits, formats)
+        super().__init__(targets, self.stages, eval_bits, formats)
         #: The number of the stage; the steps so far, in all and in this period.
         self.stage = self.steps = self.period_steps = 0
         #: The last mean losses since the turning point, and the first of the run.
@@ -85,7 +85,7 @@ class PFQ(PrecisionSetter):
         self.sum: float | Tensor = 0.0
         # The sum of the costs of all steps.
         self._bitops = 0.0
-        self._move(Precision(*self.stages[self.stage]), self._inside)
+        self._move(self.stages[0], None)
 
     @property
     def threshold(self) -> float:
@@ -131,7 +131,7 @@ class PFQ(PrecisionSetter):
         self.window = [*self.window, loss][-_WINDOW:]
         if len(self.window) == _WINDOW and self._is_flat():
             self.stage, self.window = self.stage + 1, []
-            self._move(Precision(*self.stages[self.stage]), self._inside)
+            self._move(self.stages[self.stage], self._inside)
 
     def cost(self) -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any."""
@@ -148,21 +148,21 @@ class PFQ(PrecisionSetter):
             checks.whole(f"load_state_dict: {name}", getattr(self, name), 0, most)
         for name in ("window", "first_losses"):
             checks.finite(f"load_state_dict: {name}", getattr(self, name))
-        self._move(Precision(*self.stages[self.stage]), self._inside)
+        self._move(self.stages[self.stage], self._inside)
 
 
-def _checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
+def _checked_stages(stages: Any) -> tuple[Precision, ...]:
     """Stages as pairs of bits.  Raises TypeError, ValueError: they are none."""
     try:
         pairs = [(forward, backward) for forward, backward in stages]
     except (TypeError, ValueError) as error:
         form = "pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)]"
         raise TypeError(f"stages: expected {form}, got {stages!r}") from error
-    checked = tuple((width("stages", b), width("stages", g)) for b, g in pairs)
+    checked = tuple(Precision(width("stages", b), width("stages", g)) for b, g in pairs)
     if len(checked) < 2:
         raise ValueError(
-            f"stages: expected two or more, got {list(checked)}; a constant precision needs no loop"
+            f"stages: expected two or more, got {pairs}; a constant precision needs no loop"
         )
     if any(list(levels) != sorted(levels) for levels in zip(*checked, strict=True)):
-        raise ValueError(f"stages: expected bits that do not fall, got {list(checked)}; order them")
+        raise ValueError(f"stages: expected bits that do not fall, got {pairs}; order them")
     return checked

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.precisions import MOST_AFFINE_BITS
-from lpkernels.formats import FloatFormat
 from lpkernels.rng import mix64
 from lpkernels.techniques import checks
 
@@ -87,7 +85,7 @@ class Schedule:
 
     bits: (lowest, highest), 1 to 32, or one number for both. At more than 16 bits layers round
         nothing (`lpkernels.nn.Linear.set_precision`), and a step is counted as one in float32.
-    cycles: in the steps after the warm-up.
+    cycles: in the training.
     profile: g. cosine, linear, exp, rex, or a function from [0, 1] to [0, 1].
     form: "repeated": g grows in every cycle. "triangular": the first cycle decays, the second
         grows, and so on: an even number of cycles ends high.
@@ -96,9 +94,8 @@ class Schedule:
         cycles / steps, so that cycles share all steps evenly. "partial": cycles have floor(steps /
         cycles) steps, and the steps left over begin another cycle, which ends low; as published.
         "hold_max": the same, but the steps left over are at the highest bits.
-    warmup: the number of steps at the highest bits before the first cycle.
-    shuffled: the bits of the steps after the warm-up are in random order: there are as many steps
-        at each precision, and so the cost is the same, but there are no cycles.
+    shuffled: the bits are in random order: there are as many steps at each precision, and so the
+        cost is the same, but there are no cycles.
     seed: of the order.
 
     Raises: TypeError: an argument of another type.  ValueError: bits out of order or range, cycles
@@ -111,7 +108,6 @@ class Schedule:
     form: str = "repeated"
     reflection: str = "horizontal"
     remainder: str = "stretch"
-    warmup: int = 0
     shuffled: bool = False
     seed: int = 0
 
@@ -123,16 +119,13 @@ class Schedule:
         checks.choice("form", self.form, ("repeated", "triangular"))
         checks.choice("reflection", self.reflection, ("horizontal", "vertical"))
         checks.choice("remainder", self.remainder, ("stretch", "partial", "hold_max"))
-        checks.whole("warmup", self.warmup, 0)
         checks.whole("seed", self.seed, 0)
 
     def check(self, total: int) -> None:
-        """Raises ValueError unless `total` steps hold the warm-up and a step of every cycle."""
-        total = checks.whole("total", total, 1)
-        if total - self.warmup < self.cycles:
-            after = f" after {self.warmup} of warm-up" if self.warmup else ""
+        """Raises ValueError unless `total` steps hold a step of every cycle."""
+        if checks.whole("total", total, 1) < self.cycles:
             raise ValueError(
-                f"total: expected at least as many steps as cycles, got {total} steps{after} and "
+                f"total: expected at least as many steps as cycles, got {total} steps and "
                 f"cycles={self.cycles}; give fewer cycles or more steps"
             )
 
@@ -142,14 +135,13 @@ class Schedule:
         Raises: TypeError, ValueError: no such step or total; see `check`.
         """
         self.check(total)
-        step, steps = checks.whole("step", step, 0) - self.warmup, total - self.warmup
-        if not 0 <= step < steps:
+        if checks.whole("step", step, 0) >= total:
             return self.bits[1]
         if self.shuffled:
-            step = int(_order(steps, self.seed)[step])
-        place, length = step, steps // self.cycles
+            step = int(_order(total, self.seed)[step])
+        place, length = step, total // self.cycles
         if self.remainder == "stretch":
-            place, length = step * self.cycles, steps
+            place, length = step * self.cycles, total
         cycle, place = divmod(place, length)
         if self.remainder == "hold_max" and cycle >= self.cycles:
             return self.bits[1]
@@ -157,7 +149,6 @@ class Schedule:
 
     def plan(self, total: int) -> np.ndarray:
         """bits_at of every step: (total,) int64."""
-        self.check(total)
         return np.array([self.bits_at(step, total) for step in range(total)], np.int64)
 
 
@@ -214,15 +205,10 @@ def bits_at(step: int, total: int, *, bits: tuple[int, int], **settings: Any) ->
 
 
 class Precision(NamedTuple):
-    """Bits of one step; None is not scheduled.
+    """Bits of one step: of the operands of fprop, and of the incoming gradient."""
 
-    forward: operands of fprop.  backward: the incoming gradient.  accumulator: mantissa bits of the
-    sums.
-    """
-
-    forward: int | None = None
-    backward: int | None = None
-    accumulator: int | None = None
+    forward: int
+    backward: int
 
 
 def bitops(forward_bits: int, backward_bits: int) -> float:
@@ -242,13 +228,3 @@ def bitops(forward_bits: int, backward_bits: int) -> float:
     ]
     b, g = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
     return (b * b + 2 * b * g) / (3 * _MOST_BITS**2)
-
-
-def adder_bits(accumulator: Accumulator) -> float:
-    """The significand bits that one addition handles, relative to float32's 24.
-
-    The format of the inner sums alone counts, not an outer one; a fixed-point format counts its
-    word, a table its code.
-    """
-    fmt = accumulator.fmt
-    return (fmt.man_bits + 1 if isinstance(fmt, FloatFormat) else fmt.bits) / 24

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +14,17 @@ from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from lpkernels.arithmetic import Accumulator, as_accumulator
-from lpkernels.formats import FormatLike, as_format
+from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.nn.convert import set_precision
-from lpkernels.nn.emulated import Emulated
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import (
     Precision,
     Schedule,
-    adder_bits,
     bitops,
     width,
     widths,
 )
 from lpkernels.techniques.state import Stateful
-
-T = TypeVar("T")
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
 #: None: nothing is set.
@@ -38,9 +33,6 @@ Targets = Any
 Bits = tuple[int, int] | int
 #: {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or "float".
 Formats = Mapping[int, FormatLike] | str
-#: {bits: accumulator}, or a text with {bits} in it.
-Accumulators = Mapping[int, Accumulator | str] | str
-
 # The formats "float" saturate; the formats of 4, 6 and 8 bits are FP4, FP6 (E3M2) and E4M3 of OCP.
 _FLOATS: Mapping[int, str] = {
     3: "e2m0_sat",
@@ -50,19 +42,6 @@ _FLOATS: Mapping[int, str] = {
     7: "e3m3_sat",
     8: "e4m3fn_sat",
 }
-# The tracks by the arguments that have their bits.
-_TRACKS = {"bits": "forward", "grad_bits": "backward", "accumulator_bits": "accumulator"}
-# The tracks whose bits a kind of cost counts.
-_COUNTED = {"bitops": ("forward", "backward"), "accumulator": ("accumulator",)}
-
-
-def _is_function(target: Any) -> bool:
-    return not any(hasattr(target, setter) for setter in ("set_precision", "set_accumulator"))
-
-
-def _rounds(target: Any) -> bool:
-    """Whether there are bits to set: not in a layer whose recipe changes the sums alone."""
-    return getattr(target, "precision", None) != (None, None)
 
 
 def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
@@ -74,12 +53,12 @@ def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
     if targets is None:
         return {}
     if isinstance(targets, Module):
-        # A layer of lpkernels with the recipe of torch's own arithmetic stays so.
+        # A layer of lpkernels that rounds no operand has no bits.
         members = {
             name: module
             for name, module in targets.named_modules()
-            if not _is_function(module)
-            if not (isinstance(module, Emulated) and module.recipe.is_torch)
+            if hasattr(module, "set_precision")
+            if getattr(module, "precision", None) != (None, None)
         }
     elif isinstance(targets, list | tuple):
         members = {
@@ -87,7 +66,7 @@ def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
             for index, member in enumerate(targets)
             for name, target in _targets_by_name(owner, member).items()
         }
-    elif callable(targets) or not _is_function(targets):
+    elif callable(targets) or hasattr(targets, "set_precision"):
         return {"": targets}
     else:
         raise TypeError(
@@ -135,60 +114,34 @@ class PrecisionSetter(Stateful):
         levels: Sequence[Precision],
         eval_bits: int | None,
         formats: Formats | None,
-        accumulators: Accumulators = "e8m{bits}",
     ) -> None:
-        owner = type(self).__name__
-        self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
-        self._targets = _targets_by_name(owner, targets)
-        self._highest = levels[-1]
-        forward, backward, sums = (set(bits) for bits in zip(*levels, strict=True))
+        self.eval_bits = levels[-1].forward if eval_bits is None else width("eval_bits", eval_bits)
+        self._targets = _targets_by_name(type(self).__name__, targets)
         # The argument of set_precision, which targets without formats need not have.
-        self._formats: dict[str, Any] = {}
+        self._formats = {}
         if formats is not None:
-            table = _FLOATS if formats == "float" else formats
-            # A mapping may leave out the gradients' bits, for targets that do not round gradients.
-            bits = forward | {self.eval_bits} | (backward if isinstance(table, str) else set())
-            self._formats["formats"] = _by_bits("formats", table, bits, as_format)
-        self._accumulators = _by_bits("accumulators", accumulators, sums, as_accumulator)
-        rounding = [target for target in self._targets.values() if _rounds(target)]
-        if self._highest.forward is not None and self._targets and not rounding:
-            raise ValueError(
-                f"{owner}: no target rounds its operands, so that there are no bits to set; give "
-                "the layers such a recipe"
-            )
+            forward, backward = map(set, zip(*levels, strict=True))
+            self._formats = {"formats": _by_bits(formats, {*forward, self.eval_bits}, backward)}
         # Every level is tried. A plain function is not asked: what it does cannot be undone.
-        objects = {name: x for name, x in self._targets.items() if not _is_function(x)}
+        objects = {n: x for n, x in self._targets.items() if hasattr(x, "set_precision")}
+        tried = [*levels, levels[-1]._replace(forward=self.eval_bits)]
         with attribute_backup(objects.values()):
-            for name, level in product(objects, [*levels, self._at_bits(self.eval_bits)]):
+            for name, level in product(objects, tried):
                 self._apply(name, level)
         #: The precision of the last training step.
-        self.precision = Precision()
+        self.precision = levels[0]
         # The precision inside a block of `at`; None outside, and inside `as_trained`.
         self._inside: Precision | None = None
 
-    def _at_bits(self, bits: int | None) -> Precision:
-        """The highest precision, its forward pass at `bits` unless that is None."""
-        if bits is None or self._highest.forward is None:
-            return self._highest
-        return self._highest._replace(forward=bits)
-
     def _apply(self, name: str, precision: Precision) -> None:
         target = self._targets[name]
-        forward, backward, accumulator = precision
         try:
-            # Asked for first: without this method nothing is set.
-            set_accumulator: Any = None if accumulator is None else target.set_accumulator
-            if forward is not None and _rounds(target):
-                setter = target if _is_function(target) else target.set_precision
-                setter(forward, backward, **self._formats)
-            if accumulator is not None:
-                set_accumulator(self._accumulators[accumulator])
+            getattr(target, "set_precision", target)(*precision, **self._formats)
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
-            bits = {track: n for track, n in precision._asdict().items() if n is not None}
             kind = getattr(target, "__name__", type(target).__name__)
             label = f"target {name!r} ({kind})" if name else f"target {kind}"
             raise ValueError(
-                f"{type(self).__name__}: {label} does not take {bits} bits: {error}"
+                f"{type(self).__name__}: {label} does not take {precision._asdict()} bits: {error}"
             ) from error
 
     def _set(self, training: Precision, inside: Precision | None) -> None:
@@ -216,47 +169,46 @@ class PrecisionSetter(Stateful):
             self._set(self.precision, outside)
 
     def at(self, bits: int | None = None) -> AbstractContextManager[None]:
-        """The forward pass at fixed bits inside the block, as before after it.
+        """The forward pass at fixed bits inside the block, as before after it; the backward pass
+        stays as it is.
 
-        bits: None is eval_bits, and where that is None the highest. The backward pass stays as it
-        is; an accumulator that is scheduled is at its highest.
-
+        bits: None is eval_bits.
         Raises: ValueError: bits that a target does not take; all targets are as before then.
         """
         bits = self.eval_bits if bits is None else width("bits", bits)
-        return self._block(self._at_bits(bits)._replace(backward=self.precision.backward))
+        return self._block(self.precision._replace(forward=bits))
 
     def as_trained(self) -> AbstractContextManager[None]:
         """Inside the block the targets have the bits of the last training step, also within a block
         of `at`."""
         return self._block(None)
 
-    def get_last_bits(self) -> tuple[int | None, int | None]:
-        """(forward, backward) of the last training step, None where they are not scheduled."""
+    def get_last_bits(self) -> tuple[int, int]:
+        """(forward, backward) of the last training step."""
         return self.precision.forward, self.precision.backward
 
 
-def _by_bits(
-    label: str, rule: Any, bits: set[int | None], read: Callable[[Any], T]
-) -> dict[int, T]:
-    """The format or accumulator of each number of bits, by a mapping or by a text with {bits}.
+def _by_bits(rule: Formats, forward: set[int], backward: set[int]) -> dict[int, Format]:
+    """The format of each number of bits, by a mapping or by a text with {bits}.
 
     Raises: TypeError: neither.  ValueError: a text without {bits}, bits that the mapping lacks, a
-        value that `read` refuses.
+        format that does not exist.
     """
-    numbers = sorted(n for n in bits if n is not None)
+    rule = _FLOATS if rule == "float" else rule
+    # A mapping may leave out the gradients' bits, for targets that do not round gradients.
+    numbers = sorted(forward | backward if isinstance(rule, str) else forward)
     if isinstance(rule, str):
         if "{bits}" not in rule:
-            raise ValueError(f"{label}: expected a text with {{bits}} in it, got {rule!r}")
+            raise ValueError(f"formats: expected a text with {{bits}} in it, got {rule!r}")
         rule = {n: rule.replace("{bits}", str(n)) for n in numbers}
     if not isinstance(rule, Mapping):
-        raise TypeError(f"{label}: expected a mapping {{bits: ...}} or a text, got {rule!r}")
+        raise TypeError(f"formats: expected a mapping {{bits: ...}} or a text, got {rule!r}")
     if missing := [n for n in numbers if n not in rule]:
         raise ValueError(
-            f"{label}: expected a value for all bits of the schedule, got none for "
+            "formats: expected a value for all bits of the schedule, got none for "
             f"{', '.join(map(str, missing))}; add these"
         )
-    return {n: read(value) for n, value in rule.items()}
+    return {n: as_format(fmt) for n, fmt in rule.items()}
 
 
 class PrecisionScheduler(PrecisionSetter):
@@ -271,17 +223,14 @@ class PrecisionScheduler(PrecisionSetter):
 
     Args:
         targets: a model: all its modules with a method set_precision(forward_bits, backward_bits),
-            except layers with the recipe of torch's own arithmetic; any object with this method; a
-            function (forward_bits, backward_bits); or a list of these. None sets nothing, for plans
-            and costs alone.
+            except layers whose recipe rounds no operand; any object with this method; a function
+            (forward_bits, backward_bits); or a list of these. None sets nothing, for plans and
+            costs alone.
         total_steps: of the whole training.
-        bits: of the forward operands, (lowest, highest) or a number. None: only accumulators are
-            scheduled.
+        bits: of the forward operands, (lowest, highest) or a number.
         settings: of the schedule, as of Schedule: cycles=32, profile="cosine", ...
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
-        accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
-        accumulators: the accumulator of a number of bits, by a name with {bits} in it or a mapping.
         eval_bits: of `at()`; None: the highest.
         formats: the format of a number of bits, for targets that take formats= as lp.set_precision
             does: a mapping {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or
@@ -314,10 +263,8 @@ class PrecisionScheduler(PrecisionSetter):
         targets: Targets,
         total_steps: int,
         *,
-        bits: Bits | None,
+        bits: Bits,
         grad_bits: Bits = 8,
-        accumulator_bits: Bits | None = None,
-        accumulators: Accumulators = "e8m{bits}",
         eval_bits: int | None = None,
         formats: Formats | None = None,
         last_step: int = -1,
@@ -326,26 +273,21 @@ class PrecisionScheduler(PrecisionSetter):
         self.total_steps = checks.whole("total_steps", total_steps, 1)
         self.last_step = checks.whole("last_step", last_step, -1)
         base = Schedule((1, 1), **settings)
-        ranges = {} if bits is None else {"bits": bits, "grad_bits": grad_bits}
-        if accumulator_bits is not None:
-            ranges["accumulator_bits"] = accumulator_bits
-        #: The schedules by track: forward, backward, accumulator.
+        #: The schedules: forward, backward.
         self.schedules: dict[str, Schedule] = {}
-        for argument, value in ranges.items():
-            low, high = widths(argument, value)
+        for track, label, value in (
+            ("forward", "bits", bits),
+            ("backward", "grad_bits", grad_bits),
+        ):
+            low, high = widths(label, value)
             # A constant needs no cycles, and so any number of steps will do.
             schedule = Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
             schedule.check(self.total_steps)
-            self.schedules[_TRACKS[argument]] = schedule
-        if not self.schedules:
-            raise ValueError("PrecisionScheduler: expected bits, accumulator_bits or both")
-        highest = Precision(**{track: s.bits[1] for track, s in self.schedules.items()})
-        levels = [
-            highest._replace(**{track: level})
-            for track, schedule in self.schedules.items()
-            for level in range(schedule.bits[0], schedule.bits[1] + 1)
-        ]
-        super().__init__(targets, levels, eval_bits, formats, accumulators)
+            self.schedules[track] = schedule
+        forward, backward = (range(s.bits[0], s.bits[1] + 1) for s in self.schedules.values())
+        levels = [Precision(n, backward[-1]) for n in forward]
+        levels += [Precision(forward[-1], n) for n in backward]
+        super().__init__(targets, levels, eval_bits, formats)
         self.step()
 
     @property
@@ -358,57 +300,35 @@ class PrecisionScheduler(PrecisionSetter):
     def step(self, step: int | None = None) -> None:
         """Sets the bits of the next step, or of step number `step`, from 0."""
         number = self.last_step + 1 if step is None else checks.whole("step", step, 0)
-        bits = {n: s.bits_at(number, self.total_steps) for n, s in self.schedules.items()}
-        self._move(Precision(**bits), self._inside)
+        bits = (schedule.bits_at(number, self.total_steps) for schedule in self.schedules.values())
+        self._move(Precision(*bits), self._inside)
         self.last_step = number
 
-    @cached_property
-    def _bits(self) -> dict[str, np.ndarray]:
-        """The bits of every step, and of one step after them, by track."""
-        return {
-            track: np.append(schedule.plan(self.total_steps), schedule.bits[1])
-            for track, schedule in self.schedules.items()
-        }
-
     def plan(self) -> np.ndarray:
-        """Forward and backward bits of every step: (total_steps, 2) int64.
+        """Forward and backward bits of every step: (total_steps, 2) int64."""
+        return np.stack([s.plan(self.total_steps) for s in self.schedules.values()], 1)
 
-        Raises: ValueError: accumulators alone are scheduled.
-        """
-        if "forward" not in self.schedules:
-            raise ValueError("plan: expected a schedule of bits, got accumulator_bits alone")
-        return np.stack([self._bits[track][:-1] for track in ("forward", "backward")], 1)
+    def cost(self) -> float:
+        """The mean cost (`bitops`) of the steps so far, the current one included; from total_steps
+        on a step has the cost of the highest bits."""
+        steps = self.last_step + 1
+        costs = self._costs[:steps]
+        after = steps - len(costs)
+        return float(np.append(costs, np.full(after, self.static_cost())).mean())
 
-    def cost(self, kind: str = "bitops") -> float:
-        """The mean cost of the steps so far, the current one included, relative to float32.
-
-        kind: "bitops", or "accumulator": significand bits of the additions, where they are
-            scheduled. From total_steps on a step has the cost of the highest bits.
-
-        Raises: ValueError: another kind, or one that is not scheduled.
-        """
-        steps = np.minimum(np.arange(self.last_step + 1), self.total_steps)
-        return float(self._costs(kind)[steps].mean())
-
-    def expected_cost(self, kind: str = "bitops") -> float:
+    def expected_cost(self) -> float:
         """The mean cost of all steps of the plan; see `cost`."""
-        return float(self._costs(kind)[:-1].mean())
+        return float(self._costs.mean())
 
-    def static_cost(self, kind: str = "bitops") -> float:
+    def static_cost(self) -> float:
         """The cost of a step at the highest bits, with which a schedule is compared."""
-        return float(self._costs(kind)[-1])
+        return bitops(*(schedule.bits[1] for schedule in self.schedules.values()))
 
-    def _costs(self, kind: str) -> np.ndarray:
-        """The cost of every step, and of one step after them."""
-        tracks = _COUNTED[checks.choice("kind", kind, _COUNTED)]
-        if tracks[0] not in self.schedules:
-            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-
-        def cost(*bits: int) -> float:
-            return bitops(*bits) if kind == "bitops" else adder_bits(self._accumulators[bits[0]])
-
-        steps = list(zip(*(self._bits[track].tolist() for track in tracks), strict=True))
-        cost_of = {bits: cost(*bits) for bits in set(steps)}
+    @cached_property
+    def _costs(self) -> np.ndarray:
+        """The cost of every step."""
+        steps = [(forward, backward) for forward, backward in self.plan().tolist()]
+        cost_of = {bits: bitops(*bits) for bits in set(steps)}
         return np.array([cost_of[bits] for bits in steps])
 
 

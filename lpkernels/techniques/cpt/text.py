@@ -5,9 +5,8 @@
 A kind stands for settings of a Schedule: cpt for none, static and rise for one cycle, fall for one
 that decays, shuffled for the bits of cpt in random order, and the ten names of NAMED (CR, LT, RTV,
 ...) for theirs in 8 cycles. pfq is PFQ, which rises by stages where the loss is flat.
-bits: 3-8, or 8; of fall 8-3; none where only an accumulator is scheduled; of pfq one number for
-each stage, 3-4-6-8. Grad bits are 8 unless given. Options are the arguments of PrecisionScheduler,
-Schedule and PFQ.
+bits: 3-8, or 8; of fall 8-3; of pfq one number for each stage, 3-4-6-8. Grad bits are 8 unless
+given. Options are the arguments of PrecisionScheduler, Schedule and PFQ.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,8 +63,7 @@ def parse_schedule(text: str) -> Callable[..., PrecisionScheduler | PFQ]:
     try:
         kind, values = _read(text)
         # The shortest run tells whether all values fit.
-        shortest = values.get("cycles", Schedule.cycles) + values.get("warmup", 0)
-        scheduler_of(None, max(1, values.get("period", shortest)))
+        scheduler_of(None, max(1, values.get("period", values.get("cycles", Schedule.cycles))))
     except (TypeError, ValueError) as error:
         raise ValueError(f"cannot read the schedule {text!r}: {error}") from error
     return scheduler_of
@@ -104,10 +102,7 @@ def _options(kind: str) -> dict[str, Option]:
         read = {"bits": _numbers, "grad_bits": _numbers, "period": whole}
         options = options_of(PFQ, stages=None, **shared)
     else:
-        pair = partial(_pair, kind)
-        read = {"bits": pair, "grad_bits": pair}
-        shared["accumulator_bits"] = {"name": "acc", "read": pair}
-        shared["accumulators"] = {"name": "acc_format"}
+        read = dict.fromkeys(("bits", "grad_bits"), partial(_pair, kind))
         options = options_of(Schedule, shuffled=None)
         options |= options_of(PrecisionScheduler, last_step=None, **shared)
     return options | {name: Option(name, None, reader) for name, reader in read.items()}
@@ -117,10 +112,8 @@ def _numbers(text: str) -> list[int]:
     return [whole(part) for part in text.split("-")]
 
 
-def _pair(kind: str, text: str) -> tuple[int, int] | None:
+def _pair(kind: str, text: str) -> tuple[int, int]:
     """ "3-8" as (3, 8), "8" as (8, 8); a schedule that falls is written from the highest down."""
-    if text == "none":
-        return None
     numbers = _numbers(text)[:: -1 if kind == "fall" else 1]
     low, high = numbers[0], numbers[-1]
     if len(numbers) > 2 or low > high or (kind == "static" and low < high):

@@ -50,16 +50,24 @@ def test_the_records_of_something_else_are_refused(name, place, message, tmp_pat
         read_results(tmp_path / place)
 
 
-def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    path = write_results(toy.run(toy.spec("a"), out), tmp_path / "x")
+def test_the_status_of_a_file_is_refused(exported: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("\n".join(exported))
     with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):
         read_status(path)
-    header, *lines = path.read_text().splitlines()
-    header = header.replace('"base": {', '"base": {"colour": 3, ')
-    path.write_text("\n".join([header, *lines]))
-    with pytest.raises(ValueError, match=rf"{path}: .* cannot read its specification; .*colour"):
-        read_results(path)
+
+
+def test_settings_of_another_version_are_read(exported: list[str], tmp_path: Path) -> None:
+    header, *lines = exported
+    header = header.replace('"base": {', '"base": {"colour": 3, ', 1)
+    (tmp_path / "x").write_text("\n".join([header.replace('"arms"', '"hue": 1, "arms"'), *lines]))
+    assert read_results(tmp_path / "x").spec.base["colour"] == 3
+
+
+def test_a_header_without_its_fields_is_refused(exported: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(exported[0].replace('"metric"', '"figure"'))
+    with pytest.raises(ValueError, match=r"x: the header is none of .*'metric'"):
+        read_results(tmp_path / "x")
 
 
 def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:

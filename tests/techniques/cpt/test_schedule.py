@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpkernels.arithmetic import Accumulator
 from lpkernels.techniques.cpt import (
     NAMED,
     PFQ,
@@ -20,8 +19,7 @@ from lpkernels.techniques.cpt import (
     bits_at,
     parse_schedule,
 )
-from lpkernels.techniques.cpt.schedule import adder_bits
-from tests.techniques.cpt.fakes import Named, layer, layer_without_axes
+from tests.techniques.cpt.fakes import Named, layer_without_axes
 
 
 def digits(plan: Any) -> str:
@@ -116,16 +114,14 @@ def test_a_plan_is_bits_at_of_every_step(total: int, **options: Any) -> None:
     assert 2 <= plan.min() and plan.max() <= 9
 
 
-def test_warmup_and_what_comes_after_the_end_are_at_the_highest() -> None:
+def test_what_comes_after_the_end_is_at_the_highest() -> None:
     assert [bits_at(t, 10, bits=(3, 8), cycles=1, profile="rex") for t in (9, 10, 99)] == [5, 8, 8]
-    assert digits(Schedule((3, 8), 1, warmup=3).plan(11)) == "888" + "33456678"
 
 
 def test_shuffled_bits_are_the_same_in_another_order() -> None:
-    plain, shuffled = Schedule((3, 8), 4, warmup=5), Schedule((3, 8), 4, warmup=5, shuffled=True)
+    plain, shuffled = Schedule((3, 8), 4), Schedule((3, 8), 4, shuffled=True)
     a, b = plain.plan(165), shuffled.plan(165)
     assert sorted(a) == sorted(b) and list(a) != list(b)
-    assert digits(b[:5]) == "88888"
     assert list(b) == [shuffled.bits_at(t, 165) for t in range(165)]
     first, second = (list(replace(shuffled, seed=seed).plan(165)) for seed in (0, 1))
     assert list(b) == first != second
@@ -175,17 +171,12 @@ def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) ->
     assert scheduler.plan()[:, 0].mean() == pytest.approx(mean, abs=6e-3)
 
 
-def test_bits_of_one_step_and_one_addition() -> None:
+def test_the_cost_of_one_step() -> None:
     assert bitops(32, 32) == 1.0
     assert bitops(4, 8) == (16 + 64) / 3072
     # More than 16 bits count as 32: nothing is rounded there.
     assert bitops(17, 8) == bitops(32, 8) == (1024 + 512) / 3072 and bitops(24, 20) == 1
     assert bitops(16, 16) == 0.25
-    # The bits of an adder are those of the significand.
-    assert adder_bits(Accumulator("fp32")) == 1.0
-    assert adder_bits(Accumulator("e8m5")) == 0.25
-    assert adder_bits(Accumulator("e6m11", chunk=64, outer="fp32")) == 0.5
-    assert adder_bits(Accumulator("fixed12_f4")) == 0.5
 
 
 def plan(text: str, total: int = 8) -> list[list[int]]:
@@ -202,7 +193,6 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
     ("cpt:3-8,cycles=1,profile=exp,form=triangular,reflection=vertical", "86544333", "88888888"),
     ("ETV:3-8/8,cycles=2", "85433678", "88888888"), ("fall:8-3/8-6", "88766543", "88877766"),
     ("cpt:3-8/8,cycles=3,remainder=partial", "36363636", "88888888"),
-    ("rise:3-8/8,warmup=4", "88883467", "88888888"),
 ])  # fmt: skip
 def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
@@ -230,10 +220,8 @@ def test_the_formats_of_a_text_reach_the_targets(text: str, fmt: str) -> None:
     assert str(target.recipe.input) == fmt
 
 
-def test_the_options_of_a_text_reach_the_targets() -> None:
+def test_the_bits_of_evaluation_are_read() -> None:
     assert parse_schedule("static:3/8,eval=2")(None, 8).eval_bits == 2
-    parse_schedule("rise:none,acc=4-10,acc_format=e6m{bits}_chunk64")(target := layer(2, 2), 8)
-    assert str(target.recipe.fprop) == "e6m4_chunk64" and target.precision == (8, 8)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops
-from lpkernels.techniques.cpt.schedule import Precision
+from lpkernels.techniques.cpt import PrecisionScheduler, bitops
 from tests.support.refusals import refused
 from tests.techniques.cpt.fakes import (
     Named,
@@ -63,17 +62,13 @@ def test_gradients_have_bits_of_their_own(grad_bits: Any, plan: list[int]) -> No
     assert named.calls == [(3, plan[0])]
 
 
-def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
+def test_layers_that_round_no_operand_stay_so() -> None:
     sums = lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
     model = nn.Sequential(*(lp.nn.Linear(4, 4, recipe=r) for r in ("cpt_fu2021", "fp32", sums)))
-    scheduled(model, accumulator_bits=5)
+    scheduled(model)
     assert bits_of(model) == [(3, 8), (None, None), (None, None)]
-    planned = lp.Accumulator("e8m5")
-    assert [layer.recipe.fprop for layer in model] == [planned, lp.NATIVE, planned]
     with pytest.raises(ValueError, match="nothing in this Sequential has a precision to set"):
-        scheduled(model[1:2])
-    with pytest.raises(ValueError, match="no target rounds its operands"):
-        scheduled(model[2:])
+        scheduled(model[1:])
 
 
 def test_functions_objects_and_lists_are_targets() -> None:
@@ -141,8 +136,6 @@ def test_costs_run_and_are_expected() -> None:
         scheduler.step()
     assert scheduler.expected_cost() == pytest.approx(np.mean(costs[:8]))
     assert scheduler.static_cost() == bitops(8, 8)
-    with pytest.raises(ValueError, match="kind: expected one of bitops, accumulator, got 'flops'"):
-        scheduler.cost("flops")
 
 
 FLOATS = {
@@ -182,35 +175,6 @@ def test_functions_take_the_formats_too() -> None:
     assert calls == [((3, 8), {n: lp.parse_format(fmt) for n, fmt in FLOATS.items()})]
 
 
-def test_accumulators_are_scheduled_with_bits() -> None:
-    chunked = {"accumulator_bits": (4, 9), "accumulators": "e8m{bits}_chunk64"}
-    scheduler = scheduled(target := layer(4, 4), **chunked)
-    assert target.recipe.fprop == target.recipe.wgrad == lp.Accumulator("e8m4", chunk=64)
-    assert scheduler.precision == Precision(3, 8, 4)
-    with scheduler.at(5):
-        assert target.precision == (5, 8) and target.recipe.fprop.fmt.man_bits == 9
-    assert target.recipe.fprop.fmt.man_bits == 4
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({}, id="by default"),
-        pytest.param({"accumulators": {n: f"e8m{n}" for n in range(4, 10)}}, id="a mapping"),
-    ],
-)
-def test_accumulators_are_scheduled_alone(options: dict[str, Any]) -> None:
-    target = layer(4, 4)
-    scheduler = scheduled(target, bits=None, accumulator_bits=(4, 9), **options)
-    scheduler.step(7)
-    assert target.precision == (8, 8) and target.recipe.fprop == lp.Accumulator("e8m9")
-    widths = Schedule((4, 9), 1).plan(8)
-    assert scheduler.cost("accumulator") == pytest.approx(float((widths + 1).mean()) / 24)
-    assert scheduler.static_cost("accumulator") == 10 / 24
-    with pytest.raises(ValueError, match="kind='bitops' needs a schedule of it"):
-        scheduler.cost()
-
-
 def test_a_width_that_a_target_refuses_changes_nothing() -> None:
     model = nn.Sequential(layer(6, 6), Refusing(6, 6))
     match = r"target '1' \(Refusing\) does not take .*'forward': 7.*at most 6 bits"
@@ -241,21 +205,12 @@ test_wrong_targets_and_widths_are_refused = refused(
         (lambda: scheduled(PLAIN), ValueError, "nothing in this Sequential has a precision to set"),
         (lambda: scheduled([]), ValueError, "nothing in this list"),
         (lambda: scheduled(3), TypeError, "object with set_precision.* got int"),
-        (lambda: scheduled(print, accumulator_bits=4), ValueError, "set_accumulator"),
         (lambda: scheduled(Refusing(2, 2), bits=(3, 6), eval_bits=20), ValueError, "'forward': 20"),
         (lambda: scheduled(Named(), formats="float"), ValueError, "argument 'formats'"),
         (lambda: scheduled(None, bits=(2, 9), formats=FLOATS), ValueError, "formats: .* 2, 9"),
         (lambda: scheduled(None, eval_bits=9, formats="float"), ValueError, "formats: .* 9"),
-        (lambda: scheduled(None, accumulator_bits=4, accumulators={}), ValueError, "none for 4"),
     ],
 )
-
-
-def test_a_constructor_that_is_refused_has_set_nothing() -> None:
-    target = layer(2, 2)
-    with pytest.raises(ValueError, match="accumulators"):
-        scheduled(target, accumulator_bits=4, accumulators="e5m5")
-    assert target.precision == (8, 8)
 
 
 def model_of() -> nn.Sequential:
@@ -275,15 +230,12 @@ def x() -> torch.Tensor:
 
 def test_all_layers_but_the_last_follow_the_schedule() -> None:
     model = model_of()
-    scheduler = scheduled(model, accumulator_bits=(5, 9), accumulators="e6m{bits}")
+    scheduler = scheduled(model)
     assert precisions(model) == [(3, 8), (3, 8), (None, None)]
-    assert str(model[0].recipe.fprop) == "e6m5" and model[5].recipe == lp.Recipe()
     with scheduler.at(5):
         assert precisions(model)[1] == (5, 8)
         inside = model(x())
     lp.set_precision(model, 5, 8)
-    for conv in (model[0], model[3]):
-        conv.set_accumulator("e6m9")
     assert torch.equal(inside, model(x()))
 
 

@@ -61,15 +61,9 @@ class PrecisionSchedule(Callback):
 
     def record(self) -> dict[str, Any]:
         """Bits of the last step, and the mean cost of the steps so far, to six digits."""
-        forward, backward, accumulator = self.scheduler.precision
-        values: dict[str, Any] = {}
-        if forward is not None:
-            values = {"bits": forward, "grad_bits": backward}
-            values["bitops"] = round(self.scheduler.cost(), 6)
-        if accumulator is not None:
-            values["accumulator_bits"] = accumulator
-            values["adder_cost"] = round(self.scheduler.cost("accumulator"), 6)
-        return values
+        forward, backward = self.scheduler.precision
+        cost = round(self.scheduler.cost(), 6)
+        return {"bits": forward, "grad_bits": backward, "bitops": cost}
 
 
 class StagedPrecision(PrecisionSchedule):
