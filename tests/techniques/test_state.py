@@ -360,7 +360,6 @@ CONSTRUCTORS = {
             "backoff_factor": [0, 1, NAN, "2"],
             "growth_interval": [0, 1.5, "2"],
             "floor": [0.0, 2.0**17, NAN, "1"],
-            "ceiling": [1.0, NAN, "1"],
             "hysteresis": [0, 2**31, 1.5, "2"],
             "enabled": ["x", 2],
             "group": ["x", 3],

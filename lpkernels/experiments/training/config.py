@@ -156,7 +156,8 @@ _RENAMED = {"parts": "callbacks"}
 _LOG = "log"
 _GONE = {
     "accumulate": 1, "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
-    "scale_consecutive": False, "scale_at_floor": "stay", "tensor_sums": "",
+    "scale_consecutive": False, "scale_at_floor": "stay", "scale_ceiling": None, "tensor_sums": "",
+    "milestones": "0.5,0.75", "lr_decay": 0.1,
 }  # fmt: skip
 
 

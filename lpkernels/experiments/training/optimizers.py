@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
 from torch import nn
 
-from lpkernels.experiments.settings import Settings, checked
+from lpkernels.experiments.settings import Settings
 
 # The arguments that have an option, with their defaults: SGD's are those of residual networks (He
 # et al. 2016, arXiv 1512.03385, section 4.2), the others are torch's own.
@@ -19,20 +19,6 @@ _OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adam": (torch.optim.Adam, {**_ADAM, "weight_decay": 0.0}),
     "adamw": (torch.optim.AdamW, {**_ADAM, "weight_decay": 1e-2}),
 }
-
-
-def _milestones(text: str) -> tuple[float, ...]:
-    """ "0.5,0.75" as numbers.
-
-    Raises: ValueError: anything but ascending numbers between 0 and 1.
-    """
-    try:
-        shares = tuple(map(float, text.split(",")))
-    except ValueError:
-        shares = ()
-    if not shares or list(shares) != sorted(set(shares)) or not 0 < shares[0] <= shares[-1] < 1:
-        raise ValueError(f"expected ascending shares of the run such as 0.5,0.75, got {text!r}")
-    return shares
 
 
 class OptimizerConfig(Settings):
@@ -55,10 +41,10 @@ class OptimizerConfig(Settings):
     weight_decay: float | None = Field(
         None, ge=0, description="Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01."
     )
-    lr_schedule: Literal["cosine", "cycles", "steps", "constant"] = Field(
+    lr_schedule: Literal["cosine", "cycles", "constant"] = Field(
         "cosine",
         description="Learning rate: cosine to 0, cycles (--lr-cycles times from the peak to 0), "
-        "steps (times --lr-decay at each of --milestones), constant.",
+        "constant.",
     )
     warmup: int = Field(
         0,
@@ -66,10 +52,6 @@ class OptimizerConfig(Settings):
         description="Steps in which the learning rate rises to its peak before the schedule.",
     )
     lr_cycles: int = Field(8, ge=1, description="With cycles: how many, each half a cosine.")
-    milestones: Annotated[str, checked(_milestones)] = Field(
-        "0.5,0.75", description="With steps: shares of the steps after the warm-up."
-    )
-    lr_decay: float = Field(0.1, gt=0, description="With steps: the factor at each milestone.")
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "OptimizerConfig":
@@ -126,9 +108,6 @@ def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     if config.lr_schedule == "cycles":
         # In integers: a cycle begins with the peak, whatever the length of the run.
         return cosine_lr(peak, step * config.lr_cycles % total, total)
-    if config.lr_schedule == "steps":
-        passed = sum(step >= share * total for share in _milestones(config.milestones))
-        return peak * config.lr_decay**passed
     return peak
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.callback import Context
-from lpkernels.experiments.workloads.workload import Batch, Workload
+from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.nn.scaling import KeptScales, update_scales
 
 
@@ -118,37 +117,6 @@ class Step:
         for callback in run.callbacks:
             callback.after_step(ran)
         return ran
-
-
-def check_sizes(
-    model: nn.Module,
-    recipes: Mapping[Any, Recipe],
-    data: Workload,
-    batch: int,
-    processes: int,
-) -> None:
-    """Lets the model compute the loss of every number of examples that it will get at once, in
-    evaluation, which changes nothing in it, where a recipe transforms operands along the examples.
-
-    Raises: ValueError: a layer refuses such a number.
-    """
-    if not any(recipe.readings.wgrad[1].transform for recipe in recipes.values()):
-        return
-    total = len(data.train)
-    batches = {batch, total % batch or batch}
-    sizes = {(size + i) // processes for size in batches for i in (0, processes - 1)} - {0}
-    examples = data.train.plan(0, 0)
-    model.eval()
-    with torch.random.fork_rng(devices=[]):
-        for size in sorted(sizes):
-            try:
-                data.loss(model, examples(0, size))
-            except ValueError as error:
-                raise ValueError(
-                    f"batch: of {total} examples in batches of {batch} the model gets {size} at "
-                    f"once, too; choose another batch or train_size: {error}"
-                ) from error
-    model.train()
 
 
 def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:

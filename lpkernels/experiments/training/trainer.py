@@ -24,7 +24,7 @@ from lpkernels.experiments.training.callback import Context
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
-from lpkernels.experiments.training.step import Step, Tally, check_sizes
+from lpkernels.experiments.training.step import Step, Tally
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
@@ -120,9 +120,7 @@ class Trainer(Context):
         self._lines: list[str] = []
         self.notices: list[str] = []
         model = data.network(stream_seed(config.seed, "init"))
-        recipes = layer_recipes(config.arithmetic, model)
-        model = convert(model, recipes)
-        check_sizes(model, recipes, data, config.batch, processes.count)
+        model = convert(model, layer_recipes(config.arithmetic, model))
         self.model = replicas.sharded(model.to(self.device), processes, self.device)
         self.optimizer = build_optimizer(
             config.optimizer,

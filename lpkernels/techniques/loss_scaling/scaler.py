@@ -1,4 +1,4 @@
-"""The loss scaler: torch.amp.GradScaler with bounds, a hysteresis and one decision of all ranks."""
+"""The loss scaler: torch.amp.GradScaler with floor, hysteresis and one decision of all ranks."""
 
 import itertools
 import math
@@ -105,30 +105,26 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _bounds(
-    static: float | None, init_scale: float, floor: float | None, ceiling: float | None
+    static: float | None, init_scale: float, floor: float | None
 ) -> tuple[float, float, float]:
-    """The first scale, the floor and the ceiling; a static scale is all three."""
+    """The first, the least and the largest scale; a static scale is all three."""
     label, first = ("init_scale", init_scale) if static is None else ("static", static)
     start = scale(label, first)
     if static is not None:
-        if (floor, ceiling) != (None, None):
+        if floor is not None:
             raise ValueError(
-                f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
-                f"floor={floor}, ceiling={ceiling}; leave static or these out"
+                f"LossScaler: a static scale has no floor, got static={static} with floor={floor}; "
+                "leave one of them out"
             )
         return start, start, start
-    low = 0.0 if floor is None else scale("floor", floor)
-    high = math.inf if ceiling is None else scale("ceiling", ceiling)
-    if not low <= start <= high:
-        raise ValueError(
-            f"init_scale: expected a scale between the floor {floor} and the ceiling {ceiling}, "
-            f"got {start}"
-        )
-    return start, low, high
+    least = 0.0 if floor is None else scale("floor", floor)
+    if start < least:
+        raise ValueError(f"init_scale: expected at least the floor {floor}, got {start}")
+    return start, least, math.inf
 
 
 class LossScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
+    """torch.amp.GradScaler on the device of the first loss, with a floor and a record of each step.
 
     It has GradScaler's methods, errors, defaults and bits. GradScaler's state loads here, and the
     reverse. A scale that is a power of two rounds nothing, except at under- and overflow.
@@ -146,7 +142,6 @@ class LossScaler(torch.amp.GradScaler):
             gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
         floor: the scale does not fall below it; with None, as in torch, it may fall below 1.
-        ceiling: the scale does not rise above it.
         hysteresis: n updates that are not finite lower the scale once: each of the first n - 1
             takes one from a counter that starts at n, and the scale stays; at 1 each lowers it. The
             counter is n again after growth_interval other updates in a row, when the scale grows.
@@ -155,7 +150,7 @@ class LossScaler(torch.amp.GradScaler):
     Raises:
         TypeError: an argument of another type.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
-            outside floor and ceiling.
+            below the floor.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the rule and its numbers are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
         hysteresis is DeepSpeed's delayed_shift (deepspeed/runtime/fp16/loss_scaler.py), whose scale
@@ -176,12 +171,11 @@ class LossScaler(torch.amp.GradScaler):
         growth_interval: int = 2000,
         enabled: bool = True,
         floor: float | None = None,
-        ceiling: float | None = None,
         hysteresis: int = 1,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self._static = static is not None
-        start, self._floor, self._ceiling = _bounds(static, init_scale, floor, ceiling)
+        start, self._floor, self._most = _bounds(static, init_scale, floor)
         factors = (
             checks.number("growth_factor", growth_factor, above=1),
             checks.number("backoff_factor", backoff_factor, above=0, below=1),
@@ -293,7 +287,7 @@ class LossScaler(torch.amp.GradScaler):
             super().update(new_scale if is_tensor else scale("update: new_scale", new_scale))
 
     def _follow_rule(self) -> None:
-        """torch's rule, then hysteresis, floor and ceiling."""
+        """torch's rule, then hysteresis and floor."""
         value, tracker = self._check_scale_growth_tracker("update")
         states = self._per_optimizer_states.values()
         flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
@@ -305,7 +299,7 @@ class LossScaler(torch.amp.GradScaler):
             fewer = torch.where(bad, (left - 1).clamp_(min=1), left)
             # The tracker is 0 after a good update exactly where the scale's turn to grow has come.
             left.copy_(torch.where(~bad & (tracker == 0), self._hysteresis, fewer))
-        value.clamp_(self._floor, self._ceiling)
+        value.clamp_(self._floor, self._most)
         if not self._warned:
             self._count_skipped(bad & (value <= max(self._floor, _LEAST)))
 
@@ -351,8 +345,8 @@ class LossScaler(torch.amp.GradScaler):
         """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
         `hysteresis` and its counter.
 
-        The state is empty if the scaler is not enabled. Reading it waits for the device. Floor and
-        ceiling are no part of it.
+        The state is empty if the scaler is not enabled. Reading it waits for the device. The
+        floor is no part of it.
         """
         if not self._enabled:
             return {}

@@ -86,7 +86,6 @@ test_config_refuses = rejects(
         ({"lr": "x"}, "OptimizerConfig: lr: expected a valid number, got 'x'"),
         ({"device": "tpu7"}, "device: expected cpu, cuda .* got 'tpu7'"),
         ({"beta1": 0.5}, "beta1 is an argument of adam and adamw, got it with sgd"),
-        ({"milestones": "0.9,0.5"}, "expected ascending shares of the run"),
         ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of optimizer, "),
         ({"optimizer": {"epochs": 1}}, "section 'optimizer': unknown field epochs; expected one"),
         ({"lr": 1, "optimizer": {"lr": 1}}, "lr: given twice"),

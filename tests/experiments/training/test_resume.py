@@ -24,7 +24,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "delayed scales": {"recipe": "te_delayed"},
     "dynamic scale": {
         **WANG, "dynamic_scale": True, "scale_start": 2.0**24, "scale_interval": 4,
-        "scale_floor": 2.0, "scale_ceiling": 2.0**30, "scale_hysteresis": 3,
+        "scale_floor": 2.0, "scale_hysteresis": 3,
     },
     "masters": MASTERS,
     "masters scaled": {**MASTERS, "loss_scale": 1024.0},

@@ -201,10 +201,3 @@ def test_records_have_a_header_and_epochs_and_weights_a_grid(uninterrupted: Trai
     assert RunConfig.from_dict(state["config"]) == CONFIG
     for parameter in uninterrupted.model.parameters():
         assert torch.equal(lp.quantize(parameter.detach(), "e6m9"), parameter)
-
-
-def test_batches_that_a_transform_does_not_fill_begin_no_run(tmp_path: Path) -> None:
-    config = CONFIG.replace(model="mlp2", recipe="nvfp4_pretraining", edge="", batch=10)
-    with pytest.raises(ValueError, match=r"^batch: of \d+ examples .* choose another batch or "):
-        trainer_in(tmp_path / "refused", config)
-    assert not (tmp_path / "refused").exists()

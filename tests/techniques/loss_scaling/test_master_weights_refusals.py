@@ -92,7 +92,6 @@ def test_a_format_that_cannot_be_kept_is_refused_and_the_weights_stay(
 
 FORMATS_OF_A_GROUP = [
     ({"weight": "e9"}, ValueError, "weight"), ({"master": None}, TypeError, "master"),
-    ({"compensation": "bf16"}, ValueError, "compensation"),
     ({"state": {"square": "bf16"}}, ValueError, "square"), ({"state": LINEAR}, ValueError, "state"),
 ]  # fmt: skip
 

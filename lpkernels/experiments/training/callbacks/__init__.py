@@ -4,7 +4,6 @@ from lpkernels.experiments.training.callback import CALLBACKS
 from lpkernels.experiments.training.callbacks import (  # noqa: F401
     assignment,
     diagnosis,
-    every_tensor,
     layer_errors,
     loss_scale,
     master_weights,

@@ -1,4 +1,5 @@
-"""A precision assignment: the text that asks for it, and the callbacks that train under it."""
+"""A precision assignment: the text that asks for it, two formats for all tensors, and the callbacks
+that train under it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from lpkernels import schemas
+from lpkernels.arithmetic import as_quantizer
 from lpkernels.arithmetic.text import Option, number, options_of, read_options, whole
 from lpkernels.experiments.settings import checked
 from lpkernels.experiments.training.callback import Callback, CallbackConfig, Context, register
@@ -26,6 +28,7 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.assignment.rules import BASELINES, check_demand
 from lpkernels.techniques.assignment.running import FanOut
+from lpkernels.techniques.pareto import TrainingRecipe
 
 #: From the operations of a model and its loss to their assignment.
 Rule = Callable[[Sequence[Op]], Assignment]
@@ -204,3 +207,29 @@ class AssignedTraining(UnderAssignment):
         header = {**schemas.header("promotions"), "assignment": self.text}
         events = [{"type": "promotion", **event._asdict()} for event in self.assigned.promotions]
         return {"promotions": [header, *events]}
+
+
+@register("every_tensor", order=30)
+class EveryTensorConfig(CallbackConfig):
+    """The settings of two formats for all tensors (`TrainingRecipe.assignment`); layers keep the
+    accumulators of the run's recipe.
+
+    Raises: ValueError: ends without tensors.
+    """
+
+    DEPENDENT = ("tensors", "ends")
+
+    tensors: Annotated[str, checked(as_quantizer)] = Field(
+        "",
+        description="Rounding of every tensor, forward and backward, but of weights' gradients, "
+        "which --opt-grad rounds: e4m3_sat:stochastic.",
+    )
+    ends: Annotated[str, checked(as_quantizer)] = Field(
+        "",
+        description="With --tensors: rounding of the input and of the logits with their gradient; "
+        "default: that of --tensors.",
+    )
+
+    def build(self) -> Callback:
+        recipe = TrainingRecipe(as_quantizer(self.tensors), as_quantizer(self.ends or self.tensors))
+        return UnderAssignment("tensors", recipe.assignment, promote=None)

@@ -14,13 +14,12 @@ from lpkernels.techniques.loss_scaling import LossScaler
 class LossScaleConfig(CallbackConfig):
     """The settings of a loss scale.
 
-    Raises: ValueError: settings of the constant scale and of the dynamic one together; first scale,
-        floor and ceiling that are not in order; settings of a hysteresis or a floor without it.
+    Raises: ValueError: settings of the constant scale and of the dynamic one together; a first
+        scale below the floor; settings of a hysteresis or a floor without it.
     """
 
     DEPENDENT = (
-        "dynamic_scale", "scale_start", "scale_interval", "scale_floor", "scale_ceiling",
-        "scale_hysteresis",
+        "dynamic_scale", "scale_start", "scale_interval", "scale_floor", "scale_hysteresis",
     )  # fmt: skip
 
     loss_scale: float = Field(
@@ -42,9 +41,6 @@ class LossScaleConfig(CallbackConfig):
     )
     scale_floor: float | None = Field(
         None, gt=0, description="The dynamic scale does not fall below it."
-    )
-    scale_ceiling: float | None = Field(
-        None, gt=0, description="The dynamic scale does not rise above it."
     )
     scale_hysteresis: int = Field(
         1,
@@ -76,7 +72,6 @@ class LossScaleConfig(CallbackConfig):
             init_scale=self.scale_start,
             growth_interval=self.scale_interval,
             floor=self.scale_floor,
-            ceiling=self.scale_ceiling,
             hysteresis=self.scale_hysteresis,
         )
 

@@ -86,11 +86,6 @@ class WeightFormats:
         Raises: TypeError, ValueError: there is no such format, it cannot be kept, or it has no zero
             and is for values that may be negative.
         """
-        if group.get("compensation") is not None:
-            raise ValueError(
-                "MasterWeights: compensation is no key of a group; leave it out, and give the "
-                "master a wider format or one such as 'bf16:stochastic'"
-            )
         values, states = {key: group.get(key) for key in KEYS}, group.get("state")
         if values["grad"] is None:
             values["grad"] = FP32
