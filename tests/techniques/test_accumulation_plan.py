@@ -364,3 +364,11 @@ def test_headroom_is_added_to_the_measured_bits_up_to_eight() -> None:
     assert exponents(x, headroom=20) == [(8, 8 - bits) for bits in fitted]
     # Where nothing was measured there is no headroom.
     assert exponents(torch.zeros(4, 8))[0] == (8, None)
+
+
+def test_given_exponent_bits_have_no_headroom() -> None:
+    x = torch.randn(4, 8)
+    fitted = [bits for bits, _ in exponents(x, headroom=0)]
+    assert exponents(x, exp_bits=3) == [(3, 3 - bits) for bits in fitted]
+    with pytest.raises(ValueError, match="headroom=2 adds to exponent bits"):
+        exponents(x, exp_bits=6, headroom=2)

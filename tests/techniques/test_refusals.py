@@ -79,6 +79,7 @@ test_wrong_values_are_refused = refused(
         (lambda: plan(LAYER, X, operand="e5m99"), "operand"),
         (lambda: plan(LAYER, X, chunk=0), "chunk"),
         (lambda: plan(LAYER, X, margin=-1), "margin"),
+        (lambda: plan(LAYER, X, exp_bits=9), "exp_bits"),
         (lambda: plan(LAYER, X, rounding="toward_zero"), "rounding"),
         (lambda: plan(LAYER, X, batch=0), "batch"),
         (lambda: plan(LAYER, X[0], batch=8), "4 examples"),

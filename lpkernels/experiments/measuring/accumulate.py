@@ -59,6 +59,10 @@ class AccumulateConfig(NetworkConfig):
         HEADROOM, ge=0,
         description="Exponent bits beyond those that the sample needs, for training to go on.",
     )  # fmt: skip
+    exp_bits: int = Field(
+        0, ge=0, le=8,
+        description="Exponent bits of the accumulators; 0: as measured, with headroom, or 8.",
+    )  # fmt: skip
     batch: int = Field(8, ge=1, description="Examples of a step; module:function brings them.")
     sample: int = Field(
         0, ge=0,
@@ -132,6 +136,7 @@ def make_plan(config: AccumulateConfig, work: Network) -> AccumulatorPlan:
         operand=config.operand,
         chunk=chunk,
         headroom=config.headroom,
+        exp_bits=config.exp_bits or None,
         batch=None if ":" in config.model else config.batch,
         metric=config.metric,
         margin=config.margin,

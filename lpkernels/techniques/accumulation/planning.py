@@ -94,8 +94,8 @@ class PlanRow:
 
     @property
     def headroom(self) -> int | None:
-        """Exponent bits of the format beyond the fewest that cover `exponents`; None where these
-        are."""
+        """Exponent bits of the format beyond the fewest that cover `exponents`; below 0 where fewer
+        were asked for (`exp_bits`), None where `exponents` are."""
         if self.exponents is None:
             return None
         return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
@@ -228,6 +228,7 @@ def plan(
     operand: Format | Quantizer | Recipe | str,
     chunk: int | str | None = None,
     headroom: int = HEADROOM,
+    exp_bits: int | None = None,
     batch: int | None = None,
     metric: str = "nmse",
     margin: int = MARGIN,
@@ -246,7 +247,8 @@ def plan(
 
     On torch's meta device the lengths come from the shapes alone, and nothing is computed: no
     product is known to be zero (nzr is 1), the mantissa bits of the products are those of the
-    operand's format, and the exponents have 8 bits: the table then says "not measured".
+    operand's format, and the exponents have `exp_bits`, or 8 where they are not given: the table
+    then says "not measured".
 
     The model and torch's random state are left as found (`nn.observing.observer.trace`). A layer
     that is called several times has the widest of its formats. The length of a strided dgrad is its
@@ -262,8 +264,9 @@ def plan(
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one of the least error.
-        headroom: exponent bits beyond those that this batch needs, up to 8 in all; it is refused on
-            the meta device.
+        headroom: exponent bits beyond those that this batch needs, up to 8 in all; it is refused
+            with exp_bits and on the meta device.
+        exp_bits: of every accumulator, 2..8; None: measured, as above.
         batch: examples of the batch that the lengths are for. The first dimension of the sample's
             first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
             length is the sample's times batch and divided by this count. Zeros, exponents and
@@ -290,6 +293,8 @@ def plan(
     """
     if chunk not in ("best", None):
         checks.whole("plan: chunk", chunk, 1)
+    if exp_bits is not None:
+        checks.whole("plan: exp_bits", exp_bits, 2, _MOST_EXPONENT_BITS)
     checks.whole("plan: headroom", headroom, 0)
     checks.whole("plan: margin", margin, 0, _MOST_BITS)
     checks.choice("plan: metric", metric, theory.METRICS)
@@ -298,10 +303,10 @@ def plan(
     quantizers = _operands(operand)
     products = Products(model, quantizers, batch, _examples(model, sample, batch))
     on_meta = any(parameter.is_meta for parameter in model.parameters())
-    if headroom != HEADROOM and on_meta:
+    if headroom != HEADROOM and (on_meta or exp_bits is not None):
         raise ValueError(
-            f"plan: headroom={headroom} adds to exponent bits that are measured, and from shapes "
-            "alone nothing is; leave it out, or measure a sample"
+            f"plan: headroom={headroom} adds to exponent bits that are measured, and with exp_bits "
+            "or from shapes alone nothing is; leave one of the two out, or measure a sample"
         )
     args, kwargs = arguments(sample)
     below = Operators()
@@ -310,7 +315,8 @@ def plan(
         raise ValueError("plan: the model made no matrix product and no convolution to plan for")
 
     def exponent(exponents: tuple[int, int] | None) -> int:
-        return min(_MOST_EXPONENT_BITS, _fewest_exponent_bits(exponents) + headroom)
+        bits = _fewest_exponent_bits(exponents) + headroom
+        return exp_bits or min(_MOST_EXPONENT_BITS, bits)
 
     rows = _rows(products, chunk, exponent, metric, rounding, margin)
     uncovered = below.uncovered(lambda operation: operation.told)
