@@ -424,7 +424,7 @@ def emulated_layer(
 
 
 class EmulatedLayer(torch.autograd.Function):
-    differentiable = "second_order.gradients_of_layer"
+    differentiable = "second_order.of_layer"
 
     @staticmethod
     def forward(

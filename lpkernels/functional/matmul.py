@@ -248,7 +248,7 @@ class _Matmul(torch.autograd.Function):
     """Products of operands of at least two dimensions. The operands are saved as they came, so that
     narrow dtypes stay narrow."""
 
-    differentiable = "second_order.gradients_of_matmul"
+    differentiable, layer = "second_order.of_matmul", "matmul"
 
     @staticmethod
     def forward(
@@ -264,7 +264,7 @@ class _Matmul(torch.autograd.Function):
         needs_a, needs_b, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, seed)
         ctx.shapes, ctx.dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
-        ctx.acc, ctx.backend = acc, backend
+        ctx.acc, ctx.backend, ctx.draws = acc, backend, seed is not None
         left, right, _ = widened_all(a, b, None)
         product = ops.matmul_of(left, right, initial=start)
         return ops.multiply(product, ops.How(acc, seed, Role.DIRECT, fused), backend)

@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -78,32 +77,39 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     """backward of a Function, refused where a derivative of its results may be asked for and the
     Function has no ``differentiable``.
 
-    ``differentiable`` is "module.function" of lpkernels.functional, and function(ctx, backward,
-    *grads) returns what backward returns, recorded for second derivatives. A Function without it
-    may have ``layer``, the name of its layer in the refusal. A refusal comes at once. The tensors
-    that backward keeps are rounded, so a later error could not stand on every way to the inputs,
-    and torch.autograd.grad would leave the missing terms out.
+    ``differentiable`` is "module.formula" of lpkernels.functional, and formula(first, grad,
+    incoming, needs) gives the gradients of gradients, as `second_order.of_layer`; "" stands for
+    roundings, whose derivative is the identity. A Function may have ``layer``, the name of its
+    layer in the refusal. A refusal comes at once. The tensors that backward keeps are rounded, so a
+    later error could not stand on every way to the inputs, and torch.autograd.grad would leave the
+    missing terms out.
     """
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor | None) -> Any:
         tracing = torch.compiler.is_compiling()
-        batched = False
-        for grad in () if tracing else grads:
-            if grad is not None and is_legacy_batchedtensor(grad):
-                batched = True
-        if not tracing and torch.is_grad_enabled():
-            return _recorded(ctx, backward, grads, batched)
-        if batched and getattr(ctx, "draws", False):
-            raise NotImplementedError(
-                "lpkernels: second derivatives in a batch would share the random bits of one "
-                "recipe; leave is_grads_batched=True away, or take a recipe that draws none"
-            )
-        if batched:
-            return _by_sample(checked, ctx, grads)
         if tracing:
             with torch.no_grad():
                 return backward(ctx, *grads)
+        recorded, batched = torch.is_grad_enabled(), False
+        for grad in grads:
+            if grad is not None and is_legacy_batchedtensor(grad):
+                batched = True
+        if recorded and transforms.formula_of(ctx) is None:
+            raise transforms.no_derivative(ctx)
+        if batched:
+            first = getattr(ctx, "first", ctx)
+            if (recorded or first is not ctx) and _draws(first):
+                raise NotImplementedError(
+                    "lpkernels: second derivatives in a batch would share the random bits of one "
+                    "recipe; leave is_grads_batched=True away, or take a recipe that draws none"
+                )
+            return _by_sample(checked, ctx, grads)
+        if recorded:
+            # Few processes need it.
+            from lpkernels.functional import second_order
+
+            return second_order.recorded(ctx, *grads)
         # A Function that rounds keeps the hook that is shown its tensors.
         hook = getattr(ctx, "hook", None)
         if hook is None:
@@ -115,34 +121,11 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _recorded(
-    ctx: Any, backward: Callable[..., Any], grads: tuple[Tensor | None, ...], batched: bool
-) -> Any:
-    """What backward returns, recorded for derivatives.
-
-    Raises: NotImplementedError: these gradients have no derivative.
-    """
-    function = ctx._forward_cls
-    if not hasattr(function, "differentiable"):
-        raise no_derivative(getattr(function, "layer", "this function"), function)
-    if batched:
-        raise NotImplementedError(
-            "lpkernels: gradients of emulated arithmetic that are taken in a batch have no second "
-            "derivative; leave is_grads_batched=True or create_graph=True away"
-        )
-    # Few processes need it.
-    module, name = function.differentiable.split(".")
-    differentiable = getattr(import_module(f"lpkernels.functional.{module}"), name)
-    return differentiable(ctx, backward, *grads)
-
-
-def no_derivative(what: str, function: Any = None) -> NotImplementedError:
-    """The refusal of a derivative of the gradients of a layer, or of their gradients."""
-    order = "third" if getattr(function, "is_second_order", False) else "second"
-    return NotImplementedError(
-        f"lpkernels: emulated arithmetic has no {order} derivative of {what}; take gradients "
-        f"{'of gradients ' if order == 'third' else ''}without create_graph=True"
-    )
+def _draws(first: Any) -> bool:
+    """Whether the products of a Function draw random bits."""
+    recipe = getattr(first, "recipe", None)
+    draws: bool = first.draws if recipe is None else recipe.is_stochastic
+    return draws
 
 
 def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor | None, ...]) -> Any:

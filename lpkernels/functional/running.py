@@ -118,6 +118,12 @@ class Scales(NamedTuple):
         )
         return self._replace(input=input, weight=weight)
 
+    def again(self) -> Scales:
+        """For an output gradient that second derivatives round again: with its scale of now, and
+        not noted again."""
+        again = self.grad_output and Delayed(self.grad_output.scale.clone(), None)
+        return self._replace(grad_output=again, after_backward=None)
+
 
 def next_scales(
     histories: Tensor, scales: Tensor, most: Tensor, scaling: DelayedScaling

@@ -16,10 +16,10 @@ the rule.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -35,117 +35,127 @@ from lpkernels.functional.call import Call
 from lpkernels.functional.layer import Geometry, Layer, Residual, added
 from lpkernels.functional.matmul import gradient_of_left, gradient_of_right
 from lpkernels.functional.operands import Operand, Source
-from lpkernels.functional.recording import first_order, no_derivative, rounding_hook
+from lpkernels.functional.recording import first_order
 from lpkernels.functional.seeds import derived_seed
+from lpkernels.functional.transforms import Context, formula_of, record
 from lpkernels.ops import How, Ints, Parts, matmul_of, multiply, operators_for
 from lpkernels.rng import SECOND_OF_DW, SECOND_OF_DX, Role
 
-
-class Node:
-    """What the backward of a Function reads, with the saved tensors unpacked: checkpointing unpacks
-    them only once."""
-
-    def __init__(self, ctx: Any) -> None:
-        self.saved_tensors = ctx.saved_tensors
-        self.needs_input_grad = ctx.needs_input_grad
-        self.next_functions = ctx.next_functions
-        self.ends: Sequence[int] = ()
-        self.__dict__.update(ctx.__dict__)
-
-    def end(self, i: int, kept: Tensor | None = None) -> Tensor:
-        """The tensor at which gradients reach input i: the end that forward made (`layer.ends`),
-        else the input itself, which is a leaf of autograd's graph or was kept."""
-        if i in self.ends:
-            end: Tensor = self.saved_tensors[self.ends.index(i) - len(self.ends)]
-            return end
-        variable: Any = getattr(self.next_functions[i][0], "variable", kept)
-        return variable
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def run_hooked(node: Any, backward: Callable[..., Any], *grads: Tensor) -> tuple[Any, ...]:
-    """backward(node, *grads), under the hook that its Function keeps."""
-    with nullcontext() if node.hook is None else rounding_hook(node.hook):
-        results: tuple[Any, ...] = backward(node, *grads)
-    return results
+def recorded(ctx: Any, g: Tensor | None, *others: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What backward of a Function returns, recorded for second derivatives: at most three tensors,
+    the gradients of x, of w and of a bias, then None.
 
-
-def gradients_of_layer(
-    ctx: Any, backward: Callable[..., Any], g: Tensor | None, *of_ends: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """What `EmulatedLayer.backward` returns, recorded for second derivatives.
-
-    Raises: NotImplementedError: a layer without second derivatives.
+    g, others: the gradients of the Function's results; those of its ends come last.
     """
-    grads: tuple[Tensor | None, ...] = (None,) * 6
+    count, ends, saved = len(ctx.needs_input_grad), getattr(ctx, "ends", []), ctx.saved_tensors
+    grads: tuple[Tensor | None, ...] = (None,) * count
     if g is not None:
-        if not ctx.geometry.differentiable:
-            raise no_derivative(ctx.geometry.name)
-        node = Node(ctx)
-        x = w = None
-        if node.needs_input_grad[0] and node.needs_input_grad[1]:
-            x, w = node.end(0), node.end(1, node.saved_tensors[1])
-        grads = (*_LayerGradients.apply(g, x, w, node, backward), None, None, None)
-    return added(grads, ctx.ends, of_ends) if of_ends else grads
+        x, w = (_end(ctx, i, saved) for i in (0, 1))
+        function = _Gradients if formula_of(ctx) else _RoundedGradient
+        grads = (*record(function, g, x, w, Context.of(ctx), *saved), *grads[3:])
+    return added(grads, ends, others[len(others) - len(ends) :])
 
 
-class _LayerGradients(torch.autograd.Function):
+def _end(ctx: Any, i: int, saved: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensor at which gradients reach input i of a Function: the end that forward made
+    (`layer.ends`), the leaf of autograd's graph that the input is, or the input as it was kept."""
+    if isinstance(ctx, Context):
+        return ctx.inputs.get(i)
+    if not ctx.needs_input_grad[i]:
+        return None
+    ends = getattr(ctx, "ends", [])
+    if i in ends:
+        return saved[ends.index(i) - len(ends)]
+    node, number = ctx.next_functions[i]
+    if node is None or hasattr(node, "variable"):
+        return getattr(node, "variable", None)
+    kept = (x for x in saved if x is not None and x.grad_fn is node and x.output_nr == number)
+    return next(kept, None)
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass of another Function, whose derivative a formula gives.
+
+    x, w: at which the gradients of the gradients reach that Function's first two inputs. first: its
+    context, and saved: the tensors in it.
+    """
+
     is_second_order = True
-    layer = "a layer"
 
     @staticmethod
     def forward(
         ctx: Any,
         g: Tensor,
-        end_of_x: Tensor | None,
-        end_of_w: Tensor | None,
-        node: Any,
-        backward: Callable[..., Any],
+        x: Tensor | None,
+        w: Tensor | None,
+        first: Context,
+        *saved: Tensor | None,
     ) -> tuple[Tensor | None, ...]:
-        x, w, seed, *_ = node.saved_tensors
-        ctx.scales = node.scales
-        if node.scales is not None:
-            # As they are now, and not noted again.
-            again = node.scales.grad_output
-            again = again and again._replace(scale=again.scale.clone(), history=None)
-            ctx.scales = node.scales._replace(grad_output=again, after_backward=None)
-        ctx.save_for_backward(g, x, w, seed)
+        ctx.save_for_backward(g, *saved)
         ctx.set_materialize_grads(False)
-        ctx.x, ctx.w, ctx.shapes = node.x, node.w, node.shapes
-        ctx.recipe, ctx.geometry, ctx.backend = node.recipe, node.geometry, node.backend
-        ctx.draws = seed is not None
-        return run_hooked(node, backward, g)[:3]
+        ctx.first = first
+        scales = getattr(first, "scales", None)
+        if scales is not None:
+            ctx.first = Context.of(first)
+            ctx.first.scales = scales.again()
+        grads = first.holding(saved).gradients(g)[:3]
+        # torch.func saves no argument that is a result too.
+        return tuple(x.view_as(x) if x is g else x for x in grads)
 
     @staticmethod
     @first_order
-    def backward(
-        ctx: Any, v: Tensor | None, u: Tensor | None, t: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        g, x, w, seed = ctx.saved_tensors
-        recipe, geometry = ctx.recipe, ctx.geometry
-        run = operators_for(g, x, w, v, u, seed)
-        call = Call(recipe, seed, ctx.backend, run, None, ctx.scales)
-        first = _First(Layer(geometry, call), g, x, w, ctx.x, ctx.w, ctx.shapes)
-        needs_g, needs_x, needs_w, *_ = ctx.needs_input_grad
-        with_v, with_u = _recipes(recipe)
-        of_g: list[Tensor] = []
-        dx = dw = None
-        if v is not None:
-            layer = _layer(call, geometry, with_v, SECOND_OF_DX)
-            in_place_of_x = Source(v, {}, {})
-            if needs_g:
-                of_g.append(layer.forward(in_place_of_x, first.w(layer), None))
-            if needs_w:
-                dw = layer.gradient("wgrad", first.g(layer, "wgrad"), in_place_of_x, ctx.shapes[1])
-        if u is not None:
-            layer = _layer(call, geometry, with_u, SECOND_OF_DW)
-            in_place_of_w = Source(u, {}, {})
-            if needs_g:
-                of_g.append(layer.forward(first.x(layer), in_place_of_w, None))
-            if needs_x:
-                dx = layer.gradient("dgrad", first.g(layer, "dgrad"), in_place_of_w, ctx.shapes[0])
-        if t is not None and needs_g:
-            of_g.append(t if geometry.matmuls else t.reshape(-1, *[1] * (g.dim() - 2)))
-        return _sum(of_g, g.shape), dx, dw, None, None
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        g, *saved = ctx.saved_tensors
+        module, name = (formula_of(ctx.first) or "").split(".")
+        formula = getattr(import_module(f"lpkernels.functional.{module}"), name)
+        needs = ctx.needs_input_grad
+        grads: Gradients = formula(ctx.first.holding(saved), g, incoming, needs)
+        asked = [x if need else None for x, need in zip(grads, needs, strict=False)]
+        return *asked, None, *[None] * len(saved)
+
+
+class _RoundedGradient(_Gradients):
+    """A gradient that a function without products rounds, straight-through."""
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
+        return incoming[0], *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+def of_layer(first: Any, g: Tensor, incoming: Sequence[Any], needs: Sequence[bool]) -> Gradients:
+    """The gradients of g, x and w from those of dx, dw and db, of a layer with products.
+
+    first: the context of the first order. needs: which of the three are asked for."""
+    v, u, t = incoming
+    x, w, seed, *_ = first.saved_tensors
+    recipe, geometry = first.recipe, first.geometry
+    run = operators_for(g, x, w, v, u, seed)
+    call = Call(recipe, seed, first.backend, run, None, first.scales)
+    read = _First(Layer(geometry, call), g, x, w, first.x, first.w, first.shapes)
+    needs_g, needs_x, needs_w, *_ = needs
+    with_v, with_u = _recipes(recipe)
+    of_g: list[Tensor] = []
+    dx = dw = None
+    if v is not None:
+        layer = _layer(call, geometry, with_v, SECOND_OF_DX)
+        in_place_of_x = Source(v, {}, {})
+        if needs_g:
+            of_g.append(layer.forward(in_place_of_x, read.w(layer), None))
+        if needs_w:
+            dw = layer.gradient("wgrad", read.g(layer, "wgrad"), in_place_of_x, first.shapes[1])
+    if u is not None:
+        layer = _layer(call, geometry, with_u, SECOND_OF_DW)
+        in_place_of_w = Source(u, {}, {})
+        if needs_g:
+            of_g.append(layer.forward(read.x(layer), in_place_of_w, None))
+        if needs_x:
+            dx = layer.gradient("dgrad", read.g(layer, "dgrad"), in_place_of_w, first.shapes[0])
+    if t is not None and needs_g:
+        of_g.append(t if geometry.matmuls else t.reshape(-1, *[1] * (g.dim() - 2)))
+    return _sum(of_g, g.shape), dx, dw
 
 
 def _layer(call: Call, geometry: Geometry, recipe: Recipe, key: int) -> Layer:
@@ -154,81 +164,31 @@ def _layer(call: Call, geometry: Geometry, recipe: Recipe, key: int) -> Layer:
     return Layer(geometry, Call(recipe, seed, call.backend, call.run))
 
 
-def gradients_of_matmul(
-    ctx: Any, backward: Callable[..., Any], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    """The gradients of `lpkernels.matmul`, recorded for second derivatives."""
-    node = Node(ctx)
-    grads = _MatmulGradients.apply(grad, *node.saved_tensors[:2], node, backward)
-    return *grads, grad if node.needs_input_grad[2] else None, None, None, None, None
-
-
-class _MatmulGradients(torch.autograd.Function):
-    is_second_order = True
-    layer = "matmul"
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        grad: Tensor,
-        a: Tensor | None,
-        b: Tensor | None,
-        node: Any,
-        backward: Callable[..., Any],
-    ) -> tuple[Tensor | None, ...]:
-        ctx.save_for_backward(grad, *node.saved_tensors)
-        ctx.draws = node.saved_tensors[2] is not None
-        ctx.set_materialize_grads(False)
-        ctx.shapes, ctx.dtypes = node.shapes, node.dtypes
-        ctx.acc, ctx.backend = node.acc, node.backend
-        grads: tuple[Tensor | None, ...] = backward(node, grad)[:2]
-        return grads
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, v: Tensor | None, u: Tensor | None) -> tuple[Tensor | None, ...]:
-        grad, a, b, seed = ctx.saved_tensors
-        (shape_a, shape_b), acc, backend = ctx.shapes, ctx.acc, ctx.backend
-        needs_grad, needs_a, needs_b, *_ = ctx.needs_input_grad
-        of_v, of_u = (
-            None if seed is None else derived_seed(seed, key)
-            for key in (SECOND_OF_DX, SECOND_OF_DW)
-        )
-        of_grad: list[Tensor] = []
-        grad_a = grad_b = None
-        if v is not None:
-            if needs_grad:
-                how = How(acc, of_v, Role.DIRECT)
-                of_grad.append(multiply(matmul_of(v.float(), b.float()), how, backend))
-            if needs_b:
-                grad_b = gradient_of_right(grad, v, shape_b, acc, of_v, backend)
-                grad_b = grad_b.to(ctx.dtypes[1])
-        if u is not None:
-            if needs_grad:
-                how = How(acc, of_u, Role.DIRECT)
-                of_grad.append(multiply(matmul_of(a.float(), u.float()), how, backend))
-            if needs_a:
-                grad_a = gradient_of_left(grad, u, shape_a, acc, of_u, backend)
-                grad_a = grad_a.to(ctx.dtypes[0])
-        return _sum(of_grad, grad.shape), grad_a, grad_b, None, None
-
-
-def rounded_gradient(ctx: Any, backward: Callable[..., Any], grad: Tensor) -> tuple[Any, ...]:
-    """The gradient of a function without products, rounded straight-through, so that its own
-    gradient is the identity."""
-    rounded = _RoundedGradient.apply(grad, Node(ctx), backward)
-    return rounded, None, None, None, None, None
-
-
-class _RoundedGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, grad: Tensor, node: Any, backward: Callable[..., Any]) -> Tensor:
-        rounded: Tensor = run_hooked(node, backward, grad)[0]
-        return rounded.clone() if rounded is grad else rounded
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor | None, ...]:
-        return v, None, None
+def of_matmul(first: Any, g: Tensor, incoming: Sequence[Any], needs: Sequence[bool]) -> Gradients:
+    """The gradients of g, a and b from those of da, db and dinitial, of `lpkernels.matmul`."""
+    v, u, t = incoming
+    a, b, seed = first.saved_tensors
+    (shape_a, shape_b), acc, backend = first.shapes, first.acc, first.backend
+    of_v, of_u = (
+        None if seed is None else derived_seed(seed, key) for key in (SECOND_OF_DX, SECOND_OF_DW)
+    )
+    of_g: list[Tensor] = []
+    grad_a = grad_b = None
+    if v is not None:
+        if needs[0]:
+            how = How(acc, of_v, Role.DIRECT)
+            of_g.append(multiply(matmul_of(v.float(), b.float()), how, backend))
+        if needs[2]:
+            grad_b = gradient_of_right(g, v, shape_b, acc, of_v, backend).to(first.dtypes[1])
+    if u is not None:
+        if needs[0]:
+            how = How(acc, of_u, Role.DIRECT)
+            of_g.append(multiply(matmul_of(a.float(), u.float()), how, backend))
+        if needs[1]:
+            grad_a = gradient_of_left(g, u, shape_a, acc, of_u, backend).to(first.dtypes[0])
+    if t is not None and needs[0]:
+        of_g.append(t)
+    return _sum(of_g, g.shape), grad_a, grad_b
 
 
 def _sum(parts: list[Tensor], shape: torch.Size) -> Tensor | None:

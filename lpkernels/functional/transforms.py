@@ -2,8 +2,9 @@
 
 torch.func takes no Function whose forward writes to a context, as those of this package do; with
 another form every call would cost more. Inside a transform such a Function runs as a part of
-`_Transformed`: what it keeps for backward becomes further results. Its backward pass runs as a part
-of `_Gradient`, which refuses a derivative of its own.
+`_Transformed`: what it keeps for backward becomes further results. A backward pass that has
+derivatives is recorded in the same way; another one runs as a part of `_Gradient`, which refuses
+its derivative only where somebody asks for it, because torch.func records every backward pass.
 """
 
 from __future__ import annotations
@@ -24,14 +25,8 @@ Saved = Sequence[Tensor | None]
 def refuse_forward_mode() -> NoReturn:
     raise NotImplementedError(
         "lpkernels: emulated arithmetic has no derivative in forward mode (jvp, jacfwd, hessian); "
-        "take gradients in reverse: torch.func.grad, vjp or jacrev, torch.autograd.grad, backward()"
-    )
-
-
-def refuse_second_derivative() -> NoReturn:
-    raise NotImplementedError(
-        "lpkernels: emulated arithmetic has no second derivative inside torch.func's transforms; "
-        "take gradients of gradients with torch.autograd.grad and create_graph=True"
+        "take gradients in reverse: torch.func.grad, vjp or jacrev, and jacrev(jacrev(f)) for a "
+        "Hessian; or torch.autograd.grad, backward()"
     )
 
 
@@ -87,18 +82,69 @@ def record(function: Any, *args: Any) -> Any:
 
 
 class Context:
-    """The context of a Function: what forward writes, and what backward reads."""
+    """The context of a Function: what forward writes, and what backward reads.
 
-    def __init__(self, needs_input_grad: Sequence[bool]) -> None:
+    inputs: by number, the tensors at which gradients of the gradients reach the Function's inputs.
+    materializes: whether zeros stand for the missing gradients of results.
+    """
+
+    materializes = True
+
+    def __init__(self, function: Any, needs_input_grad: Sequence[bool]) -> None:
+        # As torch names it in a context of its own.
+        self._forward_cls = function
         self.needs_input_grad = tuple(needs_input_grad)
         self.saved_tensors: Saved = ()
         self.constants: tuple[Tensor, ...] = ()
+        self.inputs: dict[int, Tensor | None] = {}
+
+    @classmethod
+    def of(cls, ctx: Any) -> Context:
+        """The context of a Function without its tensors."""
+        context = cls(ctx._forward_cls, ctx.needs_input_grad)
+        vars(context).update(vars(ctx), saved_tensors=(), inputs={})
+        return context
+
+    def holding(self, saved: Saved) -> Context:
+        """The same context with the tensors that forward saved."""
+        context = copy.copy(self)
+        context.saved_tensors = saved
+        return context
+
+    def gradients(self, *grads: Tensor | None) -> Any:
+        """What backward returns."""
+        return self._forward_cls.backward(self, *grads)
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         self.constants = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self.materializes = value
+
+
+def formula_of(ctx: Any) -> str | None:
+    """Where the derivative of a backward pass is written (`recording.first_order`); None: it has
+    none."""
+    geometry = getattr(ctx, "geometry", None)
+    if geometry is not None and not geometry.differentiable:
+        return None
+    return getattr(ctx._forward_cls, "differentiable", None)
+
+
+def no_derivative(ctx: Any) -> NotImplementedError:
+    """The refusal of a derivative of the gradients of a layer, or of their gradients."""
+    first = getattr(ctx, "first", ctx)
+    geometry = getattr(first, "geometry", None)
+    layer = getattr(first._forward_cls, "layer", "this function")
+    is_third = first is not ctx
+    return NotImplementedError(
+        f"lpkernels: emulated arithmetic has no {'third' if is_third else 'second'} derivative of "
+        f"{layer if geometry is None else geometry.name}; take gradients "
+        f"{'of gradients ' if is_third else ''}without create_graph=True"
+    )
 
 
 class _Forward:
@@ -109,8 +155,8 @@ class _Forward:
     results that have no gradient. further: the saved tensors that are neither argument nor result.
     """
 
-    def __init__(self, function: Any, context: Context, args: Sequence[Any], outputs: Any) -> None:
-        self.function, self.context = function, context
+    def __init__(self, context: Context, args: Sequence[Any], outputs: Any) -> None:
+        self.context = context
         self.in_tuple = isinstance(outputs, tuple)
         results = outputs if self.in_tuple else (outputs,)
         self.results = len(results)
@@ -127,12 +173,6 @@ class _Forward:
         self.constants += range(self.results, count)
         context.saved_tensors = context.constants = ()
 
-    def gradients(self, needs: Sequence[bool], saved: Saved, grads: Saved) -> Any:
-        """What backward returns."""
-        context = copy.copy(self.context)
-        context.needs_input_grad, context.saved_tensors = tuple(needs), saved
-        return self.function.backward(context, *grads)
-
 
 class _Transformed(torch.autograd.Function):
     """The forward pass of another Function. The results are its results, the further tensors that
@@ -140,9 +180,9 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(function: Any, needs: Sequence[bool], *args: Any) -> tuple[Any, ...]:
-        context = Context(needs)
+        context = Context(function, needs)
         outputs = function.forward(context, *args)
-        forward = _Forward(function, context, args, outputs)
+        forward = _Forward(context, args, outputs)
         further, forward.further = forward.further, []
         results = outputs if forward.in_tuple else (outputs,)
         return (*results, *further, forward)
@@ -154,76 +194,84 @@ class _Transformed(torch.autograd.Function):
         ctx.mark_non_differentiable(*[results[i] for i in forward.constants])
         # Backward alone sees that zeros are missing; gradients of kept tensors are never read.
         ctx.set_materialize_grads(False)
-        ctx.like = [(x.shape, x.dtype, x.device) for x in results[: forward.results]]
+        ctx.like = [
+            None if x is None else (x.shape, x.dtype, x.device) for x in results[: forward.results]
+        ]
         tensors = (*args, *results)
         saved = [None if place is None else tensors[place] for place in forward.places]
         # A derivative of the gradient is asked for through the arguments too.
-        edges = [x for x in args if isinstance(x, Tensor) and x.is_floating_point()]
-        ctx.edges = len(edges)
-        ctx.save_for_backward(*edges, *saved)
+        edges = {
+            i: x for i, x in enumerate(args) if isinstance(x, Tensor) and x.is_floating_point()
+        }
+        ctx.edges = list(edges)
+        ctx.save_for_backward(*edges.values(), *saved)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         forward: _Forward = ctx.forward_pass
-        results = [
-            torch.zeros(shape, dtype=dtype, device=device) if g is None else g
-            for g, (shape, dtype, device) in zip(grads, ctx.like, strict=False)
-        ]
-        needs, saved = ctx.needs_input_grad[2:], ctx.saved_tensors
-        if is_first_order(forward.function):
-            how = _Gradients(forward, needs, ctx.edges, len(saved))
-            return (None, None, *_Gradient.apply(how, *saved, *results))
-        return (None, None, *forward.gradients(needs, saved[ctx.edges :], results))
+        context, edges, saved = Context.of(forward.context), len(ctx.edges), ctx.saved_tensors
+        context.needs_input_grad = ctx.needs_input_grad[2:]
+        results = list(grads[: forward.results])
+        for i, like in enumerate(ctx.like if context.materializes else ()):
+            if results[i] is None and like is not None:
+                results[i] = torch.zeros(like[0], dtype=like[1], device=like[2])
+        recorded = torch.is_grad_enabled() and formula_of(context) is not None
+        if recorded or not is_first_order(context._forward_cls):
+            context.saved_tensors = saved[edges:]
+            context.inputs = dict(zip(ctx.edges, saved, strict=False))
+            return (None, None, *context.gradients(*results))
+        return (None, None, *_Gradient.apply(context, edges, len(saved), *saved, *results))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
         refuse_forward_mode()
 
     @staticmethod
-    def vmap(*_: Any) -> NoReturn:
-        refuse_mapped()
-
-
-class _Gradients:
-    """The gradients of a forward pass: which are asked for, and where its saved tensors are."""
-
-    def __init__(self, forward: _Forward, needs: Sequence[bool], first: int, end: int) -> None:
-        self.forward, self.needs, self.first, self.end = forward, needs, first, end
+    def vmap(info: Any, in_dims: tuple[Any, ...], function: Any, needs: Any, *args: Any) -> Any:
+        if not getattr(function, "is_second_order", False):
+            refuse_mapped()
+        return _by_sample(_Transformed, info, in_dims, function, needs, *args)
 
 
 class _Gradient(torch.autograd.Function):
     """The backward pass of another Function, of the tensors for its derivatives, the saved tensors
-    and the gradients of the results."""
+    (from `first` to `end`) and the gradients of the results."""
 
     @staticmethod
-    def forward(how: _Gradients, *tensors: Tensor | None) -> Any:
-        saved, grads = tensors[how.first : how.end], tensors[how.end :]
-        return how.forward.gradients(how.needs, saved, grads)
+    def forward(context: Context, first: int, end: int, *tensors: Tensor | None) -> Any:
+        return context.holding(tensors[first:end]).gradients(*tensors[end:])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keeps nothing."""
+        ctx.context = inputs[0]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], how: _Gradients, *tensors: Tensor | None) -> Any:
-        """One sample after another: each has the bits of a backward pass of its own."""
-        samples = []
-        for i in range(info.batch_size):
-            pairs = zip(tensors, in_dims[1:], strict=True)
-            sample = [x if x is None or dim is None else x.select(dim, i) for x, dim in pairs]
-            samples.append(_Gradient.apply(how, *sample))
-        parts = [None if x[0] is None else torch.stack(x) for x in zip(*samples, strict=True)]
-        return tuple(parts), tuple(None if x is None else 0 for x in parts)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _by_sample(_Gradient, info, in_dims, *args)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> NoReturn:
-        refuse_second_derivative()
+        raise no_derivative(ctx.context)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> NoReturn:
         refuse_forward_mode()
 
 
+def _by_sample(function: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
+    """A Function of mapped arguments, one sample after another: each has the bits of a pass of its
+    own. Where the samples have an object in place of a tensor, it is one for all."""
+    samples = []
+    for i in range(info.batch_size):
+        pairs = zip(args, in_dims, strict=True)
+        sample = [x.select(dim, i) if isinstance(dim, int) else x for x, dim in pairs]
+        samples.append(function.apply(*sample))
+    results = [
+        torch.stack(x) if isinstance(x[0], Tensor) else x[0] for x in zip(*samples, strict=True)
+    ]
+    return tuple(results), tuple(0 if isinstance(x, Tensor) else None for x in results)
+
+
 def is_first_order(function: Any) -> bool:
-    """Whether backward of a Function cannot be differentiated."""
+    """Whether backward of a Function is no differentiable function itself."""
     return getattr(function.backward, "is_first_order", False)

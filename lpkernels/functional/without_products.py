@@ -59,7 +59,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class _Softmax(torch.autograd.Function):
-    differentiable = "second_formulas.gradients_of_softmax"
+    differentiable, layer = "second_formulas.of_softmax", "softmax"
 
     @staticmethod
     def forward(
@@ -387,7 +387,7 @@ def _normalised(
 
 
 class _Normalise(torch.autograd.Function):
-    differentiable = "second_formulas.gradients_of_norm"
+    differentiable, layer = "second_formulas.of_norm", "a norm"
 
     @staticmethod
     def forward(
@@ -472,7 +472,7 @@ def _centred(h: Tensor, xhat: Tensor, how: _Normalisation, total: Sum) -> Tensor
 class _RoundedBothWays(torch.autograd.Function):
     """x by the quantizer of one field of a recipe, its gradient by that of another."""
 
-    differentiable = "second_order.rounded_gradient"
+    differentiable = ""
 
     @staticmethod
     def forward(

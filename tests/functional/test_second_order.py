@@ -1,6 +1,7 @@
 """Second derivatives: torch's under wide sums, and the contract's to the bit."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,15 +68,30 @@ WITHOUT_PRODUCTS = [
 ]  # fmt: skip
 
 
-def second_derivatives(call: Callable[..., Tensor], tensors: list[Tensor]) -> list[Tensor]:
+def by_autograd(f: Callable[..., Tensor], tensors: list[Tensor], again: bool) -> Any:
+    return torch.autograd.grad(f(*tensors), tensors, create_graph=again)
+
+
+def by_transforms(f: Callable[..., Tensor], tensors: list[Tensor], again: bool) -> Any:
+    return torch.func.grad(f, tuple(range(len(tensors))))(*tensors)
+
+
+def second_derivatives(
+    call: Callable[..., Tensor], tensors: list[Tensor], gradient: Any = by_autograd
+) -> list[Tensor]:
     """The gradients of a function of the result, of all gradients and of their products."""
     generator = torch.Generator().manual_seed(4)
 
     def read(x: Tensor) -> Tensor:
         return (x * torch.randn(x.shape, generator=generator)).sum() + x.square().sum()
 
-    first = torch.autograd.grad(read(call(*tensors)), tensors, create_graph=True)
-    return list(torch.autograd.grad(sum(map(read, first)), tensors))
+    def of_result(*tensors: Tensor) -> Tensor:
+        return read(call(*tensors))
+
+    def of_gradients(*tensors: Tensor) -> Any:
+        return sum(map(read, gradient(of_result, list(tensors), True)))
+
+    return list(gradient(of_gradients, tensors, False))
 
 
 @pytest.mark.parametrize("are_leaves", [True, False], ids=["leaves", "results"])
@@ -95,6 +111,20 @@ def test_wide_sums_have_torchs_second_derivatives(
     want = second_derivatives(lambda *xs: torchs(*xs, **options), tensors)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-5 * b.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    "call, options, shapes",
+    [pytest.param(row[1], *row[3:], id=row[0]) for row in (*LAYERS, *WITHOUT_PRODUCTS)],
+)
+def test_torchs_transforms_have_the_bits_of_autograd(call: Any, options: Any, shapes: Any) -> None:
+    torch.manual_seed(0)
+    tensors = leaves(*shapes)
+    take = partial(call, recipe=DETERMINISTIC, **options)
+    want = second_derivatives(take, tensors)
+    got = second_derivatives(take, [x.detach() for x in tensors], by_transforms)
+    for a, b in zip(got, want, strict=True):
+        assert_bit_equal(a, b)
 
 
 def of_gradients(
