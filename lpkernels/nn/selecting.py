@@ -26,8 +26,9 @@ from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.torch_functions import EMULATIONS
 from lpkernels.recipes import as_recipe
 
-#: Torch's own recipe where a policy has no arithmetic for a class of layers, a lack that `convert`
-#: warns of; where a layer stays torch's own on purpose, TORCH is.
+#: Torch's own recipe where a policy has no arithmetic for a class of layers, or for products called
+#: as functions. `convert` warns of such layers, and of such products where a module has stacks of
+#: weights for them. Where a layer stays torch's own on purpose, its recipe is TORCH.
 NO_ARITHMETIC = replace(TORCH)
 
 
@@ -452,12 +453,21 @@ def warn_of_torchs_own(
     whole: whether a recipe or a policy was given, without include and exclude.
     """
     parts = []
-    lacking = (type(layer.module) for layer, recipe in chosen if recipe is NO_ARITHMETIC)
-    classes = Counter(cls.__name__ for cls in lacking)
-    if classes:
-        listed = ", ".join(f"{count} {name}" for name, count in classes.items())
+    lacking = [layer for layer, recipe in chosen if recipe is NO_ARITHMETIC]
+    layers = [layer for layer in lacking if FUNCTIONS not in layer.positions]
+    if layers:
         why = "because the policy has no arithmetic for their class"
-        parts.append(f"{listed} stay torch's own, {why}")
+        parts.append(f"{_counted(layers)} stay torch's own, {why}")
+    callers = [layer for layer in lacking if FUNCTIONS in layer.positions]
+    experts = [layer for layer in callers if _has_stacked_weights(layer.module)]
+    if experts:
+        name = experts[0].names[0]
+        key = f"*.{name.rpartition('.')[2]}" if "." in name else name
+        parts.append(
+            f"{_counted(experts)} with stacks of weights stay torch's own, because the policy "
+            "leaves products called as functions to torch; a key before those of the policy, as "
+            f"{{{key!r}: recipe}} | policy, gives them a recipe"
+        )
     asks = any(not recipe.is_torch for _, recipe in wanted.rules)
     by_name = any(isinstance(pattern, str) and pattern != "*" for pattern, _ in wanted.rules)
     if whole and asks and not by_name and not any(_multiplies(*pair) for pair in chosen):
@@ -473,6 +483,17 @@ def warn_of_torchs_own(
             NotEmulatedWarning,
             stacklevel=3,
         )
+
+
+def _counted(layers: list[Layer]) -> str:
+    """The classes of the layers with their numbers."""
+    classes = Counter(type(layer.module).__name__ for layer in layers)
+    return ", ".join(f"{count} {name}" for name, count in classes.items())
+
+
+def _has_stacked_weights(module: Module) -> bool:
+    """Whether a parameter of the module itself is a stack of matrices, as those of experts are."""
+    return any(p.dim() == 3 and min(p.shape) > 1 for p in module.parameters(recurse=False))
 
 
 def _multiplies(layer: Layer, recipe: Recipe) -> bool:

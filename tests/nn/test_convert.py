@@ -146,7 +146,8 @@ def convolutions(*more: nn.Module) -> nn.Module:
     (convolutions(nn.Linear(4, 4)), {nn.Linear: FP8}, {}, ""),
     (convolutions(), FP8, {}, ""), (convolutions(), "fp32", {}, ""),
     (nn.Sequential(nn.Embedding(4, 4), nn.LayerNorm(4)), FP8, {}, "no product of this model is"),
-    (experts(), NVFP4, {}, ""),
+    (experts(), NVFP4, {}, r"1 Computes with stacks of weights stay .*{'': recipe} \|"),
+    (nn.ModuleList([experts()]), {"0": NVFP4["*"]} | NVFP4, {}, ""),
     (nn.Sequential(replaced(), *convolutions()), NVFP4, {}, f"{CONVS}; no .*; left 1 selected"),
 ])  # fmt: skip
 def test_convert_warns_once_of_what_nobody_left_out(

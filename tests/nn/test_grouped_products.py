@@ -1,6 +1,7 @@
 """torch's grouped_mm in converted models: under every recipe the product of each group alone, and
 models of transformers whose experts call it."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -130,6 +131,22 @@ def test_every_product_of_experts_is_emulated(name: str, implementation: str | N
     lp.convert(model, lp.recipe("fp8_wang2018"))
     for backward in (False, True):
         lp.nn.summary(model, TOKENS, backward=backward).require(1.0)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_a_policy_of_linear_layers_names_the_experts_that_it_leaves_to_torch(name: str) -> None:
+    policy, advice = lp.policy("mxfp8"), r"2 \w+Experts with stacks of .*{'\*\.experts': recipe}"
+    model = with_experts(name, None)
+    with pytest.warns(lp.nn.NotEmulatedWarning, match=advice):
+        lp.convert(model, policy)
+    left = lp.nn.summary(model, TOKENS)
+    experts = [row for row in left.rows if row.name.endswith(".experts")]
+    assert experts and not any(row.emulated for row in experts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lp.nn.NotEmulatedWarning)
+        lp.convert(model, {"*.experts": policy["*"]} | policy)
+    rows = lp.nn.summary(model, TOKENS).rows
+    assert all(row.emulated for row in rows if row.name.endswith(".experts"))
 
 
 def experts_and_products(name: str, implementation: str) -> tuple[Tensor, Tensor]:
