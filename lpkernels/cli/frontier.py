@@ -147,8 +147,8 @@ def predict(
         Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
     ] = None,
 ) -> None:
-    """Show the frontier of memory and error of each task, measured or predicted, with its band; and
-    the best configuration under a memory cap, with the command that trains the task in it.
+    """Show the frontier of memory and error of each task, measured or predicted, and the best
+    configuration under a memory cap, with the command that trains the task in it.
 
     Example: `lpkernels frontier predict results/frontier --known errors.csv --cap 64KiB`
     """
@@ -172,11 +172,11 @@ def predict(
 def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) -> None:
     from lpkernels.experiments.sweeps.frontiers import one_task
     from lpkernels.experiments.training.config import command_of
-    from lpkernels.techniques.pareto import TrainingRecipe
+    from lpkernels.techniques.pareto import TrainingRecipe, choose
 
     space = study.spec.space
     with named_options(option="--cap"):
-        index = frontier.best(cap)
+        index = choose(frontier.memory, frontier.predicted, cap)
     size, error = bytes_text(frontier.memory[index]), frontier.predicted[index]
     configuration = f"{space.names[index]}, {size}, error {error:.4f}"
     say(f"choice for {task}, at most {bytes_text(cap)}: {configuration}")

@@ -9,7 +9,7 @@ from rich.table import Table
 from lpkernels.experiments.sweeps.frontiers import Frontier
 from lpkernels.report.figures import finish, panels
 from lpkernels.report.tables import bytes_text, make_table
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, choose, pareto_front
 
 
 def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -> Table:
@@ -19,14 +19,11 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
     rows = []
     for index in pareto_front(frontier.memory, frontier.predicted):
         measured = not np.isnan(frontier.measured[index])
-        low, high = frontier.band.error_low[index], frontier.band.error_high[index]
-        band = "" if measured else f"{low:.4f} .. {high:.4f}"
         size, error = bytes_text(frontier.memory[index]), f"{frontier.predicted[index]:.4f}"
         kind = "measured" if measured else "predicted"
-        rows.append((size, error, band, kind, space.names[index]))
-    columns = ("memory", "error", "band", "", "configuration")
-    caption = f"{source}; band: {frontier.band.level:.0%} of the draws"
-    return make_table(columns, rows, words=columns[3:], title=title, caption=caption)
+        rows.append((size, error, kind, space.names[index]))
+    columns = ("memory", "error", "", "configuration")
+    return make_table(columns, rows, words=columns[2:], title=title, caption=source)
 
 
 def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
@@ -45,8 +42,8 @@ def plot_frontiers(
 ) -> Any:
     """A figure of frontiers of memory and error, a panel for each label.
 
-    A panel shows the predicted frontier with its band and the names of its configurations, the
-    measurements as points, and the cap with the configuration of least error below it.
+    A panel shows the predicted frontier with the names of its configurations, the measurements as
+    points, and the cap with the configuration of least error below it.
 
     names: of the configurations.
     """
@@ -59,21 +56,21 @@ def plot_frontiers(
 
 
 def _draw_frontier(axes: Any, frontier: Frontier, names: Sequence[str], cap: float | None) -> None:
-    band, unit = frontier.band, 1024.0
-    at, every = band.memory / unit, frontier.memory / unit
-    if not frontier.is_measured:
-        axes.fill_between(at, band.low, band.high, step="post", alpha=0.25, lw=0, label="band")
+    unit, front = 1024.0, pareto_front(frontier.memory, frontier.predicted)
+    every = frontier.memory / unit
+    # The last step goes on to the dearest configuration.
+    at, errors = np.append(every[front], every.max()), frontier.predicted[[*front, front[-1]]]
     name = "frontier" if frontier.is_measured else "predicted frontier"
-    axes.step(at, band.error, where="post", lw=1.5, label=name)
+    axes.step(at, errors, where="post", lw=1.5, label=name)
     axes.plot(every, frontier.measured, "o", ms=4, label="measured")
     chosen = None
     if cap is not None:
         axes.axvline(cap / unit, color="0.4", ls=":", label="cap")
         if cap >= frontier.memory.min():
-            chosen = frontier.best(cap)
+            chosen = choose(frontier.memory, frontier.predicted, cap)
             style = {"ms": 10, "mfc": "none", "color": "C3", "ls": "", "label": "chosen"}
             axes.plot([every[chosen]], [frontier.predicted[chosen]], "o", **style)
-    for index in pareto_front(frontier.memory, frontier.predicted):
+    for index in front:
         style = {"fontsize": 5, "fontweight": "bold" if index == chosen else "normal"}
         place = every[index], frontier.predicted[index]
         # All formats of a study saturate.

@@ -42,16 +42,12 @@ COST, MEMORY, ERROR = np.arange(1.0, 7.0), np.array([1.0, 2, 3, 4]), np.array([0
 NOISY = low_rank(14, 20, 2, noise=0.03)
 EMPTY = np.where((np.arange(20) == 5) & (np.arange(14) > 0)[:, None], NAN, NOISY)
 EMBEDDED, OTHERS = pareto.embed(TRAINED, 2), pareto.embed(NOISY[1:], 2)
-RESIDUALS = pareto.held_out_residuals(NOISY[1:], 2)
 
 bits_at = partial(cpt.bits_at, total=40, bits=(3, 8))
 complete = partial(pareto.complete, rank=1, lam=0.1)
 select, predict = partial(pareto.select, BASIS), partial(pareto.predict, EMBEDDED)
 study = partial(
     pareto.leave_one_out, NOISY, np.linspace(1, 2, 20), methods=["greedy"], counts=[3], rank=2
-)
-band = partial(
-    pareto.frontier_band, OTHERS, [0, 1, 2], NOISY[0, :3], np.arange(1.0, 21), residuals=RESIDUALS
 )
 
 
@@ -152,19 +148,12 @@ test_wrong_values_are_refused = refused(
         (lambda: complete(RANK_ONE * 100, MASK), "clip="),
         (lambda: complete(RANK_ONE, MASK, clip=(1, 0)), "clip"),
         (lambda: complete(np.where(MASK, INF, 0), MASK), "inf at row 0, column 0"),
-        (lambda: complete(RANK_ONE, MASK, start=RANK_ONE.T), "start"),
         (lambda: pareto.embed(TRAINED, 3), "rank=3"),
         (lambda: pareto.embed(np.where(TRAINED > 0.5, NAN, TRAINED), 1), r"nan .* complete\("),
         (lambda: pareto.embed(np.zeros((3, 6)), 1), "rank 0"),
         (lambda: predict([0], [1]), "1 measurements of rank 1"),
         (lambda: predict([0, 1], [0.1]), "errors"),
         (lambda: predict([0, 1], [NAN, NAN]), "NaN"),
-        (lambda: band(level=1), "level"),
-        (lambda: band(residuals=RESIDUALS[:, :9]), "residuals"),
-        (lambda: band(residuals=RESIDUALS * NAN), "residuals"),
-        (lambda: pareto.held_out_residuals(NOISY[:1], 1), "at least 2 rows"),
-        (lambda: pareto.held_out_residuals(low_rank(3, 20, 2), 3), "rank=3"),
-        (lambda: pareto.held_out_residuals(NOISY[:9, :2], 2), "rank"),
         (lambda: select(), "n, .* cost and budget"),
         (lambda: select(n=7), "n: "),
         (lambda: select(budget=3), "cost"),

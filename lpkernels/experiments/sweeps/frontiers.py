@@ -27,21 +27,13 @@ from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
-    choose,
-    complete,
     count_tensors,
     embed,
-    frontier_band,
-    held_out_residuals,
     predict,
     select,
     training_memory,
 )
-from lpkernels.techniques.pareto.completion import LAM
-from lpkernels.techniques.pareto.prediction import FrontierBand, band
-
-#: The share of the draws within a band.
-LEVEL = 0.9
+from lpkernels.techniques.pareto.completion import filled
 
 
 class Study(NamedTuple):
@@ -191,33 +183,23 @@ def errors_of_others(matrix: ErrorMatrix, task: str, rank: int) -> Floats:
     """The errors (tasks, configurations) of all other tasks that have any, so that nothing about a
     task is learned from itself.
 
-    Raises: ValueError: a rank above the data, a configuration that no other task has measured.
+    Raises: ValueError: a rank above the data.
     """
     rows = [i for i, name in enumerate(matrix.tasks) if name != task]
     errors = matrix.mean[rows]
     errors = errors[~np.isnan(errors).all(axis=1)]
-    # One is left out where residuals are taken.
-    most = min(len(errors) - 1, errors.shape[1])
+    most = min(errors.shape)
     if not 1 <= rank <= most:
         raise ValueError(
             f"rank: expected 1 to {most}, for {len(errors)} known tasks beside {task!r} in "
             f"{errors.shape[1]} configurations, got {rank}; know more tasks, or use a smaller rank"
-        )
-    unmeasured = np.flatnonzero(np.isnan(errors).all(axis=0))
-    if len(unmeasured):
-        raise ValueError(
-            f"known: no task has an error in {len(unmeasured)} of the {errors.shape[1]} "
-            f"configurations, such as {matrix.names[unmeasured[0]]!r}; measure it, or leave it out "
-            "of the space"
         )
     return errors
 
 
 def _embeddings(errors: Floats, rank: int) -> Floats:
     """(rank, configurations), of the completed matrix."""
-    seen = ~np.isnan(errors)
-    whole = errors if seen.all() else complete(errors, seen, rank=rank, lam=LAM).values
-    return embed(whole, rank)
+    return embed(filled(errors, rank, clip=(0, 1)), rank)
 
 
 def choose_next(
@@ -230,7 +212,7 @@ def choose_next(
         memory: (configurations,) bytes.
         cap: only configurations with at most that many bytes; None: all.
     Raises: ValueError: a cap below the cheapest configuration, n below 1 or above the number of
-        configurations below the cap.
+        configurations below the cap; a configuration that no other task has measured.
     """
     if n < 1:
         raise ValueError(f"measure: expected at least 1, got {n}")
@@ -258,25 +240,16 @@ class Frontier:
 
     memory: (configurations,) bytes.  measured: (configurations,) errors, NaN where there is none.
     predicted: (configurations,) errors; of a measured one its own.
-    band: the bands of the frontier and of each configuration.
     """
 
     memory: Floats
     measured: Floats
     predicted: Floats
-    band: FrontierBand
 
     @property
     def is_measured(self) -> bool:
         """Whether nothing is predicted."""
         return not np.isnan(self.measured).any()
-
-    def best(self, cap: float) -> int:
-        """The configuration of least error, measured or predicted, with at most `cap` bytes.
-
-        Raises: ValueError: a cap below the cheapest configuration.
-        """
-        return choose(self.memory, self.predicted, cap)
 
 
 def frontier_of(
@@ -292,8 +265,7 @@ def frontier_of(
     """
     chosen = np.flatnonzero(~np.isnan(measured))
     if len(chosen) == len(measured):
-        whole = band(memory, measured, np.stack([measured, measured]), LEVEL)
-        return Frontier(memory, measured, measured, whole)
+        return Frontier(memory, measured, measured)
     if not len(chosen):
         raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")
     if known is None:
@@ -302,10 +274,7 @@ def frontier_of(
             "of other tasks, which predict the rest, or measure all"
         )
     y = _embeddings(known, rank)[: len(chosen)]
-    residuals = held_out_residuals(known, len(y))
-    bands = frontier_band(y, chosen, measured[chosen], memory, residuals=residuals, level=LEVEL)
-    predicted = np.clip(predict(y, chosen, measured[chosen]), 0, 1)
-    return Frontier(memory, measured, predicted, bands)
+    return Frontier(memory, measured, np.clip(predict(y, chosen, measured[chosen]), 0, 1))
 
 
 def frontiers(

@@ -8,8 +8,6 @@ from lpkernels.techniques.pareto.completion import complete, embed
 from lpkernels.techniques.pareto.prediction import (
     choose,
     convergence,
-    frontier_band,
-    held_out_residuals,
     hyperdiff,
     hypervolume,
     leave_one_out,
@@ -34,8 +32,6 @@ __all__ = [
     "convergence",
     "count_tensors",
     "embed",
-    "frontier_band",
-    "held_out_residuals",
     "hyperdiff",
     "hypervolume",
     "leave_one_out",

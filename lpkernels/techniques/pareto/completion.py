@@ -11,8 +11,7 @@ import numpy as np
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Bools, Floats
 
-#: The lambda of the paper's code.
-LAM = 0.1
+_LAM = 0.1
 # At least this share of a singular value is left, however much smaller a start makes it.
 _LEAST = 0.01
 
@@ -39,7 +38,6 @@ def complete(
     rank: int,
     lam: float,
     clip: tuple[float, float] | None = (0, 1),
-    start: Any = None,
     steps: int = 2500,
     tolerance: float = 1e-4,
 ) -> Completion:
@@ -57,8 +55,6 @@ def complete(
         lam: at least 0: by how much a singular value is made smaller, where all is observed.
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
-        start: a matrix with the first estimates of entries that were not observed, such as the
-            `values` of an earlier completion; None: the means of row and column.
         steps, tolerance: it stops after this number of steps, or at a step below the tolerance,
             relative to the matrix in the Frobenius norm. With a rank above the rank of the errors
             without noise, many small steps at the end fit noise and make no estimate better.
@@ -77,12 +73,7 @@ def complete(
     bounds = checks.clip_range("complete: clip", clip)
     observed = _observed(errors, mask, bounds)
     errors[~observed] = 0
-    if start is None:
-        z = _additive_fill(errors, observed)
-    else:
-        z = checks.finite("complete: start", start, errors.shape)
-        z -= observed * (z - errors)
-    left, right = _factors(z, rank, lam)
+    left, right = _factors(_additive_fill(errors, observed), rank, lam)
     weights, change, count = observed.astype(np.float64), np.inf, 0
     while change > tolerance and count < steps:
         left, right, change = _step(weights, errors, lam, left, right)
@@ -93,12 +84,13 @@ def complete(
     return Completion(values, change <= tolerance, count, change)
 
 
-def filled(errors: Floats, rank: int, start: Floats | None = None) -> Floats:
-    """Errors whose missing entries, NaN, are completed; the matrix itself if there are none."""
+def filled(errors: Floats, rank: int, *, clip: tuple[float, float] | None = None) -> Floats:
+    """Errors whose missing entries, NaN, are completed with the lambda of the paper's code; the
+    matrix itself if there are none."""
     observed = ~np.isnan(errors)
     if observed.all():
         return errors
-    return complete(errors, observed, rank=rank, lam=LAM, clip=None, start=start).values
+    return complete(errors, observed, rank=rank, lam=_LAM, clip=clip).values
 
 
 def embed(x: Any, rank: int) -> Floats:

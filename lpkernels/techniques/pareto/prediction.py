@@ -1,12 +1,11 @@
 """Frontiers of memory and error (both should be small), the errors of a task predicted from a few
-measurements and the errors of other tasks, the band in which its frontier is expected, and how good
-each way of choosing measurements is on a known matrix."""
+measurements and the errors of other tasks, and how good each way of choosing measurements is on a
+known matrix."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -149,133 +148,6 @@ def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) ->
         for index in np.unique(chosen):
             result[index] = values[chosen == index].mean()
     return result
-
-
-@dataclass(frozen=True)
-class FrontierBand:
-    """A frontier and the bands around it.
-
-    memory: (steps,) every memory that a configuration has, ascending.
-    error: (steps,) the least predicted error with at most that memory.  low, high: its band.
-    error_low, error_high: (configurations,) the band of a configuration's error; where it was
-        measured, both are its measured error.
-    level: the share of the draws within a band, point by point.
-    """
-
-    memory: Floats
-    error: Floats
-    low: Floats
-    high: Floats
-    error_low: Floats
-    error_high: Floats
-    level: float
-
-
-def held_out_residuals(x: Any, rank: int) -> Floats:
-    """The residuals of every row, fitted by embeddings of all other rows: (tasks, configurations).
-
-    The other rows are completed, with lam 0.1, where entries are missing. A row is fitted by least
-    squares to all its measured entries. The residuals are scaled by sqrt(n / (n - rank)), with n
-    measured entries, to make up for the dimensions that were fitted.
-
-    x: (tasks, configurations) errors as they were measured, NaN where missing. A completed matrix
-        has no noise and would give residuals that are too small.
-    rank: of the embeddings.
-    Returns: residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
-    Raises: TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of
-        its rows; no row with more than `rank` errors.
-    """
-    errors = checks.numbers("held_out_residuals: x", x, 2)
-    if len(errors) < 2:
-        raise ValueError(f"held_out_residuals: x must have at least 2 rows, got {len(errors)}")
-    measured = ~np.isnan(errors)
-    counts = measured.sum(axis=1)
-    checks.whole("held_out_residuals: rank", rank, 1, int(counts.max()) - 1)
-    start = filled(errors, rank)
-    result = np.full(errors.shape, np.nan)
-    for task in np.flatnonzero(counts > rank):
-        others, columns = np.arange(len(errors)) != task, measured[task]
-        y = embed(filled(errors[others], rank, start[others]), rank)[:, columns]
-        row = errors[task, columns]
-        residual = row - np.linalg.lstsq(y.T, row, rcond=None)[0] @ y
-        result[task, columns] = residual * np.sqrt(counts[task] / (counts[task] - rank))
-    return result
-
-
-def frontier_band(
-    y: Any,
-    indices: Any,
-    errors: Any,
-    memory: Any,
-    *,
-    residuals: Any,
-    level: float = 0.9,
-    draws: int = 500,
-    seed: int = 0,
-    clip: tuple[float, float] | None = (0, 1),
-) -> FrontierBand:
-    """The predicted frontier of a task and the band in which the true one is expected.
-
-    A draw takes residuals r of one task, for all configurations together, as the difference of the
-    task from its fit. Then the fit to the measured errors is off by P r_S, where P takes measured
-    errors to predicted ones, and the truth is prediction + r - P r_S. A measured error stays as
-    measured: the noise of its own seeds is not in the band.
-
-    Args:
-        y, indices, errors: as `predict` takes them.
-        memory: (configurations,).
-        residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
-            the others is drawn.
-        level: the share of the draws within a band, between 0 and 1.
-        draws, seed: of the bootstrap.
-        clip: the range of an error, into which draws are moved; None: none.
-    Raises: TypeError, ValueError: as `predict`; residuals or memory of another number of
-        configurations.
-    """
-    predicted = predict(y, indices, errors)
-    y = np.asarray(y, dtype=np.float64)
-    measured = ~np.isnan(np.asarray(errors, dtype=np.float64))
-    chosen = np.asarray(indices)[measured]
-    m = checks.finite("frontier_band: memory", memory, predicted.shape)
-    bounds = checks.clip_range("frontier_band: clip", clip)
-    r = _drawn_residuals(residuals, draws, len(m), seed)
-    simulated = predicted + r - r[:, chosen] @ np.linalg.pinv(y[:, chosen]) @ y
-    simulated[:, chosen] = predicted[chosen]
-    if bounds is not None:
-        np.clip(simulated, *bounds, out=simulated)
-    return band(m, predicted, simulated, level)
-
-
-def _drawn_residuals(residuals: Any, draws: int, size: int, seed: int) -> Floats:
-    """(draws, size): rows of a matrix of residuals, with other residuals where one is NaN."""
-    checks.whole("frontier_band: draws", draws, 2)
-    generator = np.random.default_rng(checks.whole("frontier_band: seed", seed, 0))
-    pool = checks.numbers("frontier_band: residuals", residuals, 2)
-    checks.numbers("frontier_band: residuals", pool, (len(pool), size))
-    values = pool[~np.isnan(pool)]
-    if not len(values) or np.isinf(values).any():
-        raise ValueError("frontier_band: residuals must be finite, or NaN where missing")
-    tasks = pool[~np.isnan(pool).all(axis=1)]
-    rows = tasks[generator.integers(len(tasks), size=draws)]
-    missing = np.isnan(rows)
-    rows[missing] = generator.choice(values, int(missing.sum()))
-    return rows
-
-
-def band(memory: Floats, predicted: Floats, simulated: Floats, level: float) -> FrontierBand:
-    """The FrontierBand of (draws, configurations) simulated errors."""
-    outside = (1 - checks.number("frontier_band: level", level, above=0, below=1)) / 2
-    ends = [outside, 1 - outside]
-    order = np.argsort(memory, kind="stable")
-    steps, counts = np.unique(memory, return_counts=True)
-    # The last configuration of each memory, in ascending order.
-    last = np.cumsum(counts) - 1
-    error = np.minimum.accumulate(predicted[order])[last]
-    low, high = np.quantile(
-        np.minimum.accumulate(simulated[:, order], axis=1)[:, last], ends, axis=0
-    )
-    error_low, error_high = np.quantile(simulated, ends, axis=0)
-    return FrontierBand(steps, error, low, high, error_low, error_high, level)
 
 
 def leave_one_out(

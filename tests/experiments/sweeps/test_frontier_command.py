@@ -127,7 +127,7 @@ def test_wrong_options_are_named_after_missing_files(
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     path = other.save(tmp_path / "other.csv")
     fails("--known", "its errors are of other configurations", *run, "--known", path)
-    fails("--rank", "expected 1 to 3, for 4 known tasks", *run, "--known", known, "--rank", 4)
+    fails("--rank", "expected 1 to 4, for 4 known tasks", *run, "--known", known, "--rank", 5)
     given = ("--known", known, "--rank", 2)
     fails("--cap", "below the cheapest configuration's", *run, *given, "--cap", "1B")
     fails("--cap", "expected a size such as 64KiB", *run, "--cap", "much")

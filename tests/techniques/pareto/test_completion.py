@@ -1,4 +1,4 @@
-"""Completion and embeddings by the spec's vectors; predictions, and bands that hold the truth."""
+"""Completion and embeddings by the spec's vectors; predictions."""
 
 from itertools import combinations
 
@@ -8,10 +8,7 @@ import pytest
 from lpkernels.techniques.pareto import (
     complete,
     embed,
-    frontier_band,
-    held_out_residuals,
     predict,
-    select,
 )
 from tests.techniques.pareto.matrices import (
     BASIS,
@@ -47,18 +44,6 @@ def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
 def test_an_error_that_was_not_observed_is_never_read():
     want = complete(RANK_ONE, MASK, **OPTIONS).values
     assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
-
-
-def test_a_warm_start_takes_fewer_steps_to_the_same_values():
-    x, mask = low_rank(20, 30, 2, noise=0.02), some_of((20, 30), 0.5)
-    options = {"rank": 2, "lam": 0.1, "tolerance": 1e-9}
-    first = complete(x, mask, **options)
-    more = mask | some_of(x.shape, 0.1, seed=5)
-    cold = complete(x, more, **options)
-    warm = complete(x, more, start=first.values, **options)
-    assert warm.steps < cold.steps
-    assert warm.values == pytest.approx(cold.values, abs=1e-6)
-    assert complete(x, mask, start=first.values, **options).steps <= 2
 
 
 def test_clip_bounds_the_estimates_and_convergence_is_told():
@@ -122,80 +107,3 @@ def test_a_measured_nan_counts_as_missing_with_a_warning():
     errors[1] = np.nan
     with pytest.warns(UserWarning, match="predict: 1 of 3 measured errors are NaN"):
         assert predict(Y, [0, 1, 5], errors) == pytest.approx(NEW)
-
-
-MEMORY = np.repeat(np.arange(1.0, 11), 3)
-X = low_rank(40, 30, 2, noise=0.03)
-OTHERS = embed(X[1:], 2)
-CHOSEN = select(OTHERS, n=6)
-RESIDUALS = held_out_residuals(X[1:], 2)
-
-
-def band_of(memory: np.ndarray = MEMORY, **options):
-    return frontier_band(
-        OTHERS, CHOSEN, X[0, CHOSEN], memory, **{"residuals": RESIDUALS, **options}
-    )
-
-
-def test_held_out_residuals_are_of_the_fit_to_a_row_by_the_others():
-    tasks = low_rank(6, 8, 3)
-    left, y = held_out_residuals(tasks, 2)[0], embed(tasks[1:], 2)
-    assert left == pytest.approx((tasks[0] - tasks[0] @ y.T @ y) * np.sqrt(8 / 6))
-    # They are zero where the rank is exact.
-    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
-    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
-
-
-def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
-    x = low_rank(40, 30, 2, noise=0.03, seed=1)
-    assert held_out_residuals(x, 2).std() == pytest.approx(0.03, rel=0.1)
-    holed = np.where(some_of(x.shape, 0.5), x, np.nan)
-    holed[7, 2:] = np.nan
-    holed[7, :2] = x[7, :2]
-    left = held_out_residuals(holed, 2)
-    assert np.isnan(left[7]).all()
-    others = np.arange(40) != 7
-    assert (np.isnan(left) == np.isnan(holed))[others].all()
-    assert np.nanstd(left) == pytest.approx(0.03, rel=0.15)
-    band = frontier_band(OTHERS, CHOSEN, X[0, CHOSEN], MEMORY, residuals=left)
-    assert np.isfinite(band.low).all()
-
-
-def test_the_band_is_of_the_frontier_and_a_measured_error_has_none():
-    band = band_of()
-    assert band.memory.tolist() == list(range(1, 11))
-    predicted = predict(OTHERS, CHOSEN, X[0, CHOSEN])
-    least = [predicted[MEMORY <= m].min() for m in band.memory]
-    assert band.error == pytest.approx(least)
-    assert (band.low <= band.high).all()
-    for line in (band.error, band.low, band.high):
-        assert (np.diff(line) <= 0).all()
-    for end in (band.error_low, band.error_high):
-        assert (end[CHOSEN] == X[0, CHOSEN]).all()
-    others = np.setdiff1d(np.arange(30), CHOSEN)
-    assert (band.error_low[others] < band.error_high[others]).all()
-
-
-@pytest.mark.parametrize("level", [0.5, 0.9])
-def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
-    x = low_rank(110, 30, 2, noise=0.03, seed=3)
-    others, new = x[:40], x[40:]
-    y, residuals = embed(others, 2), held_out_residuals(others, 2)
-    chosen = select(y, n=6)
-    others = np.setdiff1d(np.arange(30), chosen)
-    options = {"residuals": residuals, "level": level, "draws": 100}
-    bands = [frontier_band(y, chosen, task[chosen], MEMORY, **options) for task in new]
-    low, high = (np.array([getattr(b, f"error_{end}")[others] for b in bands])
-                 for end in ("low", "high"))  # fmt: skip
-    inside = (low <= new[:, others]) & (new[:, others] <= high)
-    assert inside.mean() == pytest.approx(level, abs=0.05)
-
-
-def test_bands_are_drawn_from_the_seed_wider_at_a_larger_level_and_within_clip():
-    assert (band_of(seed=1).low == band_of(seed=1).low).all()
-    assert (band_of(seed=1).low != band_of(seed=2).low).any()
-    narrow, wide = band_of(level=0.5), band_of(level=0.95)
-    assert (wide.low <= narrow.low).all() and (wide.high >= narrow.high).all()
-    loud = band_of(residuals=20 * RESIDUALS)
-    assert loud.error_low.min() == 0 and loud.error_high.max() == 1
-    assert band_of(residuals=20 * RESIDUALS, clip=None).error_low.min() < 0

@@ -37,11 +37,9 @@ class PrecisionSchedule(Callback):
         self._scheduler_of = parse_schedule(schedule)
 
     def prepare(self, context: Context) -> None:
-        self._context = context
+        self._context, steps = context, context.total_steps
         try:
-            self.scheduler: Any = self._scheduler_of(
-                context.model, context.total_steps, seed=context.seed
-            )
+            self.scheduler: Any = self._scheduler_of(context.model, steps, seed=context.seed)
         except ValueError as error:
             raise ValueError(f"schedule: {error}") from error
 
@@ -53,17 +51,16 @@ class PrecisionSchedule(Callback):
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
         """At the bits of the last step, and at the highest bits with statistics of these bits."""
-        context, tests = self._context, {"last_bits": self.scheduler.as_trained()}
-        if with_statistics(context.model):
-            batches, loss = context.batches(), context.workload.loss
-            tests["recalibrated"] = recalibrated(context.model, batches, forward=loss)
+        run, tests = self._context, {"last_bits": self.scheduler.as_trained()}
+        if with_statistics(run.model):
+            loss = run.workload.loss
+            tests["recalibrated"] = recalibrated(run.model, run.batches(), forward=loss)
         return tests
 
     def record(self) -> dict[str, Any]:
         """Bits of the last step, and the mean cost of the steps so far, to six digits."""
-        forward, backward = self.scheduler.precision
-        cost = round(self.scheduler.cost(), 6)
-        return {"bits": forward, "grad_bits": backward, "bitops": cost}
+        bits, grad_bits = self.scheduler.precision
+        return {"bits": bits, "grad_bits": grad_bits, "bitops": round(self.scheduler.cost(), 6)}
 
 
 class StagedPrecision(PrecisionSchedule):
