@@ -6,8 +6,8 @@ The sums are simulated for lengths 2^6, 2^8, ... and mantissa widths with 2^m / 
 64 x 64 sums of products of e5m2-rounded normal values in accumulators of 8 exponent bits, by
 `lp.matmul`. They are held against exact sums of the same values. Long stochastic sums are made with
 24 random bits beside the 8 that are the default, and aligned truncation by single products and in
-blocks of 32. Records go to bench/results/accumulation.jsonl, pictures to docs/pictures. A stopped
-run goes on where it was.
+blocks of 32. Records go to bench/results/accumulation.jsonl, pictures to results/accumulation. A
+stopped run goes on where it was.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def main() -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--longest", type=int, default=20, help="log2 of the longest sum")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results/accumulation.jsonl")
-    parser.add_argument("--pictures", type=Path, default=ROOT / "docs/pictures")
+    parser.add_argument("--pictures", type=Path, default=ROOT / "results/accumulation")
     options = parser.parse_args()
     found = read_records(options.out) if options.out.is_file() else []
     done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}

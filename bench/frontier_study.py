@@ -5,7 +5,7 @@ configurations are measured, by D-optimal or random choice, and the rest is pred
 tasks. Beside them stands the mean of the other tasks, which measures nothing. Results are printed
 and written as records.
 
-    python -m bench.frontier_study --pictures docs/pictures
+    python -m bench.frontier_study --pictures results/frontier
 
 draws the matrix, its singular values and the records of the repository.
 """
@@ -70,7 +70,7 @@ def study(
 
 
 def draw(folder: Path) -> None:
-    """The pictures of docs/frontier.md, from the records of the repository."""
+    """The pictures of the records of the repository, the one of docs/frontier.md among them."""
     matrix = ErrorMatrix.load(MATRIX)
     (axes,) = panels(1, (6.0, 5.6))
     image = axes.imshow(matrix.mean, aspect="auto", vmin=0, interpolation="nearest")

@@ -1,17 +1,20 @@
-"""``python -m bench.tables --check``: the pages of docs/results follow from bench/results.
+"""``python -m bench.tables --check``: the tables of docs/results follow from bench/results.
 
-A table has a row for each group of records that agree in the fields of `rows`, in the order of the
-file. ``--write`` writes all pages anew.
+A table of `PAGES` has its place below its heading on a page of docs/results, whose other lines are
+written by hand. It has a row for each group of records that agree in the fields of `rows`, in the
+order of the file. ``--write`` writes every table anew.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lpkernels.experiments.records import Run, table_of
@@ -30,13 +33,13 @@ class Row:
     records: list[Record]
     arm: str
     reference: str
-    arms: Callable[..., Mapping[str, Any]]
+    arms: Callable[[str], Mapping[str, Any]]
 
-    def show(self, text: str, threads: int = 0) -> str:
-        """A text of `str.format`, of the newest record with this number of threads, 0 for any."""
-        found = [r for r in self.records if not threads or r["threads"] == threads]
+    def show(self, text: str, fields: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """A text of `str.format`, of the newest record that has these fields."""
+        records = [r for r in self.records if fields.items() <= r.items()]
         try:
-            return text.format(**found[-1]) if found else ""
+            return text.format(**records[-1]) if records else ""
         except TypeError:
             return ""  # The number is null in the record.
 
@@ -54,15 +57,16 @@ class Row:
         error = fixed(self.arms(field)[self.arm]["standard_error"], places, scale)
         return f"{self.mean(field, places, scale)} ± {error}" if error else ""
 
-    def difference(self, field: str, places: int, scale: float = 1.0, other: str = "") -> str:
-        """The mean difference to another arm, paired by seed, and its 95% t interval."""
-        pairs = self.arms(field, other or self.reference)[self.arm]
-        mean, low, high = (pairs[f"difference{end}"] for end in ("", "_low", "_high"))
-        return f"{signed(mean, places, scale)} {interval(low, high, places, scale)}".strip()
-
-    def p(self, field: str) -> str:
-        """Of the paired t-test, corrected by Holm over the arms of the table."""
-        return p_text(self.arms(field)[self.arm]["p_holm"])
+    def effect(self, field: str, places: int, scale: float = 1.0) -> str:
+        """The reference's figure; for another arm its mean difference to the reference, paired by
+        seed, the 95% t interval, and p of the t test, corrected by Holm over the arms."""
+        if self.arm == self.reference:
+            return self.figure(field, places, scale)
+        arm = self.arms(field)[self.arm]
+        mean, low, high = (arm[f"difference{end}"] for end in ("", "_low", "_high"))
+        bounds = interval(low, high, places, scale)
+        p = p_text(arm["p_holm"])
+        return f"{signed(mean, places, scale)} {bounds}, p {p}" if bounds else ""
 
 
 #: By its heading, the cells of a column: a text that `Row.show` fills in, or the name of another
@@ -73,7 +77,8 @@ Columns = Mapping[str, str | tuple[Any, ...]]
 @dataclass(frozen=True)
 class Table:
     """A table. record: a file of bench/results.  where: fields that its records must have.
-    reference: the arm to compare with; an arm is a value of the first field of `rows`."""
+    reference: the arm to compare with; an arm is a value of the first field of `rows`.
+    beside: tables whose columns stand at the right of this one's, row by row."""
 
     heading: str
     record: str
@@ -81,6 +86,7 @@ class Table:
     rows: tuple[str, ...] = ("arm",)
     reference: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
+    beside: tuple[Table, ...] = ()
 
 
 ACCURACY = ("test accuracy (%)", "test_accuracy", 2, 100.0)
@@ -89,117 +95,119 @@ BITS_3 = (*BITS[:2], 3, 1.0)
 PSNR = ("test PSNR (dB)", "test_psnr", 3, 1.0)
 
 
-def sweep(
-    heading: str, record: str, reference: str = "fp32", of: Any = ACCURACY,
-    before: Columns | None = None, after: Columns | None = None, other: str = "", **where: Any,
+def beside(first: Table, *others: Table) -> Table:
+    return replace(first, beside=others)
+
+
+def compared(
+    heading: str, *columns: tuple[str, str, Any], reference: str = "fp32",
+    after: Columns | None = None, **where: Any,
 ) -> Table:  # fmt: skip
-    """The arms of a sweep: a figure, and its differences to the reference and to another arm."""
-    columns = {
-        **(before or {}), of[0]: ("figure", *of[1:]),
-        f"difference to {reference}, 95% t interval": ("difference", *of[1:]),
-        "p after Holm": ("p", of[1]), **(after or {}),
-        **({f"difference to {other}": ("difference", *of[1:], other)} if other else {}),
-    }  # fmt: skip
-    return Table(heading, record, columns, reference=reference, where=where)
+    """The arms of sweeps beside each other; a column has a head, a record and a figure."""
+    first, *others = (
+        Table(heading, record, {f"{head}, {{seeds}} seeds": ("effect", *of[1:]), **(after or {})},
+              reference=reference, where=where)
+        for head, record, of in columns
+    )  # fmt: skip
+    return beside(first, *others)
 
 
-COST: Columns = {"cost": ("relative", "bitops", 3)}
-LAST: Columns = {"at the last bits": ("mean", "test_accuracy_last_bits", 2, 100)}
-TESTS: Columns = {**LAST, "recalibrated": ("mean", "test_accuracy_recalibrated", 2, 100)}
+ACCURACY_1 = (*ACCURACY[:2], 1, 100.0)
+BITOPS: Columns = {"cost": ("relative", "bitops", 3)}
 ASSIGNED: Columns = {"bit ratio": ("mean", "bit_ratio", 3), "promotions": ("mean", "promotions", 1)}
-INTRODUCTION = """`python -m bench.tables --write` writes this page; [what it means](../{name}.md).
-A figure is the mean over the seeds ± its standard error; differences are paired by seed."""
+ONE, TWO = {"threads": 1}, {"threads": 2}
 RATIO = "{baselines[torch][ratio]:.2f}"
 
-#: The tables of each page, by the name of the page of docs that tells what follows from them.
+#: The tables of each page of docs/results.
 PAGES: dict[str, list[Table]] = {
-    "sweeps": [sweep("MNIST-1D under recipes", "sweep-mnist1d-recipes")],
     "formats": [
-        sweep("Formats of 8 bits on MNIST-1D", "sweep-mnist1d-formats"),
-        sweep("GPT, 150 steps", "sweep-gpt-scaled", of=BITS,
-              after={"error of dw": ("mean", "dw_error", 3)}),
-        Table("Elements clipped and zeroed, in percent", "sweep-gpt-scaled", {
-            f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
-            for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")
+        compared("Formats of 8 bits", ("MNIST-1D (%)", "sweep-mnist1d-formats", ACCURACY)),
+        compared("Scaled formats", ("GPT, text (bits)", "sweep-gpt-scaled", BITS), after={
+            "error of dw": ("mean", "dw_error", 3),
+            **{f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
+               for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")},
         }),
     ],
     "choosing-an-accumulator": [
-        sweep(heading, f"sweep-{record}", "fp32 sums", (*ACCURACY[:2], places, 100.0))
-        for heading, record, places in (
-            ("The default plan on digits32", "digits32-default-plan", 2),
-            ("The default plan on Fashion-MNIST", "fashion-default-plan", 2),
-            ("ResNet-8 on digits", "digits-accumulators", 1),
-            ("A CNN on digits32", "digits32-accumulators", 1),
-            ("Parts of the plan on digits32", "digits32-accumulator-parts", 1),
-            ("Fashion-MNIST", "fashion-accumulators", 2),
-            ("Parts of the plan on Fashion-MNIST", "fashion-accumulator-parts", 2),
-        )
+        compared("The default plan", ("digits32 (%)", "sweep-digits32-default-plan", ACCURACY),
+                 ("Fashion-MNIST (%)", "sweep-fashion-default-plan", ACCURACY),
+                 reference="fp32 sums"),
+        compared("Sakr's rule as one sum",
+                 ("digits (%)", "sweep-digits-accumulators", ACCURACY_1),
+                 ("digits32 (%)", "sweep-digits32-accumulators", ACCURACY_1),
+                 reference="fp32 sums"),
+        compared("Sakr's rule as one sum and in chunks",
+                 ("Fashion-MNIST (%)", "sweep-fashion-accumulators", ACCURACY),
+                 reference="fp32 sums"),
+        compared("Parts of a plan", ("digits32 (%)", "sweep-digits32-accumulator-parts",
+                 ACCURACY_1), ("Fashion-MNIST (%)", "sweep-fashion-accumulator-parts", ACCURACY),
+                 reference="fp32 sums"),
+        compared("Sums of tensor cores", ("MNIST-1D (%)", "sweep-mnist1d-units", ACCURACY),
+                 ("GPT, text (bits)", "sweep-gpt-units", BITS_3), reference="fp32 sums"),
     ],
-    "mixed-precision": [
-        sweep("MNIST-1D", "sweep-mnist1d-loss-scale"),
-        sweep("Denoising, 200 steps", "sweep-fashion-denoise", of=PSNR),
-        sweep("Denoising, 400 steps", "sweep-fashion-denoise-400", of=PSNR,
-              before={"skipped steps": ("mean", "skipped_steps", 1)}, other="fp16, doubling"),
-        sweep("ResNet-8 on digits", "sweep-digits-mixed"),
-        sweep("LSTM on text", "sweep-lstm-mixed", of=BITS_3),
-        sweep("GPT on text", "sweep-gpt-mixed", of=BITS_3),
-    ],
-    "master-weights": [
-        *(sweep(heading, "optimizer-states", of=(label, "figure", *places),
-                before={"bytes": "{bytes_a_value:.3f}"}, task=task)
-          for heading, task, (label, _, *places) in (
-              ("States on MNIST-1D", "mnist1d cnn3", ACCURACY),
-              ("States of a GPT", "text gpt2", BITS))),
-        sweep("Masters on MNIST-1D", "sweep-mnist1d-masters"),
-    ],
-    "cyclic-precision": [
-        *(sweep(f"Bounds: {task}", "precision-range", "static 8", ("error (%)", "error", 1, 100.0),
-                after={"cost": ("relative", "cost", 2)}, task=task)
-          for task in ("mixture of experts", "U-Net", "autoencoder")),
-        *(sweep(heading, f"sweep-{record}-schedules", "static 8", ACCURACY, COST, TESTS, other)
-          for heading, record, other in (
-              ("MNIST-1D", "mnist1d", "cpt 3-8"), ("Digits with wrong labels", "digits", "cpt 2-8"),
-              ("Fashion-MNIST", "fashion", "cpt 3-8"))),
-        sweep("An LSTM on text", "sweep-lstm-schedules", "static 8", BITS, COST,
-              {"at the last bits": ("mean", "test_bits_per_char_last_bits", 4)}, "cpt 3-8"),
+    "techniques": [
+        compared("Recipes", ("MNIST-1D (%)", "sweep-mnist1d-recipes", ACCURACY)),
+        compared("Loss scales", ("MNIST-1D (%)", "sweep-mnist1d-loss-scale", ACCURACY)),
+        compared("Where fp16 underflows", ("200 steps (dB)", "sweep-fashion-denoise", PSNR),
+                 ("400 steps (dB)", "sweep-fashion-denoise-400", PSNR),
+                 after={"skipped": ("mean", "skipped_steps", 1)}),
+        compared("Formats, scales and masters", ("ResNet-8, digits (%)", "sweep-digits-mixed",
+                 ACCURACY), ("LSTM, text (bits)", "sweep-lstm-mixed", BITS_3),
+                 ("GPT, text (bits)", "sweep-gpt-mixed", BITS_3)),
+        compared("Masters", ("MNIST-1D (%)", "sweep-mnist1d-masters", ACCURACY)),
+        beside(*(compared("Optimizer states", (label, "optimizer-states", of),
+                          after={"bytes": "{bytes_a_value:.3f}"}, task=task)
+                 for label, of, task in (
+                     ("MNIST-1D (%)", ("", "figure", 2, 100.0), "mnist1d cnn3"),
+                     ("GPT, text (bits)", ("", "figure", 3, 1.0), "text gpt2")))),
+        beside(*(compared("Schedules of the operands' bits", (label, f"sweep-{name}-schedules", of),
+                          reference="cpt 3-8", after=BITOPS)
+                 for label, name, of in (("MNIST-1D (%)", "mnist1d", ACCURACY),
+                                         ("Fashion-MNIST (%)", "fashion", ACCURACY),
+                                         ("LSTM, text (bits)", "lstm", BITS)))),
+        compared("Schedules under wrong labels", ("digits (%)", "sweep-digits-schedules", ACCURACY),
+                 reference="cpt 2-8", after={**BITOPS, "recalibrated": (
+                     "mean", "test_accuracy_recalibrated", 2, 100)}),
+        compared("Schedules of the accumulator's bits",
+                 ("MNIST-1D (%)", "sweep-mnist1d-accumulator-schedules", ACCURACY),
+                 reference="cpt 2-8", after={"cost": ("relative", "adder_cost", 3)}),
+        beside(*(compared("Bounds of the cycles", (f"{task} (error, %)", "precision-range",
+                          ("", "error", 1, 100.0)), reference="static 8",
+                          after={"cost": ("relative", "cost", 2)}, task=task)
+                 for task in ("mixture of experts", "U-Net", "autoencoder"))),
         Table("Valleys", "landscape", {
-            "top eigenvalue": ("mean", "eigenvalue", 1), "training loss": ("mean", "train_loss", 3),
-            "difference of eigenvalues": ("difference", "eigenvalue", 1),
-            "rise of loss": ("mean", "rise", 2), "difference of rises": ("difference", "rise", 2),
+            "top eigenvalue, {seeds} seeds": ("effect", "eigenvalue", 1),
+            "rise of the loss": ("effect", "rise", 2), "training loss": ("mean", "train_loss", 3),
         }, reference="static 8"),
-        sweep("Accumulators", "sweep-mnist1d-accumulator-schedules", "static 8", ACCURACY,
-              {"cost": ("relative", "adder_cost", 3)}, LAST, "cpt 2-8"),
-    ],
-    "assignments": [
-        *(sweep(heading, f"sweep-{record}", before=ASSIGNED, other=f"own format, {ratio}")
-          for heading, record, ratio in (
-              ("MNIST-1D", "mnist1d-assignments", "0.6"), ("Digits", "digits-assignments", "0.6"),
-              ("Low loss on MNIST-1D", "mnist1d-assignments-low-loss", "uniform"),
-              ("Low loss on digits", "digits-assignments-low-loss", "uniform"),
-              ("Fashion-MNIST", "fashion-assignments", "uniform"))),
-        Table("Cost of a step", "assignments", {
-            "of plain": "{over:.2f}", "unpacked": "{unpacked:.2f}", "counting": "{counting:.1%}",
+        *(compared(heading, *((f"{task} (%)", f"sweep-{name}-assignments{loss}", ACCURACY)
+                              for task, name in tasks), after=ASSIGNED)
+          for heading, loss, tasks in (
+              ("Assignments", "", (("MNIST-1D", "mnist1d"), ("digits", "digits"))),
+              ("Assignments with the loss in low precision", "-low-loss",
+               (("MNIST-1D", "mnist1d"), ("digits", "digits"))),
+              ("Assignments on Fashion-MNIST", "", (("Fashion-MNIST", "fashion"),)))),
+        Table("Time of a step under an assignment", "assignments", {
+            "over plain layers": "{over:.2f}", "the same unpacked": "{unpacked:.2f}",
+            "counting": "{counting:.1%}",
         }, rows=("sums", "ratio"), where={"batch": 64}),
-    ],
-    "frontier": [
-        Table(heading, f"frontier-{record}", {
-            name: f"{{{field}:.{places}f}} ± {{{field}_error:.{places}f}}" for name, field in (
-                ("rmse of the rest", "rmse"), ("area", "hypervolume"), ("regret", "regret"))
-        }, rows=("method", "count"), where={"type": "average"})
-        for heading, record, places in (
-            ("Ways to choose", "choices", 4), ("From one network to another", "transfer", 3))
-    ],
-    "tensor-cores": [
-        sweep("MNIST-1D", "sweep-mnist1d-units", "fp32 sums"),
-        sweep("GPT on text", "sweep-gpt-units", "fp32 sums", BITS_3),
+        Table("Ways to choose configurations", "frontier-choices", {
+            f"{label}, {count}": ("show", text, {"count": count})
+            for label, text in (("rmse", "{rmse:.4f}"),
+                                ("area", "{hypervolume:.4f} ± {hypervolume_error:.4f}"))
+            for count in (0, 3, 5, 15)
+        }, rows=("method",), where={"type": "average"}),
+        Table("From one network to another", "frontier-transfer", {
+            label: f"{{{name}:.3f}} ± {{{name}_error:.3f}}"
+            for label, name in (("rmse", "rmse"), ("area", "hypervolume"), ("regret", "regret"))
+        }, rows=("method", "count"), where={"type": "average"}),
     ],
     "backends": [
         Table("A product of 960^3 on an Intel Xeon", "intel-xeon-processor", {
-            "GMAC/s": ("show", "{rate:.1f}", 1), "of torch": ("show", RATIO, 1),
-            "GMAC/s, 2 threads": ("show", "{rate:.1f}", 2), "of torch, 2": ("show", RATIO, 2),
+            "GMAC/s": ("show", "{rate:.1f}", ONE), "of torch": ("show", RATIO, ONE),
+            "GMAC/s, 2 threads": ("show", "{rate:.1f}", TWO), "of torch, 2": ("show", RATIO, TWO),
         }, rows=("case",), where={"op": "matmul", "shape": [960, 960, 960]}),
         Table("A training step of ResNet-20 on an Intel Xeon", "intel-xeon-processor", {
-            "speed, of torch": ("show", RATIO, 1)}, rows=("case",), where={"op": "train_step"}),
+            "speed, of torch": ("show", RATIO, ONE)}, rows=("case",), where={"op": "train_step"}),
         Table("Speed over that of loops, one thread of an AMD EPYC (Zen 4)", "general-path", {
             f"{loop} loop": f"{{over_{loop}:.0f}}" for loop in ("exact", "scalar", "naive")
         }, rows=("operands", "accumulator")),
@@ -212,8 +220,8 @@ PAGES: dict[str, list[Table]] = {
         Table("Instructions a product", "instructions", {"": "{instructions_per_product:.1f}"},
               rows=("operands", "accumulator", "processor", "isa")),
         Table("An optimizer's step", "updates", {
-            "bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", 1),
-            "of copy_": ("show", "{of_copy:.2f}", 1), "2 threads": ("show", "{of_copy:.2f}", 2),
+            "bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", ONE),
+            "of copy_": ("show", "{of_copy:.2f}", ONE), "2 threads": ("show", "{of_copy:.2f}", TWO),
         }, rows=("optimizer", "case"), where={"type": "update"}),
         Table("A diagnosed step", "diagnosis",
               {"best": "{over:+.1%}", "median": "{over_median:+.1%}"}, ("recipe", "diagnose")),
@@ -252,7 +260,8 @@ def read(record: str) -> list[Record]:
     return [r.get("values", {}) | derived(r) | r for r in found]
 
 
-def written(table: Table) -> str:
+def rows(table: Table) -> dict[tuple[str, ...], list[str]]:
+    """The cells of each row, by its values of the fields of `rows`; those of the heads first."""
     records = [r for r in read(table.record) if table.where.items() <= r.items()]
 
     @cache
@@ -261,36 +270,57 @@ def written(table: Table) -> str:
         return table_of(Run(r[arm], {}, r["seed"], r.get("status", status), [r]) for r in records)
 
     @cache
-    def arms(field: str, other: str = table.reference) -> dict[str, Any]:
-        summary = summarise(results(), field, reference=other or None)
+    def arms(field: str) -> dict[str, Any]:
+        summary = summarise(results(), field, reference=table.reference or None)
         return {row["arm"]: row for row in summary.to_dict("records")}
 
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
         key = tuple(str(record.get(name, "")) or "float32" for name in table.rows)
         groups.setdefault(key, []).append(record)
-    lines = [(*table.rows, *table.columns), ["---"] * (len(table.rows) + len(table.columns))]
+    seeds = str(len({r.get("seed") for r in records}))
+    cells = {table.rows: [head.replace("{seeds}", seeds) for head in table.columns]}
     for key, group in groups.items():
         row = Row(group, key[0], table.reference, arms)
-        cells = [("show", c) if isinstance(c, str) else c for c in table.columns.values()]
-        lines.append([*key, *(getattr(row, method)(*rest) for method, *rest in cells)])
+        columns = [("show", c) if isinstance(c, str) else c for c in table.columns.values()]
+        cells[key] = [getattr(row, method)(*arguments) for method, *arguments in columns]
+    return cells
+
+
+def written(table: Table) -> str:
+    parts = [rows(each) for each in (table, *table.beside)]
+    lines = []
+    for key in dict.fromkeys(key for part in parts for key in part):
+        cells = [part.get(key, [""] * len(part[table.rows])) for part in parts]
+        lines.append([*key, *(cell for group in cells for cell in group)])
+    lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page(name: str) -> str:
-    parts = [f"# Results: {name.replace('-', ' ')}", INTRODUCTION.format(name=name)]
-    for table in PAGES[name]:
-        link = f"[{table.record}.jsonl](../../bench/results/{table.record}.jsonl)"
-        parts += [f"## {table.heading}", f"From {link}.", written(table)]
-    return "\n\n".join(parts) + "\n"
+def page(text: str, tables: list[Table]) -> str:
+    """The page with every table of the records below its heading."""
+    for table in tables:
+        above = rf"^#+ {re.escape(table.heading)}\n(?:(?![#|]).*\n)*"
+        places = [*re.finditer(rf"({above})(?:\|.*\n)+", text, re.MULTILINE)]
+        if len(places) != 1:
+            raise ValueError(
+                f"expected one table below the heading {table.heading!r}, got {len(places)}; "
+                "begin a new one with the line | |"
+            )
+        place = places[0]
+        text = text[: place.end(1)] + written(table) + "\n" + text[place.end() :]
+    return text
 
 
 def main(option: str, folder: Path = ROOT / "docs" / "results") -> int:
     write, differ = {"--write": True, "--check": False}[option], 0
-    for path, text in ((folder / f"{name}.md", page(name)) for name in PAGES):
+    for name, tables in PAGES.items():
+        path = folder / f"{name}.md"
+        before = path.read_text(encoding="utf-8")
+        after = page(before, tables)
         if write:
-            path.write_text(text, encoding="utf-8")
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(after, encoding="utf-8")
+        elif before != after:
             print(f"{path}: differs from the records; python -m bench.tables --write renews it")
             differ = 1
     return differ

@@ -60,7 +60,7 @@ Specification = Annotated[
     Path,
     typer.Argument(
         callback=valid("experiments.sweeps.specification:read_spec"),
-        help="A TOML file: see docs/sweeps.md.",
+        help="A TOML file: see docs/experiments.md.",
     ),
 ]
 SweepFolder = Annotated[

@@ -42,7 +42,7 @@ def training(command: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
 def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_path: Path) -> None:
     # Ctrl-C and a death concern processes: a launcher and two of them start, twice. The launcher
     # kills after 30 seconds a process that its SIGTERM does not end.
-    begin, go_on = LINE.findall((ROOT / "docs" / "training.md").read_text())
+    begin, go_on = LINE.findall((ROOT / "docs" / "experiments.md").read_text())
     out = tmp_path / "results" / "two"
     with training(f"{begin} {TINY}", tmp_path) as process:
         process.send_signal(signal.SIGINT)

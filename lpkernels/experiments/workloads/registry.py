@@ -11,7 +11,7 @@ from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["DATASETS", "find", "function_of"]
 
-_PAGE = "docs/training.md lists all"
+_PAGE = "docs/experiments.md lists all"
 # These may be given for any data: a sweep over several data sets has one folder for all.
 _ALWAYS = tuple(NetworkConfig.model_fields)
 # The settings that any labelled data have.

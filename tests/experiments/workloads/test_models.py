@@ -190,7 +190,7 @@ TEXT, AT_LEAST_1 = TASKS["text"], "depth and width must be at least 1"
 test_names_sizes_and_norms_that_cannot_be_are_refused = rejects(
     lambda given: build_model(given[0], given[1], **given[2]),
     [
-        *(((name, IMAGES, {}), f"expected one of .*docs/training.md .* for the depth, got {name!r}")
+        *(((name, IMAGES, {}), f"expected one of .*docs/experiments.md .* the depth, got {name!r}")
           for name in ("vgg16", "cnn3_plain", "", "cnn-3", "3", "lee-resnet183")),
         (("resnet9", IMAGES, {}), r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"),
         (("resnet18", IMAGES, {"width": -1}), AT_LEAST_1), (("lstm0", TEXT, {}), AT_LEAST_1),

@@ -100,7 +100,7 @@ def model_builder(
     exists = members is not None and (members.depth > 0 or members.name == name)
     if members is None or not exists or task.kind not in members.kinds:
         forms = sorted(f.form for f in FAMILIES.values() if task.kind in f.kinds)
-        listed = nearest(name, forms, "docs/training.md lists all")
+        listed = nearest(name, forms, "docs/experiments.md lists all")
         kinds = f", which is for {' and '.join(members.kinds)}" if members and exists else ""
         raise ValueError(
             f"model: expected one of {listed}, with a number for the depth, got {name!r}{kinds}; "
