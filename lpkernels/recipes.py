@@ -24,7 +24,7 @@ from lpkernels.arithmetic import (
     as_accumulator,
     as_quantizer,
 )
-from lpkernels.formats import E4M3FN, E5M2
+from lpkernels.formats import E4M3FN, E4M3FNUZ, E5M2, E5M2FNUZ
 from lpkernels.formats.elsewhere import KINDS, nearest
 
 __all__ = ["describe", "recipe", "recipes"]
@@ -235,14 +235,17 @@ def _of_unit(unit: Unit) -> Recipe:
     acc, inputs = unit.accumulator, unit.inputs
     if inputs in ("fp16", "bf16"):
         return _mixed(inputs, acc)
-    if inputs == "tf32":
+    if inputs == "fp32":
+        return Recipe(fprop=acc, dgrad=acc, wgrad=acc)
+    if inputs in ("tf32", "xf32"):
         return _of_operands("tf32:toward_zero", acc)
-    forward = E5M2 if inputs == "e5m2" else E4M3FN
-    fp8 = _of_operands(f"{forward}_sat", acc, grad_output="e5m2_sat")
+    backward = E5M2FNUZ if inputs.endswith("fnuz") else E5M2
+    forward = {"e5m2": E5M2, "e4m3fnuz": E4M3FNUZ, "e5m2fnuz": E5M2FNUZ}.get(inputs, E4M3FN)
+    fp8 = _of_operands(f"{forward}_sat", acc, grad_output=f"{backward}_sat")
     if acc.operands != (forward, forward):
         return fp8
     # The gradient of the output, in e5m2, is the left factor of both gradients' products.
-    gradients = replace(acc, operands=(E5M2, forward))
+    gradients = replace(acc, operands=(backward, forward))
     return replace(fp8, dgrad=gradients, wgrad=gradients)
 
 

@@ -379,12 +379,12 @@ class _Places(NamedTuple):
 def _place_in_table(value: Fraction | float, fmt: TableFormat, stochastic: bool) -> tuple[Any, ...]:
     """`_places` of one finite number, which is taken to odd in float64 first: a number of 53 bits
     that was made odd compares with a boundary, of 52 bits at most, as the exact number does."""
-    near, far, fraction, odd = _places(np.array(_odd_double(Fraction(value))), fmt, stochastic)
+    near, far, fraction, odd = _places(np.array(odd_double(Fraction(value))), fmt, stochastic)
     return float(near), float(far), Fraction(float(fraction)), bool(odd)
 
 
-def _odd_double(exact: Fraction) -> float:
-    """The number as a float64, an inexact one to the odd neighbour."""
+def odd_double(exact: Fraction | float) -> float:
+    """The number as a float64, an inexact one to the odd neighbour; a float stays as it is."""
     nearest = float(exact)
     if nearest == exact or int(np.float64(nearest).view(np.int64)) & 1:
         return nearest

@@ -20,6 +20,16 @@ constexpr int kAccumulatorInts = InAccumulator::kAll;
 constexpr int kMaxBlock = 256;
 
 enum class Order : int32_t { kSequential = 0, kNative = 1, kPairwise = 2, kCompensated = 3 };
+// How a block joins the running sum (cores.h); positions in ADDERS of lpkernels/arithmetic.
+enum class Adder : int32_t {
+  kAligned,
+  kTree,
+  kFloored,
+  kFlooredHalves,
+  kOpposed,
+  kPairs,
+  kPairsSwapped
+};
 
 struct Accumulator {
   Format fmt;
@@ -33,7 +43,7 @@ struct Accumulator {
   int64_t chunk;  // 0: one sum from end to end
   Order order;
   int32_t block;  // of an aligned sum; 0: product by product
-  int32_t aligned_bits;
+  int32_t aligned_bits;  // 0: nothing is cut
   Rounding outer_rounding;  // of the outermost sums and the bias
   // Whether blocks are aligned by their operands (orders.h), and how many of them take turns; false
   // and 1 for other accumulators.
@@ -41,11 +51,20 @@ struct Accumulator {
   int64_t interleaved;
   double left_min_normal, right_min_normal;  // of the formats of the product's factors
   double least_binade;                       // 2^least_exponent; 0: none
+  Adder adder;
+  double left_least, right_least;  // factors below are zeros of their sign
+
+  // Whether blocks are added exactly, or by an adder of AMD's matrix cores.
+  LPK_HD bool has_core() const {
+    return adder != Adder::kAligned || (block > 0 && aligned_bits == 0);
+  }
+  // Blocks that take turns in a run of positions.
+  LPK_HD int64_t turns() const { return adder == Adder::kPairsSwapped ? 4 : interleaved; }
 
   // Positions of k that become one addend: the pairs of a tree, the aligned blocks of a run.
   LPK_HD int64_t positions_together() const {
     if (order == Order::kPairwise) return 2;
-    return block > 0 ? block * interleaved : 1;
+    return block > 0 ? block * turns() : 1;
   }
   // Whether every product and sum must be rounded by round_to: in formats without a sign, and where
   // products have one zero and the sums have two. Other tiers let a zero have any sign; the sign
@@ -74,6 +93,15 @@ LPK_HD void read_operands(const int64_t* ints, Accumulator* acc) {
   acc->right_min_normal = acc->by_operands ? float_format(ints + In::kRight).min_normal : 0.0;
   const bool has_least = acc->by_operands && ints[In::kHasLeastExponent] != 0;
   acc->least_binade = has_least ? power_of_two(static_cast<int>(ints[In::kLeastExponent])) : 0.0;
+  acc->adder = acc->by_operands ? static_cast<Adder>(ints[In::kAdder]) : Adder::kAligned;
+  // CDNA2 flushes every subnormal operand, RDNA3 those of bf16, which has float32's exponents.
+  const auto least_of = [&](double min_normal) {
+    const bool flushes = acc->adder == Adder::kTree ||
+                         (acc->adder == Adder::kOpposed && min_normal == 0x1p-126);
+    return flushes ? min_normal : 0.0;
+  };
+  acc->left_least = least_of(acc->left_min_normal);
+  acc->right_least = least_of(acc->right_min_normal);
 }
 
 // ints: Accumulator.to_ints of lpkernels/arithmetic, kAccumulatorInts of them.

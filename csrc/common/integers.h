@@ -72,7 +72,8 @@ struct InAccumulator {
   static constexpr int kHasLeastExponent = 53;
   static constexpr int kLeastExponent = 54;
   static constexpr int kInterleaved = 55;
-  static constexpr int kAll = 56;
+  static constexpr int kAdder = 56;
+  static constexpr int kAll = 57;
 };
 
 }  // namespace lpk

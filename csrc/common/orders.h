@@ -95,6 +95,13 @@ LPK_HD D counted_binade(D x, double min_normal) {
   return ((x == 0.0) | (binade == HUGE_VAL)) ? D{} : clamped;
 }
 
+// A factor as a core reads it: below `least` it is the zero of its sign.
+template <class D>
+LPK_HD D flushed(D x, double least) {
+  using L = Lanes<D>;
+  return magnitude<D>(x) < least ? L::value(L::bits(x) & kSignBit) : x;
+}
+
 // The place follows from the largest binade of the products that are present. If no product is
 // present and the sum is zero, only zeros, infinities and NaN are cut, and any place will do.
 template <class D>
@@ -113,11 +120,17 @@ LPK_HD D rounded_block(D units, const AlignedPlace<D>& place, const Accumulator&
 }
 
 // The turn of the position `offset` behind the first one of a run. In a run of `interleaved`
-// blocks, from its first position on, positions take turns in pairs.
+// blocks, from its first position on, positions take turns in pairs. In a run of RDNA4's four blocks
+// the two in the middle change places.
 LPK_HD int64_t turn_of(int64_t offset, const Accumulator& acc) {
-  return offset / 2 % acc.interleaved;
+  if (acc.adder != Adder::kPairsSwapped) return offset / 2 % acc.interleaved;
+  const int64_t block = offset / 4;
+  return block == 1 || block == 2 ? 3 - block : block;
 }
 // The first position of a turn, which is the k of its draw.
-LPK_HD int64_t first_of_turn(int64_t turn) { return 2 * turn; }
+LPK_HD int64_t first_of_turn(int64_t turn, const Accumulator& acc) {
+  if (acc.adder != Adder::kPairsSwapped) return 2 * turn;
+  return 4 * turn_of(4 * turn, acc);
+}
 
 }  // namespace lpk

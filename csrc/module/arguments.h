@@ -44,7 +44,7 @@ inline uint64_t role_seed(int64_t seed, int64_t role) {
 
 inline void check_accumulator(const Ints& ints) {
   LPK_CHECK(ints.size() == lpk::kPlainAccumulatorInts || ints.size() == lpk::kAccumulatorInts,
-            "an accumulator has 37 integers, or 56");
+            "an accumulator has 37 integers, or 57");
 }
 
 }  // namespace lpk::bound

@@ -31,7 +31,7 @@ py::dict certificate(Ints accumulator, const Ints& left, const Ints& right, int 
                      int64_t terms) {
   LPK_CHECK(accumulator.size() == lpk::kPlainAccumulatorInts ||
                 accumulator.size() == lpk::kAccumulatorInts,
-            "an accumulator has 37 integers, or 56");
+            "an accumulator has 37 integers, or 57");
   LPK_CHECK(digits == 24 || digits == 53, "sums have 24 or 53 bits");
   accumulator.resize(lpk::kAccumulatorInts);
   const lpk::Accumulator acc = lpk::accumulator_from(accumulator.data());

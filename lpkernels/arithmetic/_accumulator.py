@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lpkernels.arithmetic._quantizer import ROUNDING_OPTIONS
 from lpkernels.arithmetic.integers import (
+    ADDERS,
     SCALE,
     SCALE_ORDERS,
     InAccumulator,
@@ -47,13 +48,27 @@ _NEEDS = (
     ("outer", "chunk", None, "chunk=64"),
     ("outer_rounding", "chunk", None, "chunk=64"),
     ("product_rounding", "product", "nearest_even", "product='bf16'"),
-    ("block", "aligned_bits", None, "block=32, aligned_bits=13"),
     ("aligned_bits", "block", None, "block=32, aligned_bits=13"),
     ("operands", "block", None, "block=16, aligned_bits=25"),
     ("least_exponent", "operands", None, "operands='fp16'"),
+    ("least_exponent", "aligned_bits", None, "aligned_bits=25"),
     ("interleaved", "operands", 1, "operands='fp16'"),
     ("group", "operands", None, "operands='e4m3fn'"),
+    ("group", "aligned_bits", None, "aligned_bits=25"),
+    ("adder", "operands", "aligned", "operands='fp16'"),
 )
+#: What the matrix cores with an adder of its own take: formats of the operands, and blocks.
+_SIXTEEN_BITS = ("e5m10", "e8m7")
+_CORES: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
+    "tree": (_SIXTEEN_BITS, (2, 4)),
+    "floored": ((*_SIXTEEN_BITS, "e8m10"), (4, 8)),
+    "floored_halves": (("e4m3fnuz", "e5m2fnuz"), (16,)),
+    "opposed": (_SIXTEEN_BITS, (2,)),
+    "pairs": (_SIXTEEN_BITS, (4,)),
+    "pairs_swapped": (_SIXTEEN_BITS, (4,)),
+}
+# A sum in any of these adders is below 2^48 units, in float64 exact.
+_MAX_ADDER_BITS = 32
 
 Operands: TypeAlias = FormatLike | Sequence[FormatLike] | None
 
@@ -77,9 +92,9 @@ class Accumulator(PlainValues):
 
     Text form: ``<fmt>[_chunk<n>|_chunkscale][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
     [:outer=<fmt>][:outer_rounding=<mode>][:scale_order=left|right][:order=pairwise|compensated]
-    [:block=<n>:aligned_bits=<w>][:operands=<left>[,<right>]][:least_exponent=<L>]
-    [:interleaved=<m>][:group=<g>][:bits=<random_bits>][:philox]``; "native" in place of the format
-    for order "native".
+    [:block=<n>][:aligned_bits=<w>][:operands=<left>[,<right>]][:least_exponent=<L>]
+    [:interleaved=<m>][:group=<g>][:adder=<adder>][:bits=<random_bits>][:philox]``; "native" in
+    place of the format for order "native".
 
     Args:
         fmt:              FloatFormat, FixedFormat or TableFormat of the running sum, or its name.
@@ -101,9 +116,10 @@ class Accumulator(PlainValues):
                           chunk only the outer additions are in the contract.
         block:            1..256 products that join the running sum at once, as in a tensor core:
                           they and the sum are cut toward zero at aligned_bits places below the
-                          leading bit of the largest, added exactly and rounded once. Needs
-                          aligned_bits and order "sequential".
-        aligned_bits:     1..40 places kept below that leading bit.
+                          leading bit of the largest, added exactly and rounded once. Without
+                          aligned_bits nothing is cut, and fmt is a FloatFormat. Needs order
+                          "sequential".
+        aligned_bits:     1..40 places kept below that leading bit. Needs block.
         operands:         a FloatFormat or its name, or two, of the left and the right factor:
                           blocks are aligned by the sum of their operands' exponents instead, as in
                           tensor cores. The formats only bound exponents from below (a subnormal
@@ -122,6 +138,11 @@ class Accumulator(PlainValues):
                           sum, times both scales, aligned by the exponents of its scales (group=1:
                           of its factors too): docs/contract.md, "Groups with scales". It divides
                           block. Needs operands (above 1: e2m1) and no chunk.
+        adder:            "aligned", or how a matrix core of AMD adds a block: "tree" (CDNA2, which
+                          takes no aligned_bits), "floored" and "floored_halves" (CDNA3, 16 bits and
+                          fp8), "opposed" (RDNA3), "pairs" and "pairs_swapped" (RDNA4, waves of 64
+                          and 32): docs/contract.md, "Blocks of AMD's matrix cores". Needs fmt
+                          fp32 to nearest even, and the operands and blocks of these cores.
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
@@ -150,6 +171,7 @@ class Accumulator(PlainValues):
     least_exponent: int | None
     interleaved: int
     group: int | None
+    adder: str
     scale_order: str
     random_bits: int
     rng: str
@@ -175,6 +197,7 @@ class Accumulator(PlainValues):
         least_exponent: int | None = None,
         interleaved: int = 1,
         group: int | None = None,
+        adder: str = "aligned",
         scale_order: str = "product",
         random_bits: int = 8,
         rng: str = "fast",
@@ -201,6 +224,7 @@ class Accumulator(PlainValues):
             ),
             interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
             group=_checked_int("group", group, 1, _MAX_BLOCK),
+            adder=checked_choice("Accumulator", "adder", adder, ADDERS),
             scale_order=checked_choice("Accumulator", "scale_order", scale_order, SCALE_ORDERS),
             random_bits=checked_int("Accumulator", "random_bits", random_bits, 1, _MAX_RANDOM_BITS),
             rng=check_rng(rng, "Accumulator"),
@@ -215,7 +239,9 @@ class Accumulator(PlainValues):
         if self.chunk is not None:
             outer_format = self.outer or self.fmt
             set_fields(self, outer=outer_format, outer_rounding=outer_rounding or rounding)
-        if problem := self._order_problem() or (self.operands and self._operands_problem()):
+        operands_problem = self._operands_problem if self.operands else lambda: None
+        adder_problem = self._adder_problem if self.adder != "aligned" else lambda: None
+        if problem := self._order_problem() or operands_problem() or adder_problem():
             raise ValueError(f"Accumulator: {problem}")
         roundings = (self.rounding, self.product_rounding, self.outer_rounding)
         set_fields(
@@ -236,6 +262,12 @@ class Accumulator(PlainValues):
             return (
                 f"block={self.block} adds whole blocks one after the other, got order="
                 f"{self.order!r}; use order='sequential', or leave block and aligned_bits away"
+            )
+        exact = self.block is not None and self.aligned_bits is None
+        if exact and not isinstance(self.fmt, FloatFormat):
+            return (
+                f"block={self.block} without aligned_bits adds exactly and rounds to a float, got "
+                f"fmt={self.fmt}; use a FloatFormat, or pass aligned_bits=24, say"
             )
         if self.order == "compensated" and self.rounding == "stochastic":
             return (
@@ -302,6 +334,37 @@ class Accumulator(PlainValues):
             )
         return None
 
+    def _adder_problem(self) -> str | None:
+        """Why the adder of a matrix core does not go with the other fields."""
+        assert self.operands is not None
+        formats, blocks = _CORES[self.adder]
+        named, of_core = f"adder={self.adder!r}", tuple(map(str, self.operands))
+        alike = "" if self.adder == "floored_halves" else ", the same on both sides"
+        if not set(of_core) <= set(formats) or (alike and len(set(of_core)) > 1):
+            return (
+                f"{named} multiplies {', '.join(formats)}{alike}, got operands="
+                f"{_text(self.operands)}; pass operands={formats[0]!r}, say"
+            )
+        if self.block not in blocks:
+            listed = " or ".join(map(str, blocks))
+            return f"{named} has block={listed}, got block={self.block}; pass block={blocks[-1]}"
+        if self.fmt != FP32 or self.rounding != "nearest_even":
+            return (
+                f"{named} gives float32, to nearest even, got fmt={self.fmt}, rounding="
+                f"{self.rounding!r}; leave both away, and use outer for a narrower sum of chunks"
+            )
+        if self.least_exponent is not None or self.interleaved > 1 or self.group is not None:
+            return (
+                f"{named} takes blocks in its own order and has no bound of exponents; leave "
+                "least_exponent, interleaved and group away"
+            )
+        if self.adder == "tree":
+            bits = "leave aligned_bits away: it rounds every sum" if self.aligned_bits else ""
+        else:
+            fits = 0 < (self.aligned_bits or 0) <= _MAX_ADDER_BITS
+            bits = "" if fits else f"pass aligned_bits=1..{_MAX_ADDER_BITS}; AMD's cores have 24"
+        return f"{named} got aligned_bits={self.aligned_bits}; {bits}" if bits else None
+
     @property
     def chunk_length(self) -> int | None:
         """The length of the chunks; None without chunks, and where scales end them."""
@@ -316,6 +379,22 @@ class Accumulator(PlainValues):
     def in_sequence(self) -> bool:
         """Whether the running sum takes one product a step and is rounded after each."""
         return self.order == "sequential" and self.block is None
+
+    @property
+    def has_core(self) -> bool:
+        """Whether a block is added exactly, or by an adder of AMD's matrix cores."""
+        return self.adder != "aligned" or (self.block is not None and self.aligned_bits is None)
+
+    @property
+    def turns(self) -> int:
+        """How many blocks take turns in a run of positions."""
+        return 4 if self.adder == "pairs_swapped" else self.interleaved
+
+    def turn_of(self, offset: int) -> int:
+        """The turn of the block that has the position `offset` behind the first one of a run."""
+        if self.adder == "pairs_swapped":
+            return (0, 2, 1, 3)[offset // 4]
+        return offset // 2 % self.interleaved
 
     def exchanged(self) -> "Accumulator":
         """The accumulator that makes the same sums for products whose factors are written the other
@@ -340,7 +419,7 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """37 integers, with operands 56: `integers.InAccumulator` has their places."""
+        """37 integers, with operands 57: `integers.InAccumulator` has their places."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
@@ -348,7 +427,9 @@ class Accumulator(PlainValues):
         if self.operands is not None:
             least = self.least_exponent
             left, right = (fmt.to_ints() for fmt in self.operands)
-            of_operands = (*left, *right, int(least is not None), least or 0, self.interleaved)
+            adder = ADDERS.index(self.adder)
+            bound = (int(least is not None), least or 0)
+            of_operands = (*left, *right, *bound, self.interleaved, adder)
         return (
             ORDERS.index(self.order),
             self.chunk if isinstance(self.chunk, int) else 0,
@@ -447,6 +528,7 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
             "operands": (format_from_ints(ints[at.LEFT]), format_from_ints(ints[at.RIGHT])),
             "least_exponent": ints[at.LEAST_EXPONENT] if ints[at.HAS_LEAST_EXPONENT] else None,
             "interleaved": ints[at.INTERLEAVED],
+            "adder": ADDERS[ints[at.ADDER]],
         }
     return Accumulator(
         format_from_ints(ints[at.FORMAT]),

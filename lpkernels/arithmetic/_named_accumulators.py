@@ -5,7 +5,9 @@ NVIDIA Tensor Cores" (ACM TACO 23(3), 2026, doi:10.1145/3830409, arXiv 2512.0700
 north-numerical-computing/MATLAB-tensor-core), 260,000 in all, which these parameters reproduce.
 Beside them: mmaemu 0.1.0 (PyPI; recordings of its own on an H100 PCIe and an RTX 4060), MMA-Sim
 (arXiv 2511.10909) and Hawkeye (arXiv 2603.20421; H100 and A100 probed). docs/tensor-cores.md says
-what a recording can decide. The MODELS have no recording: they follow MMA-Sim alone.
+what a recording can decide. The MODELS have no recording: they follow MMA-Sim alone. So do most of
+AMD's matrix cores, whose units say which outputs they give; those of RDNA follow rocjitsu, AMD's
+emulator (ROCm/rocm-systems), and outputs that it was checked with.
 """
 
 import re
@@ -31,7 +33,8 @@ class Unit(NamedTuple):
         hardware, instruction: the GPUs and the instruction that were recorded.
         decided: the parameters that the recordings decide.
         unknown: the parameters that the recordings leave open, and where the values here come from.
-        evidence: "recordings", or "model only" where there is none.
+        evidence: "recordings", "model only" where there is none, and of AMD's matrix cores
+            "hardware" or "model of MMA-Sim" with the outputs that were compared.
     """
 
     name: str
@@ -49,7 +52,8 @@ class Unit(NamedTuple):
 
     @property
     def inputs(self) -> str:
-        """The format it multiplies, from its name: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
+        """The format it multiplies, from its name: fp32, fp16, bf16, tf32, xf32 (AMD's name of
+        tf32), e4m3, e5m2, e4m3fnuz, e5m2fnuz, or either fp8."""
         return self.name.removeprefix("model_").split("_")[1]
 
 
@@ -156,13 +160,68 @@ def _recorded() -> Iterator[Unit]:
     )  # fmt: skip
 
 
+_AMD_REST = "order of k and split-K of libraries; the code of NaN; signs of zero (+0 here)"
+_CDNA = {"mi100": "MI100", "mi250": "MI210, MI250", "mi300": "MI300"}
+
+
+def _core(operands: str, block: int, adder: str) -> str:
+    return f"fp32:block={block}:aligned_bits=24:operands={operands}:adder={adder}"
+
+
+def _matrix_cores() -> Iterator[Unit]:
+    """AMD's: MFMA of CDNA1, CDNA2 and CDNA3, WMMA of RDNA3 and RDNA4."""
+    for name, text, shape, count in (
+        ("mi100_fp32", "fp32", "*f32", 600),
+        ("mi100_fp16", "fp32:block=4:operands=fp16", "*f16", 1200),
+        ("mi100_bf16", "fp32:block=2:operands=bf16", "*bf16", 1200),
+        ("mi250_fp32", "fp32", "*f32", 0),
+        ("mi250_fp16", "fp32:block=4:operands=fp16:adder=tree", "*f16", 1200),
+        ("mi250_bf16", "fp32:block=2:operands=bf16:adder=tree", "*bf16", 1200),
+        ("mi250_bf16_1k", "fp32:block=4:operands=bf16:adder=tree", "*bf16_1k", 1200),
+        ("mi300_fp32", "fp32", "*_f32", 600),
+        ("mi300_xf32", _core("tf32", 4, "floored"), "*_xf32", 1200),
+        ("mi300_fp16", _core("fp16", 8, "floored"), "*_f16", 1800),
+        ("mi300_bf16", _core("bf16", 8, "floored"), "*_bf16", 1200),
+        ("mi300_e4m3fnuz", _core("e4m3fnuz", 16, "floored_halves"), "*_fp8_fp8", 2400),
+        ("mi300_e5m2fnuz", _core("e5m2fnuz", 16, "floored_halves"), "*_bf8_bf8", 1200),
+    ):
+        equal = f"{count:,} of {count:,} outputs of MMA-Sim 2.1.1 are equal"
+        evidence, decided = f"model of MMA-Sim: {count:,} outputs", f"nothing: {equal}"
+        if count == 0:
+            evidence, decided = "model of MMA-Sim: that of mi100_fp32", "nothing"
+        if name == "mi300_e4m3fnuz":
+            evidence = "hardware: 1,827 designed outputs"
+            decided = f"all its parameters, of finite values with zeros among them; {equal}"
+        gpu = _CDNA[name.partition("_")[0]]
+        yield Unit(name, text, gpu, f"v_mfma_f32_{shape}", decided, _AMD_REST, evidence)
+    for name, adder, block, outputs in (
+        ("rdna3_fp16", "opposed", 2, 306),
+        ("rdna3_bf16", "opposed", 2, 309),
+        ("rdna4_fp16", "pairs_swapped", 4, 56),
+        ("rdna4_bf16", "pairs_swapped", 4, 78),
+        ("rdna4_fp16_wave64", "pairs", 4, 6),
+        ("rdna4_bf16_wave64", "pairs", 4, 7),
+    ):
+        gpu, operands, *wave = name.split("_")
+        emulated = f"{'600' if wave else '1,200'} outputs of rocjitsu are equal"
+        yield Unit(
+            name,
+            _core(operands, block, adder),
+            "Radeon Pro W7900" if gpu == "rdna3" else "Radeon AI Pro R9700",
+            f"v_wmma_f32_16x16x16_{operands.replace('fp16', 'f16')}{'; a wave of 64' * bool(wave)}",
+            f"the steps and their order; {emulated}",
+            f"fp16 and bf16 results, fp8; {_AMD_REST}",
+            f"hardware: {outputs} recorded outputs",
+        )
+
+
 _MODEL = "nothing: there is none; 150 of 150 outputs of MMA-Sim are equal"
 _MODEL_OF_A_MODEL = (
     "all of it on hardware: this is a model of a model, MMA-Sim's, which knows neither sparse "
     "forms nor split-K nor the order of k in larger tiles"
 )
 #: By name, in the order of the page.
-UNITS: dict[str, Unit] = {unit.name: unit for unit in _recorded()}
+UNITS: dict[str, Unit] = {unit.name: unit for unit in (*_recorded(), *_matrix_cores())}
 #: Units without a recording, which follow a model: block-scaled steps of Blackwell as MMA-Sim has
 #: them, which counts a zero c as 2^-126. Their operands have scales.
 MODELS: dict[str, Unit] = {

@@ -13,6 +13,8 @@ SCALE = "scale"
 #: rounded product of both (DeepGEMM), or c times the left scale, rounded, times the right one
 #: (cuBLAS), or the other way round.
 SCALE_ORDERS = ("product", "left", "right")
+#: How a block of products joins the running sum: `Accumulator.adder`.
+ADDERS = ("aligned", "tree", "floored", "floored_halves", "opposed", "pairs", "pairs_swapped")
 
 
 class InQuantizer:
@@ -43,7 +45,9 @@ class InAccumulator:
     LEFT = slice(37, 45)
     RIGHT = slice(45, 53)
     HAS_LEAST_EXPONENT, LEAST_EXPONENT, INTERLEAVED = 53, 54, 55
-    ALL = 56
+    #: The position in ADDERS.
+    ADDER = 56
+    ALL = 57
 
 
 def sums_by_scale(acc: Ints) -> bool:
@@ -54,6 +58,14 @@ def sums_by_scale(acc: Ints) -> bool:
 def has_running_sum(acc: Ints) -> bool:
     """Whether product after product joins one running sum."""
     return acc[InAccumulator.ORDER] in (SEQUENTIAL, NATIVE) and acc[InAccumulator.BLOCK] == 0
+
+
+def has_core(acc: Ints) -> bool:
+    """Whether the sums of blocks are exact, or those of an adder of AMD."""
+    at = InAccumulator
+    return (acc[at.BLOCK] > 0 and acc[at.ALIGNED_BITS] == 0) or (
+        len(acc) > at.PLAIN and acc[at.ADDER] > 0
+    )
 
 
 def exchanged(acc: Ints) -> Ints:

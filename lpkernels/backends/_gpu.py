@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import has_core
 from lpkernels.backends import How, Product, Scales
 from lpkernels.backends._conv_geometry import Frame, Geometry, geometry_of
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all
@@ -75,6 +76,12 @@ _OPS = (
 )  # fmt: skip
 
 
+_NO_CORES = (
+    "exact sums of blocks and the adders of AMD's matrix cores are the cpu and reference backends' "
+    "alone"
+)
+
+
 class GpuBackend:
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
@@ -87,6 +94,11 @@ class GpuBackend:
 
     def available(self) -> bool:
         return not self.why_not()
+
+    @staticmethod
+    def why_no_core(op: str) -> str:
+        """Why it has no exact sums of blocks and no adders of AMD's cores; "" for another op."""
+        return _NO_CORES if op.endswith("_cores") else ""
 
     def has(self, op: str) -> bool:
         """Whether there is a kernel for what `Backend.unsupported` calls op."""
@@ -104,6 +116,8 @@ class GpuBackend:
 
     def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         """`Backend.multiply`."""
+        if has_core(how.acc):
+            raise NotImplementedError(_NO_CORES)
         if product.conv is not None:
             return self._convolve(product, how)
         left, right = product.left, product.right

@@ -285,11 +285,12 @@ class Backend(Protocol):
         "quantize_block" for these formats, "quantize_counting" for others with counts or limits,
         and "scaled" with parts; `unpack` of parts is "dequantize", `pack` with a scale
         "pack_scaled". Behind the kind of a product stands "_ordered" for trees, compensated sums
-        and aligned blocks, and "_operands" for blocks aligned by their operands. Products with
+        and aligned blocks, "_operands" for blocks aligned by their operands, and "_cores" for
+        blocks that are added exactly or by an adder of AMD's matrix cores. Products with
         scales are "matmul_grouped" where scales belong to groups, else "matmul_scaled", behind
-        which stand "_drawn" where inner sums are stochastic, then "_ordered". A name ends in
-        "_table" where a format, or the element of one, is a TableFormat; the formats of fused
-        quantizers do not count.
+        which stand "_drawn" where inner sums are stochastic, then "_ordered" or "_cores". A name
+        ends in "_table" where a format, or the element of one, is a TableFormat; the formats of
+        fused quantizers do not count.
         """
         ...
 

@@ -217,7 +217,7 @@ class CpuBackend:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
         op = op.removesuffix("_table")
-        if op == "matmul_scaled_drawn_ordered":
+        if op in ("matmul_scaled_drawn_ordered", "matmul_scaled_drawn_cores"):
             return "trees and blocks of codes by scale draw no random bits here"
         return ""
 

@@ -23,6 +23,7 @@ from lpkernels.arithmetic.integers import (
     InAccumulator,
     InQuantizer,
     exchanged,
+    has_core,
     has_running_sum,
 )
 from lpkernels.backends import KINDS, Backend
@@ -208,7 +209,10 @@ def sums(acc: Ints) -> Sums:
     stochastic, at = parsed("Accumulator", accumulator_from_ints, acc).is_stochastic, InAccumulator
     native, has_operands = acc[at.ORDER] == NATIVE, len(acc) > at.PLAIN
     order, formats = "" if has_running_sum(acc) else "_ordered", (at.FORMAT, at.PRODUCT, at.OUTER)
-    suffix = for_table("_operands" if has_operands else order, *(acc[part] for part in formats))
+    if has_core(acc):
+        order = "_cores"
+    name = "_operands" if has_operands and not has_core(acc) else order
+    suffix = for_table(name, *(acc[part] for part in formats))
     accumulate = for_table("accumulate", acc[at.OUTER])
     products = {kind: accumulate if native else kind + suffix for kind in KINDS}
     drawn = "_drawn" * (STOCHASTIC in (acc[at.ROUNDING], acc[at.PRODUCT_ROUNDING])) + order

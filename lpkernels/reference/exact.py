@@ -19,23 +19,20 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FloatFormat, Number
+from lpkernels.reference.cores import (
+    Factored,
+    Real,
+    block_of_core,
+    flushed,
+    without_rounding,
+    zero_of,
+)
 from lpkernels.reference.exact_quantize import quantize
 from lpkernels.reference.values import Batch, Float32, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import floor_log2, round_scalar
 
 __all__ = ["accumulate", "add", "matmul", "product", "quantize", "summand"]
-
-Real = Fraction | float
-
-
-@dataclass(frozen=True)
-class Factored:
-    """A product and the sum of its factors' exponents; None: it is zero or not finite."""
-
-    value: Real
-    exponent: int | None
-
 
 # A summand of an accumulator: Factored if the accumulator has operands.
 Summand = Real | Factored
@@ -53,9 +50,10 @@ def product(a: float, b: float) -> Real:
 
 def summand(a: float, b: float, acc: Accumulator) -> Summand:
     """a * b without rounding as acc takes it, the left factor first."""
-    value = product(a, b)
     if acc.operands is None:
-        return value
+        return product(a, b)
+    a, b = (flushed(x, fmt, acc) for x, fmt in zip((a, b), acc.operands, strict=True))
+    value = product(a, b)
     if not isinstance(value, Fraction):
         return Factored(value, None)
     pairs = zip((a, b), acc.operands, strict=True)
@@ -69,10 +67,7 @@ def _exponent(x: Fraction, fmt: FloatFormat) -> int:
 
 def _sum(total: Real, addend: Real, rounding: str) -> Real:
     """total + addend without rounding; inf - inf is NaN, an exact zero sum gets its sign here."""
-    special = [v for v in (total, addend) if isinstance(v, float) and not math.isfinite(v)]
-    if special:
-        return sum(special[1:], special[0])
-    exact = Fraction(total) + Fraction(addend)
+    exact = without_rounding((total, addend))
     if exact != 0:
         return exact
     signs = {math.copysign(1.0, v) for v in (total, addend)}
@@ -196,34 +191,36 @@ class Output:
         return total
 
     def _aligned(self, terms: Sequence[Term], total: float) -> float:
-        """round(total + the products of a block) for every block, all cut to a common place.
+        """round(total + the products of a block) for every block, all cut to a common place, added
+        exactly, or as a matrix core of AMD adds them.
 
-        With operands the blocks of a run may take turns in pairs of positions.
+        With operands the blocks of a run may take turns.
         """
         acc = self.acc
-        turns = acc.interleaved
-        run = turns * (acc.block or 1)
+        run = acc.turns * (acc.block or 1)
         for start in range(0, len(terms), run):
-            for turn in range(turns):
+            for turn in range(acc.turns):
                 places = enumerate(terms[start : start + run])
-                block = [term for i, term in places if i // 2 % turns == turn]
-                present = [(k, value) for k, value in block if value is not None]
-                if present:
-                    total = self._round(self._block_sum(total, present), block[0][0])
+                block = [term for i, term in places if acc.turn_of(i) == turn]
+                if any(value is not None for _, value in block):
+                    total = self._round(self._block_sum(total, block), block[0][0])
                     # With operands every zero is +0, also one that a tiny sum was rounded to.
                     total = total if acc.operands is None else total or 0.0
         return total
 
-    def _block_sum(self, total: float, terms: Sequence[tuple[int, Summand]]) -> Real:
-        """The exact sum of the total and the products, each cut at a place below the largest."""
+    def _block_sum(self, total: float, block: Sequence[Term]) -> Real:
+        """The sum of the total and the products of a block before it is rounded."""
         acc = self.acc
-        products = [p.value if isinstance(p, Factored) else self._product(p, k) for k, p in terms]
-        values = [total, *products]
-        special = [v for v in values if isinstance(v, float) and not math.isfinite(v)]
-        if special:
-            return sum(special[1:], special[0])
+        terms = [None if p is None else self._factored(p, k) for k, p in block]
+        if acc.has_core:
+            return block_of_core(total, terms, acc)
+        factored = [p for p in terms if p is not None]
+        values = [total, *(p.value for p in factored)]
+        exact = without_rounding(values)
+        if not isinstance(exact, Fraction):
+            return exact
+        # Each is cut at a place below the largest.
         if isinstance(acc.fmt, FloatFormat) and acc.operands is not None:
-            factored = [p for _, p in terms if isinstance(p, Factored)]
             exponents = [p.exponent for p in factored if p.exponent is not None]
             exponents += [_exponent(Fraction(total), acc.fmt)] if total else []
         else:
@@ -233,12 +230,11 @@ class Output:
         unit = Fraction(2) ** (max(exponents, default=0) - (acc.aligned_bits or 0))
         # int() drops the fraction: toward zero.
         cut = [int(Fraction(v) / unit) * unit for v in values]
-        exact = sum(cut, Fraction(0))
-        negative = [math.copysign(1.0, v) < 0 for v in values]
-        if exact != 0 or not any(negative):
-            return exact
-        nothing = all(negative) and not any(cut)
-        return -0.0 if nothing or acc.rounding == "toward_negative" else 0.0
+        return sum(cut, Fraction(0)) or zero_of(values, acc.rounding)
+
+    def _factored(self, p: Summand, k: int) -> Factored:
+        """The product at position k, rounded if there is a format of products."""
+        return p if isinstance(p, Factored) else Factored(self._product(p, k))
 
 
 def accumulate(

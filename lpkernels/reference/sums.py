@@ -15,9 +15,10 @@ from lpkernels import rng
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FloatFormat, Number
 from lpkernels.reference.addition import add
+from lpkernels.reference.cores import Factored, block_of_core, flushed
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM
-from lpkernels.rounding import round_array
+from lpkernels.rounding import odd_double, round_array
 
 Integers = NDArray[np.integer]
 # Which outputs have a product: an array that broadcasts to their shape.
@@ -209,16 +210,16 @@ def factor_exponents(
 
 class Aligned(Sequential):
     """total = round(total + the products of a block), all cut to a common place first, as in tensor
-    cores.
+    cores, added exactly, or as a matrix core of AMD adds them.
 
-    With operands the blocks of a run take turns in pairs of positions, and every zero is +0.
+    With operands the blocks of a run take turns, and every zero is +0.
     """
 
     def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
         super().__init__(rounds, shape)
         fmt, by_operands = self.acc.fmt, self.acc.operands is not None
         self.least = fmt.emin if by_operands and isinstance(fmt, FloatFormat) else _LEAST
-        self.run = self.acc.interleaved * (self.acc.block or 1)
+        self.run = self.acc.turns * (self.acc.block or 1)
         self.terms: list[Product] = []
         self.first = 0
 
@@ -236,19 +237,36 @@ class Aligned(Sequential):
         return super().take()
 
     def _close_run(self) -> None:
-        turns = self.acc.interleaved
-        for turn in range(turns):
-            block = [term for i, term in enumerate(self.terms) if i // 2 % turns == turn]
+        turn_of, add = self.acc.turn_of, self._add_in_core if self.acc.has_core else self._sum
+        for turn in range(self.acc.turns):
+            block = [term for i, term in enumerate(self.terms) if turn_of(i) == turn]
             filled = ~ALL
             for term in block:
                 filled = filled | term.present
             if filled.any():
-                total = self.rounds.round(self._sum(block), self.first + 2 * turn)
+                total = self.rounds.round(add(block), self.first + 2 * turn)
                 if self.acc.operands is not None:
                     # Also a zero that a tiny sum was rounded to.
                     total = np.where(total == 0, 0.0, total)
                 self.total = np.where(filled, total, self.total)
         self.terms = []
+
+    def _add_in_core(self, block: list[Product]) -> Float64:
+        """The exact sums made odd, one output after the other: the rule is written once."""
+        sums = np.empty(self.shape)
+        columns = [
+            [np.broadcast_to(x, self.shape) for x in (p.present, p.values, p.exponents)]  # type: ignore[arg-type]
+            for p in block
+        ]
+        for at in np.ndindex(self.shape):
+            terms = [
+                Factored(float(value[at]), int(exponent[at]) if value[at] else None)
+                if present[at]
+                else None
+                for present, value, exponent in columns
+            ]
+            sums[at] = odd_double(block_of_core(float(self.total[at]), terms, self.acc))
+        return sums
 
     def _sum(self, terms: list[Product]) -> Float64:
         """Exact: at most 257 integers of 43 bits. -0 adds nothing, not even a sign."""
@@ -361,6 +379,8 @@ def products_of(
     present: (P, M) with P dividing K, row k % P saying which m have tap k; None: all.
     """
     exponents = factor_exponents(left, right, acc)
+    if acc.operands is not None:
+        left, right = flushed(left, acc.operands[0], acc), flushed(right, acc.operands[1], acc)
     for k in range(left.shape[1]):
         with np.errstate(invalid="ignore"):
             values = left[:, k, :, None] * right[:, k, None, :]

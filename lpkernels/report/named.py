@@ -48,6 +48,10 @@ _SOURCES = {
     "recordings": "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
     "MATLAB-tensor-core, and what docs/tensor-cores.md names",
     "model only": "MMA-Sim, arXiv 2511.10909, the program microsoft/MMA-Sim: a model, no recording",
+    "model of MMA-Sim": "MMA-Sim 2.1.1, whose authors compared it with these GPUs on random bits "
+    "and published no outputs",
+    "hardware": "outputs of an MI300 in MMA-Sim's notebook of CDNA3; of RDNA, fixtures of "
+    "rocjitsu, AMD's emulator (ROCm/rocm-systems)",
 }
 
 
@@ -143,9 +147,9 @@ def unit_table() -> Table:
     rows = []
     for unit in (UNITS | MODELS).values():
         acc = unit.accumulator
-        least = "" if acc.least_exponent is None else str(acc.least_exponent)
         recorded = unit.hardware if unit.evidence == "recordings" else unit.evidence
-        sizes = (str(acc.block), str(acc.aligned_bits), least)
+        numbers = (acc.block, acc.aligned_bits, acc.least_exponent)
+        sizes = ("" if number is None else str(number) for number in numbers)
         rows.append((unit.name, recorded, unit.instruction, f"{acc.fmt} {acc.rounding}", *sizes))
     columns = ("name", "recorded on", "instruction", "result", "block", "bits", "least")
     title = "Tensor cores (lpkernels units NAME: what is known of one)"
@@ -161,7 +165,7 @@ def unit_details(unit: Unit) -> Table:
         "instruction": unit.instruction,
         "recordings decide": unit.decided,
         "not known from them": unit.unknown,
-        "source": _SOURCES[unit.evidence],
+        "source": _SOURCES[unit.evidence.partition(":")[0]],
     }
     return details(rows, title=unit.name)
 

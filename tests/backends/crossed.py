@@ -192,6 +192,8 @@ def product_calls(
     """Products of at most `most` in each dimension, empty ones among them; accumulators: all that
     are drawn, if there are any."""
     acc = draw(st.sampled_from(accumulators) if accumulators else _ACCUMULATORS)
+    # The reference makes these sums one by one.
+    most = min(most, 9) if acc.has_core else most
     size = st.sampled_from([1, 2, 3, 4, 5, 17, most, 0]) | st.integers(1, most)
     sizes = draw(st.tuples(size, size, size))
     starts = acc.order != "pairwise" or acc.chunk is not None
@@ -242,6 +244,10 @@ class ConvCall(NamedTuple):
     fused: tuple[Quantizer | None, ...]
     seed: int
 
+    def products(self) -> int:
+        """About how many there are."""
+        return math.prod(self.case.output_shape) * math.prod(self.case.weight_shape[1:])
+
     def product(self) -> Product:
         case = self.case
         length = case.weight_shape[1] * math.prod(case.weight_shape[2:])
@@ -262,11 +268,16 @@ class ConvCall(NamedTuple):
 def conv_calls(most: int = 6, accumulators: Sequence[Accumulator] = ()) -> st.SearchStrategy:
     """Every pass; accumulators: all that are drawn, if there are any."""
     accs = st.sampled_from(accumulators) if accumulators else _ACCUMULATORS
-    return st.builds(
+    calls = st.builds(
         ConvCall, conv_cases(most), accs, st.sampled_from(PASSES),
         _PAIRS.map(lambda pair: pair[0]) | st.sampled_from(_VALUES),
         st.sampled_from(list(LAYOUTS)), _FUSED, st.integers(0, 2**32),
     )  # fmt: skip
+    return calls.filter(lambda call: not call.acc.has_core or call.products() < _MOST_OF_CORES)
+
+
+# The products of a convolution that the reference adds one by one in a moment.
+_MOST_OF_CORES = 5000
 
 
 def how_of(call: ProductCall | ConvCall) -> How:

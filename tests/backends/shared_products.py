@@ -42,16 +42,20 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 #: Each way to sum, with every format kind, rounding, chunk, outer format and generator.
 STRATA = list(dict.fromkeys([
     *EVERY_ACCUMULATOR, *cases.UNIT_ACCUMULATORS.values(), *cases.BLOCKS, *cases.POSITIONED,
+    *cases.CORES,
 ]))  # fmt: skip
 
 
 def lacks(adapter: Any, acc: Accumulator) -> bool:
     """Whether the adapter has no such sums; if another has them, the refusal names it."""
-    if adapter.name != "cuda" or (in_sequence(acc) and not has_table(acc)):
+    on_gpu = adapter.name in ("cuda", "triton")
+    core = on_gpu and acc.has_core
+    if not core and (adapter.name != "cuda" or (in_sequence(acc) and not has_table(acc))):
         return False
     if not has_table(acc):
         a = torch.ones(1, 1)
-        with pytest.raises(NotImplementedError, match="backend='triton' has these"):
+        others = "cpu and reference" if core else "backend='triton' has these"
+        with pytest.raises(NotImplementedError, match=others):
             by_hand.matmul(adapter, a, a, None, acc.to_ints(), None, 0)
     return True
 

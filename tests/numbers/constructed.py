@@ -20,6 +20,7 @@ from lpkernels.arithmetic import (
     Recipe,
     accumulator,
 )
+from lpkernels.arithmetic.integers import ADDERS
 from lpkernels.formats import (
     ALIASES,
     NAMED,
@@ -70,7 +71,7 @@ def _accepted(make: Callable[..., Any], *given: Strategy, **options: Strategy) -
     return accepted()
 
 
-def _in_blocks(fmt: Any, block: int, aligned_bits: int, **options: Any) -> Accumulator:
+def _in_blocks(fmt: Any, block: int, aligned_bits: int | None, **options: Any) -> Accumulator:
     return Accumulator(fmt, block=block, aligned_bits=aligned_bits, **options)
 
 
@@ -136,12 +137,22 @@ accumulators = _accepted(
     _in_blocks,
     numbers,
     st.sampled_from([8, 16, 64]) | _count(256),
-    st.integers(1, 40),
+    st.integers(1, 40) | st.none(),
     operands=floats | st.tuples(floats, floats) | st.sampled_from(["e2m1none", "e4m3fn,e5m2"]),
     least_exponent=st.integers(-300, 300),
     interleaved=st.integers(1, 3),
     group=st.sampled_from([1, 16, 32, 64]),
     **_sums,
+) | _accepted(
+    _in_blocks,
+    st.just("fp32"),
+    st.sampled_from([2, 4, 8, 16]),
+    st.integers(1, 32) | st.none(),
+    operands=st.sampled_from(["fp16", "bf16", "tf32", "e4m3fnuz,e5m2fnuz"]),
+    adder=st.sampled_from(ADDERS),
+    chunk=_count(2**62),
+    outer=numbers,
+    outer_rounding=_MODES,
 ) | st.sampled_from(sorted(NAMED_ACCUMULATORS)).map(accumulator)  # fmt: skip
 ranges = st.builds(lp.RunningRange, st.floats(0, 1, exclude_max=True), st.booleans())
 scalings = _accepted(

@@ -92,10 +92,10 @@ WRONG_VALUES: dict[Callable[..., Any], dict[str, list[Any]]] = {
                    "rng": ["mt"], "hadamard": [24, 256, 32], "signs": [7]},
     lp.Accumulator: {"fmt": ["affine8"], "rounding": ["nearest"], "random_bits": [25],
                      "rng": ["x"], "chunk": [0, 2**63], "order": ["tree"], "interleaved": [0, 2],
-                     "block": [257, 8], "aligned_bits": [8], "outer": ["fp32"],
+                     "block": [257], "aligned_bits": [8], "outer": ["fp32"],
                      "outer_rounding": ["to_odd"], "product_rounding": ["to_odd"],
                      "scale_order": ["left"], "operands": ["fp16"], "least_exponent": [-4],
-                     "group": [16]},
+                     "group": [16], "adder": ["floored", "tre"]},
     aligned: {"product": ["fp16"], "operands": ["fixed8_f3", "fp16,fp32,bf16", "fp17"],
               "fmt": ["fixed8_f3"], "least_exponent": [301], "interleaved": [2],
               "aligned_bits": [41], "order": ["pairwise"]},
@@ -159,6 +159,14 @@ CONTRADICTIONS: dict[Callable[..., Any], list[dict[str, Any]]] = {
            "aligned_bits": 35, "group": 16, **fields} for fields in (
             {"group": 24}, {"chunk": "scale"}, {"rounding": "stochastic"},
             {"operands": "fp16", "group": 1}, {"operands": "e4m3fn"}, {"aligned_bits": 38})),
+        # A core takes the formats, the blocks and the places of its unit.
+        *({"fmt": "fp32", "adder": "floored", **fields} for fields in (
+            {"operands": "e4m3fn"}, {"operands": "fp16,bf16"}, {"block": 16}, {"fmt": "fp16"},
+            {"rounding": "toward_zero"}, {"least_exponent": -20}, {"aligned_bits": 33},
+            {"aligned_bits": None})),
+        {"fmt": "fp32", "adder": "tree", "block": 4},
+        {"fmt": "fixed8_f3", "operands": None, "aligned_bits": None},
+        {"aligned_bits": None, "least_exponent": -20},
     ],
     lp.Recipe: [
         {"fprop": "fp32_chunkscale"}, {"input": "block128_k_e4m3_sfp32", "fprop": "fp32"},

@@ -1,11 +1,12 @@
-"""Recorded results of tensor cores for d = c + sum a_k b_k, and the accumulator that each group
-names.
+"""Results of tensor cores and of AMD's matrix cores for d = c + sum a_k b_k, and the accumulator
+that each group names.
 
-The file is an npz of codes, described in tests/data/matrix_units/README.md. A sample of 200 cases a
-group lies there; the whole of 2,000 is read in the same way.
+The files are npz of codes, described in tests/data/matrix_units/README.md and amd_units/README.md.
+Samples lie there; the whole files are read in the same way.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,9 @@ from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.formats import parse_format
 from lpkernels.functional import unpack
 
-SAMPLE = Path(__file__).parents[1] / "data" / "matrix_units" / "recordings.npz"
+DATA = Path(__file__).parents[1] / "data"
+SAMPLE = DATA / "matrix_units" / "recordings.npz"
+AMD_SAMPLE = DATA / "amd_units" / "outputs.npz"
 
 
 class Group(NamedTuple):
@@ -31,7 +34,12 @@ class Group(NamedTuple):
 
     @property
     def accumulator(self) -> Accumulator:
-        return UNITS[self.unit].accumulator
+        if self.unit in UNITS:
+            acc = UNITS[self.unit].accumulator
+            # An instruction of K = 4 is one step of 4.
+            return replace(acc, block=4) if self.name == "mi300_fp16.k4" else acc
+        gpu, *operands = self.unit.split("_")
+        return replace(UNITS[f"{gpu}_{operands[0]}"].accumulator, operands=operands)
 
 
 def groups(path: Path = SAMPLE) -> Iterator[Group]:
@@ -46,6 +54,22 @@ def groups(path: Path = SAMPLE) -> Iterator[Group]:
                 *(decoded(file[f"{inputs}.{x}"], operand) for x in "ab"),
                 *(decoded(file[f"{name}.{x}"], result) for x in "cd"),
             )
+
+
+def amd_groups(path: Path = AMD_SAMPLE) -> Iterator[Group]:
+    """All groups of a file of AMD's units, in its order."""
+    with np.load(path) as file:
+        for line in file["index"]:
+            name, unit, *_ = str(line).split()
+            empty = Group(name, unit, *[np.zeros(0)] * 4)
+            operands = empty.accumulator.operands or ("fp32", "fp32")
+            a, b = (
+                decoded(file[f"{name}.{x}"], str(f)) for x, f in zip("ab", operands, strict=True)
+            )
+            if "xf32" in unit:
+                # The unit reads the upper 19 bits.
+                a, b = ((x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+            yield Group(name, unit, a, b, *(file[f"{name}.{x}"].view(np.float32) for x in "cd"))
 
 
 def decoded(codes: np.ndarray, fmt: str) -> np.ndarray:

@@ -103,6 +103,21 @@ ODD_BLOCKS = accumulators_named("""
     e2m5_b-117:toward_positive:block=4:aligned_bits=13:operands=e5m2
     fp32_chunk768:toward_zero:outer=e6m9:outer_rounding=nearest_even:block=128:aligned_bits=24:operands=fp16:interleaved=3
 """)
+#: Blocks that are added exactly: by operands or not, in turns, chunks, every mode, with draws.
+EXACT_BLOCKS = accumulators_named("""
+    fp32:block=4 e5m10:toward_negative:block=3 e8m13:to_odd:block=8:operands=bf16
+    e4m3fn_sat:nearest_away:block=5:product=e5m6 e5m4_chunk12:stochastic:block=4:operands=fp16
+    e5m6_chunk7:toward_zero:outer=e5m5:block=3 e8m22:toward_positive:block=64:operands=fp16
+    fp32_chunk8:outer=bf16:block=4:operands=fp16:interleaved=2 e4m3fnuz:stochastic:block=2:philox
+""")
+#: Adders of AMD's cores in chunks, in fewer bits, and of two formats.
+CORES = EXACT_BLOCKS + accumulators_named("""
+    fp32_chunk12:outer=bf16:block=4:operands=bf16:adder=tree
+    fp32_chunk5:outer=e6m9:block=4:aligned_bits=13:operands=bf16:adder=floored
+    fp32:block=16:aligned_bits=32:operands=e5m2fnuz,e4m3fnuz:adder=floored_halves
+    fp32_chunk3:block=2:aligned_bits=11:operands=bf16:adder=opposed
+    fp32_chunk24:block=4:aligned_bits=9:operands=fp16:adder=pairs_swapped
+""")
 #: Every mode, with blocks in turns and chunks, and short ones.
 BLOCKS = ODD_BLOCKS + [
     accumulator(text.format(mode=mode))

@@ -199,15 +199,16 @@ def accumulators(draws) -> Accumulator:
     interleaved = draws(st.sampled_from([1, 2, 3])) if block % 2 == 0 else 1
     chunk = draws(st.sampled_from([None, 1, 2])) if interleaved == 1 else draws(st.integers(1, 2))
     chunk = chunk and chunk * interleaved * block
+    bits = draws(st.integers(1, 40) | st.none())
     return Accumulator(
         draws(st.sampled_from(_FORMATS)),
         draws(st.sampled_from(ROUNDINGS)),
         chunk=chunk,
         outer=chunk and draws(st.sampled_from([*_FORMATS, "fixed12_f3"])),
         block=block,
-        aligned_bits=draws(st.integers(1, 40)),
+        aligned_bits=bits,
         operands=draws(st.tuples(*[st.sampled_from(_OPERANDS)] * 2)),
-        least_exponent=draws(st.sampled_from([None, -140, -21, -3, 4])),
+        least_exponent=bits and draws(st.sampled_from([None, -140, -21, -3, 4])),
         interleaved=interleaved,
         random_bits=draws(st.sampled_from([1, 8, 24])),
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.arithmetic.integers import SEQUENTIAL, InAccumulator
+from lpkernels.arithmetic.integers import SEQUENTIAL, InAccumulator, has_core
 from lpkernels.backends import How, Product, Rounding, Scales
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _products, _quantize
@@ -64,6 +64,8 @@ class CudaBackend(GpuBackend):
             return str(_left_to_triton(op))
         if op.endswith(("_ordered", "_operands")):
             return _NO_OTHER_SUMS
+        if reason := self.why_no_core(op):
+            return reason
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
     def quantize(self, rounding: Rounding) -> None:
@@ -77,7 +79,8 @@ class CudaBackend(GpuBackend):
 
     def multiply(self, product: Product, how: How, scales: Scales | None = None) -> Tensor:
         """`Backend.multiply`, of sums in sequence and in chunks."""
-        if how.acc[InAccumulator.ORDER] != SEQUENTIAL or how.acc[InAccumulator.BLOCK]:
+        other = how.acc[InAccumulator.ORDER] != SEQUENTIAL or how.acc[InAccumulator.BLOCK]
+        if other and not has_core(how.acc):
             raise NotImplementedError(_NO_OTHER_SUMS)
         return super().multiply(product, how, scales)
 

@@ -55,6 +55,8 @@ class TritonBackend(GpuBackend):
         if op == "update_table":
             return "its kernels of updates know no tables (lp.TableFormat); the cpu backend's do"
         op = op.removesuffix("_table")
+        if reason := self.why_no_core(op):
+            return reason
         if op == "matmul_events":
             return "its kernels count no events; those of the cpu backend do"
         return "" if self.has(op) else f"it has no kernel yet for {op}"

@@ -67,7 +67,7 @@ bool run_operand_lanes(const Tile& t, const Accumulator& acc, const OperandBlock
 template <class Exact>
 bool run_operand_vectors(const Tile& t, const Accumulator& acc, const OperandBlocks& blocks,
                          const Exact& exact) {
-  if (t.spread()) return false;
+  if (t.spread() || acc.has_core()) return false;
   const ChunkEnd end(acc);
   const OperandRange state = state_range<false>(t, acc);
   return run_operand_lanes<float>(t, acc, blocks, state, end, exact) ||

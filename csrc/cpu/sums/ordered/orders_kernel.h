@@ -5,6 +5,7 @@
 // k where a kernel can stop: between the pairs of a tree, between aligned blocks.
 #pragma once
 
+#include "common/cores.h"
 #include "pairwise_sums.h"
 
 namespace lpk {
@@ -76,6 +77,7 @@ struct AlignedSums : OrderedSums<V, 1> {
 
   // round(sum + terms).
   LPK_HD D block_sum(D sum, D largest, int count, int v, int64_t key) {
+    if (acc.aligned_bits == 0) return exact_sum(sum, count, v, key);
     const AlignedPlace<D> place(largest, acc.aligned_bits);
     D part[4] = {place.cut(sum), nothing, nothing, nothing};
     int i = 0;
@@ -87,6 +89,12 @@ struct AlignedSums : OrderedSums<V, 1> {
     for (i = 0; any_sign && i < count; ++i) signs |= L::bits(terms[i][v]);
     const D total = (part[0] + part[1]) + (part[2] + part[3]);
     return this->rounded(place.sum_of(total, signs, acc.rounding), 0, v, key);
+  }
+
+  __attribute__((noinline)) D exact_sum(D sum, int count, int v, int64_t key) {
+    D p[kMaxBlock];
+    for (int i = 0; i < count; ++i) p[i] = terms[i][v];
+    return this->rounded(exact_block<D>(sum, p, count, acc.rounding), 0, v, key);
   }
 
   // Products from .. to of one block, whose first position is `key`.
