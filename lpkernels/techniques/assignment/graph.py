@@ -43,7 +43,7 @@ class Op:
         name (".scale" for the parameter "scale"): Ops with the same full name share the parameter.
         A name without a dot is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
     numel: elements of its result, the batch counted; 1 of a scalar loss.
-    operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
+    operation: what it computes, as `trace` names it ("conv2d", "relu").
     known: False: this module does not know the operation, so its tensors stay in high precision.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
