@@ -227,9 +227,11 @@ class Formats:
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), formats as in their released code; those of
         8 bits are of Sun et al. 2019 (HFP8).
 
-    Args: weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format
-        or text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even where
-        none is said.
+    Args:
+        weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format or
+            text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even
+            unless a Quantizer says otherwise.
+
     Raises: TypeError, ValueError: no format, one whose bits depend on the shape (BlockFormat), or a
         low one of more bits than the high one.
     """
