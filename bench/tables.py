@@ -213,16 +213,17 @@ PAGES: dict[str, list[Table]] = {
         }, rows=("operands", "accumulator")),
         Table("Tensor cores", "tensor-cores", {"of torch": "{ratio:.3f}"}, ("unit",),
               where={"isa": "avx512fp16"}),
-        Table("Triton's kernels, counted", "triton-sm_90", {
-            "tile": "{tile[0]}x{tile[1]}", "instructions": "{instructions:.2f}",
-            "half rate": "{half_rate:.2f}", "float64": "{float64:.2f}", "registers": "{registers}",
-        }, rows=("kernel", "accumulator")),
-        Table("Instructions a product", "instructions", {"": "{instructions_per_product:.1f}"},
-              rows=("operands", "accumulator", "processor", "isa")),
-        Table("An optimizer's step", "updates", {
-            "bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", ONE),
+        beside(*(Table("Instructions a product", "instructions",
+                       {f"{processor} {isa}": "{instructions_per_product:.1f}"},
+                       rows=("operands", "accumulator"),
+                       where={"processor": processor, "isa": isa})
+                 for processor, isas in (("aarch64", ("loop", "neonfp16", "neon", "scalar")),
+                                         ("x86_64", ("loop", "avx2", "scalar"))) for isa in isas)),
+        beside(*(Table("An optimizer's step", "updates", {
+            f"{optimizer}: bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", ONE),
             "of copy_": ("show", "{of_copy:.2f}", ONE), "2 threads": ("show", "{of_copy:.2f}", TWO),
-        }, rows=("optimizer", "case"), where={"type": "update"}),
+        }, rows=("setting",), where={"type": "update", "optimizer": optimizer})
+                 for optimizer in ("AdamW", "SGD"))),
         Table("A diagnosed step", "diagnosis",
               {"best": "{over:+.1%}", "median": "{over_median:+.1%}"}, ("recipe", "diagnose")),
         Table("An install on 2 cores", "install", {
@@ -230,9 +231,11 @@ PAGES: dict[str, list[Table]] = {
             "processor's seconds": ("every", "{processor_seconds:.0f}"),
             "compiler's seconds": ("every", "{object_seconds:.0f}"), "MB": "{module_mb:.2f}",
         }, rows=("processor", "part", "nvcc")),
-        Table("Small layers and models, over torch's float32", "steps",
-              {"times": ("every", "{ratio:.2f}"), "us": ("every", "{us:.0f}")},
-              rows=("processor", "case")),
+        beside(*(Table("Small layers and models, over torch's float32", "steps",
+                       {f"{name}: times": ("every", "{ratio:.2f}"), "us": ("every", "{us:.0f}")},
+                       rows=("case",), where={"processor": processor})
+                 for name, processor in (("Intel Xeon", "Intel(R) Xeon(R) Processor"),
+                                         ("AMD EPYC", "AMD EPYC")))),
     ],
 }  # fmt: skip
 
@@ -248,7 +251,8 @@ def derived(record: Record) -> Record:
     if record.get("type") in ("install", "step"):
         return {"processor": record["environment"]["device"]}
     if record.get("type") == "update":
-        return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9}
+        setting = record["case"].removeprefix(record["optimizer"]).strip()
+        return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9, "setting": setting}
     return {"unpacked": record["whole_s"] / record["quantised_s"]} if "whole_s" in record else {}
 
 
