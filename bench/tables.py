@@ -161,10 +161,11 @@ PAGES: dict[str, list[Table]] = {
                      ("MNIST-1D (%)", ("", "figure", 2, 100.0), "mnist1d cnn3"),
                      ("GPT, text (bits)", ("", "figure", 3, 1.0), "text gpt2")))),
         beside(*(compared("Schedules of the operands' bits", (label, f"sweep-{name}-schedules", of),
-                          reference="cpt 3-8", after=BITOPS)
-                 for label, name, of in (("MNIST-1D (%)", "mnist1d", ACCURACY),
-                                         ("Fashion-MNIST (%)", "fashion", ACCURACY),
-                                         ("LSTM, text (bits)", "lstm", BITS)))),
+                          reference="cpt 3-8", after=cost)
+                 for label, name, of, cost in (
+                     ("LSTM, text (bits)", "lstm", BITS, {}),
+                     ("MNIST-1D (%)", "mnist1d", ACCURACY, BITOPS),
+                     ("Fashion-MNIST (%)", "fashion", ACCURACY, BITOPS)))),
         compared("Schedules under wrong labels", ("digits (%)", "sweep-digits-schedules", ACCURACY),
                  reference="cpt 2-8", after={**BITOPS, "recalibrated": (
                      "mean", "test_accuracy_recalibrated", 2, 100)}),
