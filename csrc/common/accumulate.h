@@ -42,8 +42,8 @@ struct Accumulator {
   bool has_product;
   int64_t chunk;  // 0: one sum from end to end
   Order order;
-  int32_t block;  // of an aligned sum; 0: product by product
-  int32_t aligned_bits;  // 0: nothing is cut
+  int32_t block;            // of an aligned sum; 0: product by product
+  int32_t aligned_bits;     // 0: nothing is cut
   Rounding outer_rounding;  // of the outermost sums and the bias
   // Whether blocks are aligned by their operands (orders.h), and how many of them take turns; false
   // and 1 for other accumulators.
@@ -96,8 +96,8 @@ LPK_HD void read_operands(const int64_t* ints, Accumulator* acc) {
   acc->adder = acc->by_operands ? static_cast<Adder>(ints[In::kAdder]) : Adder::kAligned;
   // CDNA2 flushes every subnormal operand, RDNA3 those of bf16, which has float32's exponents.
   const auto least_of = [&](double min_normal) {
-    const bool flushes = acc->adder == Adder::kTree ||
-                         (acc->adder == Adder::kOpposed && min_normal == 0x1p-126);
+    const bool flushes =
+        acc->adder == Adder::kTree || (acc->adder == Adder::kOpposed && min_normal == 0x1p-126);
     return flushes ? min_normal : 0.0;
   };
   acc->left_least = least_of(acc->left_min_normal);

@@ -1,9 +1,9 @@
-// Blocks of products that nothing cuts, and the adders of AMD's matrix cores (docs/contract.md). All
-// arithmetic is exact in double; lanes are as in round.h.
+// Blocks of products that nothing cuts, and the adders of AMD's matrix cores (docs/contract.md).
+// All arithmetic is exact in double; lanes are as in round.h.
 //
 // p and binades: the products of a block and the products of their factors' binades
 // (counted_binade), by position, with zeros where there is none. c: the running sum, of float32.
-// Every function but exact_block gives a number that the sum is rounded from, once.
+// Every function gives a number that the sum is rounded from, once.
 #pragma once
 
 #include "orders.h"
@@ -13,7 +13,7 @@ namespace lpk {
 // The sum of c and `count` products, made odd; its zero has the sign that zero sums have. `p` is
 // -0 where a lane has no product, or +0 toward_negative.
 template <class D>
-LPK_HD D exact_block(D c, const D* p, int count, Rounding mode) {
+__attribute__((noinline)) D exact_block(D c, const D* p, int count, Rounding mode) {
   using L = Lanes<D>;
   D parts[kMaxBlock + 1];
   D plain = c;
@@ -60,13 +60,13 @@ LPK_HD D binade_of_sum(D c) {
 
 // CDNA2: float32 at every step, and zero below its normal numbers. Double does not round twice.
 template <class D>
-LPK_HD D tree_block(D c, const D* p, const Accumulator& acc) {
+LPK_HD D tree_block(D c, const D* p, int block, const Accumulator& acc) {
   const auto rounded = [&](D x) {
     const D r = round_to_float_nearest_even<D>(x, acc.fmt);
     return magnitude<D>(r) < 0x1p-126 ? D{} : r;
   };
   D t = rounded(rounded(p[0]) + rounded(p[1]));
-  if (acc.block == 4) t = rounded(t + rounded(rounded(p[2]) + rounded(p[3])));
+  if (block == 4) t = rounded(t + rounded(rounded(p[2]) + rounded(p[3])));
   return rounded(rounded(c) + t);
 }
 
@@ -93,35 +93,42 @@ LPK_HD D floored_sum(D c, D units, D top, bool halves, const Accumulator& acc) {
   return ((top == 0.0) & (units == 0.0)) ? c : finite;
 }
 
-// A product of CDNA3 in units of a place; from 2^128 on it is infinite.
+// A product of CDNA3 in units of a place; from 2^128 on it is infinite. `small`: none is so large.
 template <class D>
-LPK_HD D cut_product(D p, const AlignedPlace<D>& place) {
+LPK_HD D cut_product(D p, const AlignedPlace<D>& place, bool small) {
   using L = Lanes<D>;
+  if (small) return place.cut(p);
   const D infinite = L::value((L::bits(p) & kSignBit) | kExponentBits);
   return place.cut(magnitude<D>(p) >= 0x1p128 ? infinite : p);
 }
 
 // CDNA3. Of halves, those of even and of odd positions are cut at places of their own.
 template <class D>
-LPK_HD D floored_block(D c, const D* p, const D* binades, const Accumulator& acc) {
+LPK_HD D floored_block(D c, const D* p, const D* binades, int block, bool small,
+                       const Accumulator& acc) {
   using L = Lanes<D>;
   D top{};
-  for (int i = 0; i < acc.block; ++i) top = L::max(binades[i], top);
+#pragma GCC unroll 16
+  for (int i = 0; i < block; ++i) top = L::max(binades[i], top);
   const AlignedPlace<D> place(top, acc.aligned_bits);
   D units{};
-  for (int i = 0; i < acc.block; ++i) units += cut_product<D>(p[i], place);
+#pragma GCC unroll 16
+  for (int i = 0; i < block; ++i) units += cut_product<D>(p[i], place, small);
   return floored_sum<D>(c, units, top, false, acc);
 }
 
 template <class D>
-LPK_HD D floored_halves_block(D c, const D* p, const D* binades, const Accumulator& acc) {
+LPK_HD D floored_halves_block(D c, const D* p, const D* binades, int block, bool small,
+                              const Accumulator& acc) {
   using L = Lanes<D>;
   D tops[2] = {}, units[2] = {};
-  for (int i = 0; i < acc.block; ++i) tops[i % 2] = L::max(binades[i], tops[i % 2]);
+#pragma GCC unroll 16
+  for (int i = 0; i < block; ++i) tops[i % 2] = L::max(binades[i], tops[i % 2]);
   const AlignedPlace<D> even(tops[0], acc.aligned_bits), odd(tops[1], acc.aligned_bits);
-  for (int i = 0; i < acc.block; i += 2) {
-    units[0] += cut_product<D>(p[i], even);
-    units[1] += cut_product<D>(p[i + 1], odd);
+#pragma GCC unroll 16
+  for (int i = 0; i < block; i += 2) {
+    units[0] += cut_product<D>(p[i], even, small);
+    units[1] += cut_product<D>(p[i + 1], odd, small);
   }
   const D top = L::max(tops[0], tops[1]);
   const AlignedPlace<D> place(top, acc.aligned_bits);
@@ -177,16 +184,17 @@ LPK_HD D pairs_block(D c, const D* p, const D* binades, const Accumulator& acc) 
   return plain - plain == 0.0 ? units * place.unit : plain;
 }
 
-// The number that the sum after a block is rounded from.
+// The number that the sum after a block of `block` positions is rounded from.
 template <class D>
-LPK_HD D block_of_core(D c, const D* p, const D* binades, int count, const Accumulator& acc) {
-  switch (acc.adder) {
+LPK_HD D block_of_core(D c, const D* p, const D* binades, Adder adder, int block, bool small,
+                       const Accumulator& acc) {
+  switch (adder) {
     case Adder::kTree:
-      return tree_block<D>(c, p, acc);
+      return tree_block<D>(c, p, block, acc);
     case Adder::kFloored:
-      return floored_block<D>(c, p, binades, acc);
+      return floored_block<D>(c, p, binades, block, small, acc);
     case Adder::kFlooredHalves:
-      return floored_halves_block<D>(c, p, binades, acc);
+      return floored_halves_block<D>(c, p, binades, block, small, acc);
     case Adder::kOpposed:
       return opposed_block<D>(c, p, binades, acc);
     case Adder::kPairs:
@@ -195,7 +203,7 @@ LPK_HD D block_of_core(D c, const D* p, const D* binades, int count, const Accum
     case Adder::kAligned:
       break;
   }
-  return exact_block<D>(c, p, count, acc.rounding);
+  return exact_block<D>(c, p, block, acc.rounding);
 }
 
 }  // namespace lpk

@@ -120,8 +120,8 @@ LPK_HD D rounded_block(D units, const AlignedPlace<D>& place, const Accumulator&
 }
 
 // The turn of the position `offset` behind the first one of a run. In a run of `interleaved`
-// blocks, from its first position on, positions take turns in pairs. In a run of RDNA4's four blocks
-// the two in the middle change places.
+// blocks, from its first position on, positions take turns in pairs. In a run of RDNA4's four
+// blocks the two in the middle change places.
 LPK_HD int64_t turn_of(int64_t offset, const Accumulator& acc) {
   if (acc.adder != Adder::kPairsSwapped) return offset / 2 % acc.interleaved;
   const int64_t block = offset / 4;

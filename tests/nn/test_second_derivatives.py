@@ -163,3 +163,75 @@ def test_what_has_no_derivative_says_so_by_name() -> None:
         (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         with pytest.raises(NotImplementedError, match=r"no third derivative of a (linear|norm)"):
             torch.autograd.grad(dx.square().sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("recipe", [FP8, NARROW], ids=["fp8", "narrow sums"])
+def test_a_wasserstein_critic_with_a_gradient_penalty_learns_digits(recipe: lp.Recipe) -> None:
+    """The critic of Gulrajani et al. (2017) tells digits from noise, with gradients of norm 1."""
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    images = torch.tensor(sklearn_datasets.load_digits().data, dtype=torch.float32) / 16
+    critic = lp.convert(perceptron(64, 64, 64, 1), recipe)
+    generator = lp.convert(perceptron(16, 64, 64), recipe)
+    optimizers = [torch.optim.Adam(m.parameters(), 4e-3, (0.5, 0.9)) for m in (critic, generator)]
+    torch.manual_seed(0)
+    norms: list[float] = []
+
+    def distance() -> float:
+        return (images.mean(0) - generator(torch.randn(512, 16)).mean(0)).norm().item()
+
+    before = distance()
+    for step in range(150):
+        real = images[torch.randint(len(images), (64,))]
+        fake = generator(torch.randn(64, 16))
+        if step % 3 == 2:
+            optimizers[1].zero_grad()
+            (-critic(fake).mean()).backward()
+            optimizers[1].step()
+            continue
+        share = torch.rand(64, 1)
+        between = (share * real + (1 - share) * fake.detach()).requires_grad_()
+        loss = critic(fake.detach()).mean() - critic(real).mean() + 10 * penalty(critic, between)
+        optimizers[0].zero_grad()
+        loss.backward()
+        optimizers[0].step()
+        (g,) = torch.autograd.grad(critic(between).sum(), between)
+        norms.append(g.norm(dim=1).mean().item())
+    assert norms[0] < 0.3
+    assert 0.8 < sum(norms[-20:]) / 20 < 1.2
+    assert distance() < 0.65 * before
+
+
+@pytest.mark.parametrize("recipe", [FP8, NARROW], ids=["fp8", "narrow sums"])
+def test_a_network_of_physics_learns_the_heat_equation(recipe: lp.Recipe) -> None:
+    """u_t = u_xx as a system of first order, q = u_x and u_t = q_x, so that training takes second
+    derivatives; u(x, 0) = sin(pi x) and u = 0 at both ends give u = exp(-pi^2 t) sin(pi x)."""
+    model = lp.convert(perceptron(2, 48, 48, 2), recipe, exclude=["0", "4"])
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    torch.manual_seed(0)
+
+    def exact(points: Tensor) -> Tensor:
+        x, t = points.unbind(1)
+        return torch.exp(-(torch.pi**2) * t) * torch.sin(torch.pi * x)
+
+    def sampled(count: int) -> Tensor:
+        return torch.rand(count, 2) * torch.tensor([1.0, 0.2])
+
+    def error() -> float:
+        points = sampled(512)
+        return (model(points)[:, 0] - exact(points)).square().mean().sqrt().item()
+
+    before = error()
+    for _ in range(400):
+        points = sampled(128).requires_grad_()
+        u, q = model(points).unbind(1)
+        (of_u,) = torch.autograd.grad(u.sum(), points, create_graph=True)
+        (of_q,) = torch.autograd.grad(q.sum(), points, create_graph=True)
+        loss = (of_u[:, 0] - q).square().mean() + (of_u[:, 1] - of_q[:, 0]).square().mean()
+        border = sampled(96)
+        border[:32, 1], border[32:64, 0], border[64:, 0] = 0.0, 0.0, 1.0
+        loss = loss + 20 * (model(border)[:, 0] - exact(border)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert before > 0.3
+    assert error() < 0.2

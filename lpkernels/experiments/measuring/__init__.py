@@ -1,1 +1,1 @@
-"""Figures of this machine: its speed, its versions."""
+"""Figures of this machine: its speed, its versions, single values through a format."""

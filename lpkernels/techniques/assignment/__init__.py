@@ -7,6 +7,7 @@ arXiv 2301.13464.
 from lpkernels.techniques.assignment.graph import Assignment, Formats, Op, Pins, TensorSpec, group
 from lpkernels.techniques.assignment.rules import (
     Promoter,
+    amp_like,
     demote,
     operator_based,
     uniform,
@@ -22,6 +23,7 @@ __all__ = [
     "Pins",
     "Promoter",
     "TensorSpec",
+    "amp_like",
     "assign",
     "demote",
     "group",

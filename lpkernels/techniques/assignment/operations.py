@@ -58,10 +58,17 @@ _LOSSES = """
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
 
-KNOWN = frozenset(_SPLITS).union(
-    _ACTIVATIONS, _ARITHMETIC, _JOINS, _POOLS, _MOVES, _DROPOUTS, _REDUCTIONS, _NORMS, _SOFTMAXES,
-    _LOSSES, ["embedding"],
-)  # fmt: skip
+FOLLOWS_ITS_INPUTS = frozenset(_SPLITS) | {
+    *_ACTIVATIONS,
+    *_ARITHMETIC,
+    *_JOINS,
+    *_POOLS,
+    *_MOVES,
+    *_DROPOUTS,
+}
+"""Operations that compute in the type of their inputs, in the widest where these differ."""
+
+KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, "embedding"}
 """All operations but matrix products."""
 
 SAME_VALUES = frozenset(

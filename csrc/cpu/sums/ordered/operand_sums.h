@@ -47,7 +47,8 @@ class OperandBlocks {
       for (int64_t i = k; i < stop; ++i) {
         if (turn_of(t.position_of(i) - first, acc) == turn) order.push_back(i);
       }
-      if (before < static_cast<int64_t>(order.size())) add(first + first_of_turn(turn, acc), before);
+      if (before < static_cast<int64_t>(order.size()))
+        add(first + first_of_turn(turn, acc), before);
     }
     return stop;
   }
@@ -58,12 +59,18 @@ class OperandBlocks {
   }
 };
 
-// The binades of the operands as AlignedPlace takes them, laid out as they are.
-inline void list_binades(const double* x, int64_t count, double min_normal, double least,
-                         std::vector<double>* binades) {
+// The binades of the operands as AlignedPlace takes them, laid out as they are. Returns the
+// largest.
+inline double list_binades(const double* x, int64_t count, double min_normal, double least,
+                           std::vector<double>* binades) {
   binades->resize(count);
-  for (int64_t i = 0; i < count; ++i)
-    (*binades)[i] = counted_binade<double>(flushed<double>(x[i], least), min_normal);
+  double largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double binade = counted_binade<double>(flushed<double>(x[i], least), min_normal);
+    largest = std::max(largest, binade);
+    (*binades)[i] = binade;
+  }
+  return largest;
 }
 
 template <class V>
@@ -87,7 +94,8 @@ struct OperandSums : OrderedSums<V, 1> {
   }
 
   // A block that is added exactly, or by an adder of AMD's matrix cores.
-  void add_to_core(const OperandBlock& block, const int64_t* order, D (&sum)[kVectors]) {
+  __attribute__((noinline)) void add_to_core(const OperandBlock& block, const int64_t* order,
+                                             D (&sum)[kVectors]) {
     const bool exact = acc.adder == Adder::kAligned;
     const D nothing = exact && acc.rounding != Rounding::kTowardNegative ? L::all(-0.0) : D{};
     D p[kVectors][kMaxBlock], binades[kVectors][kMaxBlock];
@@ -106,8 +114,7 @@ struct OperandSums : OrderedSums<V, 1> {
       any |= lanes;
       for (int v = 0; v < kVectors; ++v) {
         const D left = this->left(0, v, k);
-        const D product = 
-            flushed<D>(left, a_least) * flushed<D>(this->right(v, k), b_least);
+        const D product = flushed<D>(left, a_least) * flushed<D>(this->right(v, k), b_least);
         p[v][at] = this->where(lanes, v, product, nothing);
         binades[v][at] = this->where(lanes, v, place_of(left, v, k), D{});
       }
@@ -115,11 +122,90 @@ struct OperandSums : OrderedSums<V, 1> {
     }
     if (any == 0) return;
     for (int v = 0; v < kVectors; ++v) {
-      const D total = block_of_core<D>(sum[v], p[v], binades[v], count, acc);
+      const int size = exact ? count : acc.block;
+      const D total = block_of_core<D>(sum[v], p[v], binades[v], acc.adder, size, false, acc);
       const D r = round_to_float<D>(total, acc.fmt, acc.rounding,
                                     this->draws.of_sum(0, v, block.key), true);
       sum[v] = this->where(any, v, r == 0.0 ? D{} : r, sum[v]);
     }
+  }
+
+  // A full block of this adder without absent taps, in registers. Products are below 2^128.
+  template <Adder kAdder, int kBlock>
+  LPK_HD void add_full(const int64_t* steps, D (&sum)[kVectors]) const {
+    constexpr bool kFlushes = kAdder == Adder::kTree || kAdder == Adder::kOpposed;
+    const int64_t of_row = this->row * t.depth;
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      D p[kBlock], binades[kBlock];
+#pragma GCC unroll 16
+      for (int i = 0; i < kBlock; ++i) {
+        const int64_t at = of_row + steps[i], in_panel = steps[i] * kPanel + v * V::kWidth;
+        const D a = L::all(this->a[at]), b = load<D>(this->b + in_panel);
+        p[i] = kFlushes ? flushed<D>(a, a_least) * flushed<D>(b, b_least) : a * b;
+        binades[i] = L::all(a_binade[at]) * load<D>(b_binade + in_panel);
+      }
+      D total;
+      if constexpr (kAdder == Adder::kAligned) {
+        total = exact_or_slow<kBlock>(sum[v], p);
+      } else {
+        total = block_of_core<D>(sum[v], p, binades, kAdder, kBlock, true, acc);
+      }
+      // The conversion rounds to nearest even. Every zero is +0.
+      sum[v] = converted<D>(converted<typename V::F>(total)) + 0.0;
+    }
+  }
+  // Sums of products are mostly exact in double: then one addition is made odd.
+  template <int kBlock>
+  LPK_HD D exact_or_slow(D c, const D* p) const {
+    D total = p[0];
+    auto lost = L::bits(total) & 0;
+#pragma GCC unroll 16
+    for (int i = 1; i < kBlock; ++i) {
+      const D s = total + p[i];
+      const D part = s - total;
+      lost |= L::bits((total - (s - part)) + (p[i] - part));
+      total = s;
+    }
+    const uint32_t any = lane_bits<V>((lost << 1) != 0);
+    return any == 0 ? odd_sum<D>(total, c) : exact_block<D>(c, p, kBlock, acc.rounding);
+  }
+
+  // Blocks of one adder, whose full ones the compiler knows.
+  template <Adder kAdder, int kBlock>
+  void run_core(const OperandBlocks& blocks, D (&sum)[1][kVectors]) {
+    const int64_t* order = blocks.order.data();
+    for (const OperandBlock& block : blocks.all) {
+      if (block.end - block.first == kBlock) {
+        add_full<kAdder, kBlock>(order + block.first, sum[0]);
+      } else if (block.end > block.first) {
+        add_to_core(block, order, sum[0]);
+      }
+      close(block, sum);
+    }
+  }
+  // False, and nothing done, where taps may be absent or products may be infinite, and of other
+  // accumulators than the cores'.
+  bool run_full(const OperandBlocks& blocks, double largest, D (&sum)[1][kVectors]) {
+    if (t.absent != nullptr || t.lane_absent != nullptr || t.spread() || !(largest < 0x1p126))
+      return false;
+    const auto is = [&](Adder adder, int block) {
+      return acc.adder == adder && acc.block == block;
+    };
+    if (is(Adder::kFloored, 8)) return run_core<Adder::kFloored, 8>(blocks, sum), true;
+    if (is(Adder::kFloored, 4)) return run_core<Adder::kFloored, 4>(blocks, sum), true;
+    if (is(Adder::kFlooredHalves, 16))
+      return run_core<Adder::kFlooredHalves, 16>(blocks, sum), true;
+    if (is(Adder::kTree, 4)) return run_core<Adder::kTree, 4>(blocks, sum), true;
+    if (is(Adder::kTree, 2)) return run_core<Adder::kTree, 2>(blocks, sum), true;
+    if (is(Adder::kOpposed, 2)) return run_core<Adder::kOpposed, 2>(blocks, sum), true;
+    if (is(Adder::kPairs, 4) || is(Adder::kPairsSwapped, 4))
+      return run_core<Adder::kPairs, 4>(blocks, sum), true;
+    if (acc.aligned_bits > 0 || acc.fmt.man_bits != 23 || acc.fmt.emin != -126 || !this->nearest)
+      return false;
+    if (is(Adder::kAligned, 4)) return run_core<Adder::kAligned, 4>(blocks, sum), true;
+    if (is(Adder::kAligned, 2)) return run_core<Adder::kAligned, 2>(blocks, sum), true;
+    return false;
   }
 
   void add_block(const OperandBlock& block, const int64_t* order, D (&sum)[kVectors]) {
@@ -152,14 +238,21 @@ struct OperandSums : OrderedSums<V, 1> {
     return rounded_block<D>(units, place, acc, this->draws.of_sum(0, v, key));
   }
 
-  void run(const OperandBlocks& blocks) {
+  LPK_HD void close(const OperandBlock& block, D (&sum)[1][kVectors]) {
+    if (block.closes < 0) return;
+    this->finish(sum, block.closes);
+    for (int v = 0; v < kVectors; ++v) sum[0][v] = D{};
+  }
+
+  // largest: no product of binades is larger.
+  void run(const OperandBlocks& blocks, double largest) {
     D sum[1][kVectors];
     for (int v = 0; v < kVectors; ++v) sum[0][v] = load_floats<V>(this->state(t.inner, 0, v));
-    for (const OperandBlock& block : blocks.all) {
-      add_block(block, blocks.order.data(), sum[0]);
-      if (block.closes < 0) continue;
-      this->finish(sum, block.closes);
-      for (int v = 0; v < kVectors; ++v) sum[0][v] = D{};
+    if (!acc.has_core() || !run_full(blocks, largest, sum)) {
+      for (const OperandBlock& block : blocks.all) {
+        add_block(block, blocks.order.data(), sum[0]);
+        close(block, sum);
+      }
     }
     this->store_sums(sum);
   }
@@ -175,9 +268,11 @@ void run_operand_sums(const Tile& t, const Accumulator& acc, const OperandBlocks
   const double b_min = t.exchanged ? acc.left_min_normal : acc.right_min_normal;
   const double a_least = t.exchanged ? acc.right_least : acc.left_least;
   const double b_least = t.exchanged ? acc.left_least : acc.right_least;
+  double a_largest = 0;
   for_each_panel(t, first, last, [&](const double* a, const double* b, int64_t lane) {
-    if (lane == first && !t.spread()) list_binades(a, t.rows * t.depth, a_min, a_least, &a_binades);
-    list_binades(b, t.depth * kPanel, b_min, b_least, &b_binades);
+    if (lane == first && !t.spread())
+      a_largest = list_binades(a, t.rows * t.depth, a_min, a_least, &a_binades);
+    const double b_largest = list_binades(b, t.depth * kPanel, b_min, b_least, &b_binades);
     for (int64_t row = 0; row < t.rows; ++row) {
       OperandSums<V> sums({t, acc, a, b, row, lane}, end);
       sums.a_binade = a_binades.data();
@@ -185,7 +280,7 @@ void run_operand_sums(const Tile& t, const Accumulator& acc, const OperandBlocks
       sums.a_min_normal = a_min;
       sums.a_least = a_least;
       sums.b_least = b_least;
-      sums.run(blocks);
+      sums.run(blocks, a_largest * b_largest);
     }
   });
   count_products(Tier::kDouble, t.rows * (last - first) * t.depth);
