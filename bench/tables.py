@@ -161,10 +161,11 @@ PAGES: dict[str, list[Table]] = {
                      ("MNIST-1D (%)", ("", "figure", 2, 100.0), "mnist1d cnn3"),
                      ("GPT, text (bits)", ("", "figure", 3, 1.0), "text gpt2")))),
         beside(*(compared("Schedules of the operands' bits", (label, f"sweep-{name}-schedules", of),
-                          reference="cpt 3-8", after=BITOPS)
-                 for label, name, of in (("MNIST-1D (%)", "mnist1d", ACCURACY),
-                                         ("Fashion-MNIST (%)", "fashion", ACCURACY),
-                                         ("LSTM, text (bits)", "lstm", BITS)))),
+                          reference="cpt 3-8", after=cost)
+                 for label, name, of, cost in (
+                     ("LSTM, text (bits)", "lstm", BITS, {}),
+                     ("MNIST-1D (%)", "mnist1d", ACCURACY, BITOPS),
+                     ("Fashion-MNIST (%)", "fashion", ACCURACY, BITOPS)))),
         compared("Schedules under wrong labels", ("digits (%)", "sweep-digits-schedules", ACCURACY),
                  reference="cpt 2-8", after={**BITOPS, "recalibrated": (
                      "mean", "test_accuracy_recalibrated", 2, 100)}),
@@ -213,16 +214,17 @@ PAGES: dict[str, list[Table]] = {
         }, rows=("operands", "accumulator")),
         Table("Tensor cores", "tensor-cores", {"of torch": "{ratio:.3f}"}, ("unit",),
               where={"isa": "avx512fp16"}),
-        Table("Triton's kernels, counted", "triton-sm_90", {
-            "tile": "{tile[0]}x{tile[1]}", "instructions": "{instructions:.2f}",
-            "half rate": "{half_rate:.2f}", "float64": "{float64:.2f}", "registers": "{registers}",
-        }, rows=("kernel", "accumulator")),
-        Table("Instructions a product", "instructions", {"": "{instructions_per_product:.1f}"},
-              rows=("operands", "accumulator", "processor", "isa")),
-        Table("An optimizer's step", "updates", {
-            "bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", ONE),
+        beside(*(Table("Instructions a product", "instructions",
+                       {f"{processor} {isa}": "{instructions_per_product:.1f}"},
+                       rows=("operands", "accumulator"),
+                       where={"processor": processor, "isa": isa})
+                 for processor, isas in (("aarch64", ("loop", "neonfp16", "neon", "scalar")),
+                                         ("x86_64", ("loop", "avx2", "scalar"))) for isa in isas)),
+        beside(*(Table("An optimizer's step", "updates", {
+            f"{optimizer}: bytes": "{bytes_per_element:.0f}", "ns": ("show", "{ns:.2f}", ONE),
             "of copy_": ("show", "{of_copy:.2f}", ONE), "2 threads": ("show", "{of_copy:.2f}", TWO),
-        }, rows=("optimizer", "case"), where={"type": "update"}),
+        }, rows=("setting",), where={"type": "update", "optimizer": optimizer})
+                 for optimizer in ("AdamW", "SGD"))),
         Table("A diagnosed step", "diagnosis",
               {"best": "{over:+.1%}", "median": "{over_median:+.1%}"}, ("recipe", "diagnose")),
         Table("An install on 2 cores", "install", {
@@ -230,9 +232,11 @@ PAGES: dict[str, list[Table]] = {
             "processor's seconds": ("every", "{processor_seconds:.0f}"),
             "compiler's seconds": ("every", "{object_seconds:.0f}"), "MB": "{module_mb:.2f}",
         }, rows=("processor", "part", "nvcc")),
-        Table("Small layers and models, over torch's float32", "steps",
-              {"times": ("every", "{ratio:.2f}"), "us": ("every", "{us:.0f}")},
-              rows=("processor", "case")),
+        beside(*(Table("Small layers and models, over torch's float32", "steps",
+                       {f"{name}: times": ("every", "{ratio:.2f}"), "us": ("every", "{us:.0f}")},
+                       rows=("case",), where={"processor": processor})
+                 for name, processor in (("Intel Xeon", "Intel(R) Xeon(R) Processor"),
+                                         ("AMD EPYC", "AMD EPYC")))),
     ],
 }  # fmt: skip
 
@@ -248,7 +252,8 @@ def derived(record: Record) -> Record:
     if record.get("type") in ("install", "step"):
         return {"processor": record["environment"]["device"]}
     if record.get("type") == "update":
-        return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9}
+        setting = record["case"].removeprefix(record["optimizer"]).strip()
+        return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9, "setting": setting}
     return {"unpacked": record["whole_s"] / record["quantised_s"]} if "whole_s" in record else {}
 
 

@@ -60,7 +60,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """The page as the site shows it."""
+    """The page as the site shows it; the tables of results have the room of the navigation."""
+    if page.file.src_uri.startswith("results/"):
+        page.meta["hide"] = ["navigation"]
     text = re.sub(r"^```python (no-run|needs \w+)$", "```python", markdown, flags=re.MULTILINE)
     text = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](tutorials/\1.md)", text)
     up = "../" * (page.file.src_uri.count("/") + 1)

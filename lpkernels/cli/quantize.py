@@ -28,12 +28,10 @@ def quantize(
 
     Example: `lpkernels quantize 0.1 464 --format e4m3fn --rounding nearest_even`
     """
-    from lpkernels.experiments.measuring.probe import probe
     from lpkernels.report.named import probes
 
     numbers = [_number(text) for text in values]
-    rows = probe(numbers, parse_format(fmt), rounding, seed=seed)
-    show_table(probes(rows, title=f"{fmt}, {rounding}"))
+    show_table(probes(numbers, parse_format(fmt), rounding, seed=seed))
 
 
 def _number(text: str) -> float:

@@ -284,13 +284,14 @@ def multi_head_attention_forward(
         query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; dtypes as in
             ``linear``, as are those of all weights and biases.
         embed_dim_to_check: E.  num_heads: a divisor of E.
-        in_proj_weight (3 E, E), in_proj_bias (3 E,) or None: the rows of query, key and value. With
-            use_separate_proj_weight, q_proj_weight, k_proj_weight and v_proj_weight (E, E_v) are in
-            the place of in_proj_weight.
-        bias_k, bias_v (1, 1, E), add_zero_attn, dropout_p, training, out_proj_weight,
-            out_proj_bias, key_padding_mask (N, S), attn_mask (L, S) or (N * heads, L, S),
-            need_weights, average_attn_weights: as in torch's layer,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
+        in_proj_weight, in_proj_bias: (3 E, E) and (3 E,), or None; the rows of query, key, value.
+            With use_separate_proj_weight, q_proj_weight, k_proj_weight and v_proj_weight (E, E_v)
+            are in the place of in_proj_weight.
+        bias_k, bias_v, add_zero_attn, dropout_p, training, out_proj_weight, out_proj_bias: as in
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, bias_k
+            and bias_v (1, 1, E).
+        key_padding_mask, attn_mask, need_weights, average_attn_weights: as there, the masks (N, S)
+            and (L, S) or (N * heads, L, S).
         static_k, static_v: (N * heads, S, E / heads) in place of the projected keys or values.
         is_causal: a hint that attn_mask, which must be given, is the causal one.
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.

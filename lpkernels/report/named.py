@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from rich.table import Table
 
 from lpkernels import formats
 from lpkernels.arithmetic import MODELS, UNITS, Unit
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, Number, TableFormat
+from lpkernels.functional import pack, quantize
 from lpkernels.report.tables import details, make_table
 
 if TYPE_CHECKING:
-    from lpkernels.experiments.measuring.probe import Probe
     from lpkernels.experiments.measuring.speed import Speed
 
 # Names of tables, and what stands for n, es and the others.
@@ -105,10 +106,34 @@ def format_details(fmt: Format) -> Table:
     return details(rows, title=str(fmt))
 
 
-def probes(rows: Sequence[Probe], *, title: str = "") -> Table:
-    """The code, the result and the error of values that went through a format."""
-    cells = [(repr(r.value), r.code or "-", f"{r.result:.9g}", f"{r.error:.3g}") for r in rows]
-    return make_table(("value", "code", "result", "error"), cells, title=title)
+def probes(values: Sequence[float], fmt: Format, rounding: str, *, seed: int = 0) -> Table:
+    """The code, the result and the error of values that are rounded to a format, straight from
+    float64. Block and affine formats take their scale from all values together."""
+    x = torch.tensor(values, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    results = quantize(x, fmt, rounding, generator=generator).double().tolist()
+    cells = [
+        (repr(value), code_text(result, fmt) or "-", f"{result:.9g}", f"{result - value:.3g}")
+        for value, result in zip(x.tolist(), results, strict=True)
+    ]
+    columns = ("value", "code", "result", "error")
+    return make_table(columns, cells, title=f"{fmt}, {rounding}")
+
+
+def code_text(value: float, fmt: Format) -> str:
+    """The code of a value of `fmt` in bits, fields apart ("0 1111 110"); "" where it has none."""
+    if not isinstance(fmt, Number):
+        return ""
+    try:
+        packed = pack(torch.tensor([value], dtype=torch.float32), fmt)
+    except ValueError:
+        return ""
+    bits = f"{int.from_bytes(bytes(packed.tolist()), 'little'):0{fmt.bits}b}"
+    if not isinstance(fmt, FloatFormat):
+        return bits
+    start = int(fmt.signed)
+    end = start + fmt.exp_bits
+    return f"{bits[:start]} {bits[start:end]} {bits[end:]}".strip()
 
 
 def recipe_table() -> Table:

@@ -225,7 +225,8 @@ def conv_cases(draw: st.DrawFn, most: int = 6) -> ConvCase:
         max(size, step * (taps - 1) + 1 - 2 * pad, 1)
         for size, taps, pad, step in zip(sizes(1, largest), kernel, padding, dilation, strict=True)
     ]
-    groups = draw(st.sampled_from((1, 1, 2, 3, 17)))
+    # More groups than a vector has lanes; Triton's interpreter takes a second for such a call.
+    groups = draw(st.sampled_from((1, 1, 2, 3, 17) if most > 5 else (1, 1, 2, 3)))
     batch, c_in, c_out = (draw(st.integers(1, high)) for high in (3, min(most, 4), most))
     return ConvCase(
         (batch, groups * c_in, *spatial), (groups * c_out, c_in, *kernel), tuple(stride),

@@ -44,6 +44,12 @@ def counted(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([y + out, counts, lp.count(x, "e4m3", histogram=True)])
 
 
+def scaled(x: torch.Tensor, amax: torch.Tensor) -> torch.Tensor:
+    q = lp.scaled(x.detach(), "nvfp4", amax=amax.detach())
+    parts = (q.dequantize(), q.values, q.scale.sum(), q.tensor_scale, x * amax)
+    return sum(parts) + lp.quantize(x, "nvfp4", amax=amax.detach())
+
+
 def products(*given: torch.Tensor) -> torch.Tensor:
     addend, a, b, c, w = given
     y = F.baddbmm(addend, a, b, alpha=0.3, recipe=STOCHASTIC)
@@ -68,6 +74,7 @@ CALLS: dict[str, tuple[Callable[..., Any], SHAPES]] = {
     "quantize out": (quantized_out, ((9,),)),
     "pack": (packed, ((4, 6),)),
     "count": (counted, ((7,),)),
+    "scaled": (scaled, ((4, 40), (1,))),
     "matmul": (multiplied(lp.Accumulator("e6m9")), ((3, 4, 5), (5, 6))),
     "matmul in chunks": (multiplied(CHUNKED), ((3, 4, 5), (5, 6))),
     "matmul with draws": (multiplied(DRAWN), ((3, 4, 5), (5, 6))),

@@ -1,8 +1,6 @@
 """What holds of every function that takes a recipe: results of torch, dtypes, draws, gradients, and
 refusals of axes that a tensor lacks, of unknown backends, of wrong generators and of float64."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -153,22 +151,6 @@ def test_quantizers_alone_leave_the_products_to_torch(function: str) -> None:
     close(got, [lp.quantize(y, "bf16"), *torch.autograd.grad(y, leaves, g)])
 
 
-@every_layer
-@pytest.mark.parametrize("native", ["fprop", "dgrad", "wgrad"])
-def test_each_product_has_its_own_accumulator(function: str, native: str) -> None:
-    call, fields = CALLS[function], {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
-    tensors = call.tensors()
-    emulated = gradients(call(*tensors, recipe=lp.Recipe(**fields)), tensors)
-    mixed = gradients(call(*tensors, recipe=lp.Recipe(**{**fields, native: "native"})), tensors)
-    torchs = gradients(call.torchs(*tensors), tensors)
-    for product, results in {"fprop": (0,), "dgrad": (1,), "wgrad": (2, 3)}.items():
-        for i in results:
-            if product == native:
-                close([mixed[i]], [torchs[i]])
-            else:
-                assert_bit_equal(mixed[i], emulated[i])
-
-
 @every_function
 def test_an_axis_that_a_tensor_lacks_is_refused_before_anything_is_drawn(function: str) -> None:
     call = CALLS[function]
@@ -234,15 +216,6 @@ def test_integers_and_mixed_devices_are_refused(function: str) -> None:
             CALLS[function](*tensors[:i], x.detach().int(), *tensors[i + 1 :], recipe=SUMS)
         with pytest.raises(ValueError, match="on meta"):
             CALLS[function](*tensors[:i], x.to("meta"), *tensors[i + 1 :], recipe=SUMS)
-
-
-@every_function
-def test_the_first_and_the_last_axis_are_taken(function: str) -> None:
-    call = CALLS[function]
-    ranks = call.rounded()
-    for axes in ([-rank for rank in ranks.values()], [rank - 1 for rank in ranks.values()]):
-        formats: Any = {n: f"block2_axis{a}_e2m1" for n, a in zip(ranks, axes, strict=True)}
-        flat(call(*call.tensors(), recipe=lp.Recipe(**formats)))[0].sum().backward()
 
 
 def test_the_result_of_a_product_has_the_axis_of_its_quantizer() -> None:

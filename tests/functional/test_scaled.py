@@ -265,16 +265,3 @@ def test_compiled_and_exported_with_dynamic_shapes(fmt):
             assert_bit_equal(got[0].tensor_scale, want[0].tensor_scale)
             for one, other in zip(got[1:], want[1:], strict=True):
                 assert_bit_equal(one, other)
-
-
-@pytest.mark.slow
-def test_compiles_without_a_graph_break():
-    def both(x, amax):
-        q = lp.scaled(x, "nvfp4", amax=amax)
-        return q, lp.quantize(x, "nvfp4", amax=amax)
-
-    x, amax = torch.randn(4, 40), torch.tensor(2.0)
-    got = torch.compile(both, fullgraph=True, backend="aot_eager")(x, amax)
-    want = both(x, amax)
-    assert_bit_equal(got[0].values, want[0].values)
-    assert_bit_equal(got[1], want[1])

@@ -5,7 +5,6 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,14 +183,6 @@ def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
     (first, *_) = *case.forward.args, *case.forward.kwargs.values()
     multiplies = case.layer not in ("Embedding", "GELU") and first.data.numel() > 0
     assert bool(operators.emulated) == multiplies
-
-
-@pytest.mark.parametrize("case, recipe", list(zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC]))))
-def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe) -> None:
-    got = run(made(case, lp.nn, recipe=recipe), case)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LPKERNELS_BACKEND", "reference")
-        same(got, run(made(case, lp.nn, recipe=recipe), case))
 
 
 @pytest.mark.parametrize("case", SOME)

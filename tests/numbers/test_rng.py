@@ -1,4 +1,4 @@
-"""The pinned hash: published vectors, frozen vectors, the array twin, and smoke statistics.
+"""The pinned hash: published vectors, frozen vectors, the array twin.
 
 tests/rng_vectors.json holds the frozen words, draws and derived seeds for every implementation.
 """
@@ -24,7 +24,7 @@ from lpkernels.rng import (
     philox4x32,
     philox_word,
 )
-from tests.compare import assert_bit_equal, assert_unbiased
+from tests.compare import assert_bit_equal
 from tests.support import cuda_host
 from tests.support.refusals import refused
 
@@ -44,14 +44,11 @@ def test_philox_known_answers():
     assert philox4x32(*pi) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
 
 
-def test_mix64_is_the_finaliser_of_splitmix64_and_mixers_are_injective_on_a_sample():
+def test_mix64_is_the_finaliser_of_splitmix64():
     # The first outputs of splitmix64 from the state 0: its state grows by this constant.
     step = 0x9E3779B97F4A7C15
     outputs = [mix64(i * step) for i in (1, 2, 3)]
     assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    sample = range(20_000)
-    assert len({mix64(i) for i in sample}) == len(sample)
-    assert len({mix32(i) for i in sample}) == len(sample)
     assert (mix64(0), mix32(0)) == (0, 0)
 
 
@@ -118,26 +115,6 @@ def test_array_equals_scalar(rng, bits):
     assert int(got.max()) < 2**bits
 
 
-@pytest.mark.parametrize("along", ["row", "col", "k", "site", "seed"])
-@pytest.mark.parametrize("rng", RNGS)
-def test_every_key_changes_the_bits_evenly(rng, along):
-    """Neighbouring keys differ, and each of the 32 bits is set half of the time."""
-    n = 4000
-    index = np.arange(n)
-    if along in ("row", "col", "k"):
-        keys = {"row": 0, "col": 0, "k": 0, along: index}
-        words = draws(1, 0, keys["row"], keys["col"], keys["k"], 32, rng)
-    elif along == "site":
-        words = np.concatenate([draws(1, s, index[: n // 5], 0, 0, 32, rng) for s in range(5)])
-    else:
-        words = np.array([draw(seed, 0, 0, 0, 0, 32, rng) for seed in range(n)], dtype=np.uint32)
-    assert len(np.unique(words)) >= n - 4
-    ones = [(words >> np.uint32(bit) & np.uint32(1)).sum() for bit in range(32)]
-    # The bound is 4.5 sigma for each of the 32 bits.
-    assert np.abs(np.array(ones) - n / 2).max() < 4.5 * np.sqrt(n) / 2
-    assert_unbiased(int(sum(ones)), 32 * n, 0.5)
-
-
 REFUSED = [
     (lambda: draw(0, 0, 0, 0, 0, 0), ValueError, r"random_bits must be in 1\.\.32, got 0"),
     (lambda: draws(0, 0, 0, 0, 0, 33), ValueError, r"random_bits must be in 1\.\.32, got 33"),
@@ -145,10 +122,3 @@ REFUSED = [
     (lambda: check_rng(1), TypeError, r"rng must be 'fast' or 'philox', got 1 \(int\)"),
 ]
 test_refusals_say_what_and_how = refused(REFUSED)
-
-
-@pytest.mark.parametrize("high", [0, 1 << 32, 5 << 32])
-def test_no_two_columns_share_a_word(high):
-    cols = np.arange(1 << 18, dtype=np.uint64) + np.uint64(high)
-    words = draws(7, 0, 3, cols, 9, 32)
-    assert len(np.unique(words)) == len(cols)

@@ -104,19 +104,6 @@ def test_what_lies_outside_of_the_ends_overflows():
     assert counted.tolist() == [2, 1, 1, 1]
 
 
-@pytest.mark.parametrize("size", POSITS)
-def test_posits_are_those_of_the_standard(size):
-    n, es = size
-    made = lp.posit(n, es)
-    values = {code: posit_value(code, n, es) for code in range(2**n)}
-    finite = sorted((v, code) for code, v in values.items() if v is not None)
-    assert made.values().tolist() == [float(v) for v, _ in finite]
-    assert made.tensors().codes.tolist() == [code for _, code in finite]
-    assert (made.bits, made.nan_code) == (n, 2 ** (n - 1))
-    boundaries = made.tensors().boundaries.tolist()
-    assert boundaries == [float(v) for v in table_named(made.name).boundaries]
-
-
 def test_wide_posits_by_the_standard_at_random_codes():
     rng = np.random.default_rng(0)
     for n, es in ((16, 1), (16, 2), (16, 3), (14, 0), (11, 2)):

@@ -154,6 +154,7 @@ def test_codes_are_packed_and_unpacked_and_values_without_one_refused():
 @pytest.mark.parametrize("name", [
     "supernormal_e4m3_1_1", "supernormal_e4m3_2_3", "supernormal_e3m2_0_2", "supernormal_e2m1_1_0",
     "supernormal_e5m0_3_1", "supernormal_e5m2_1_1", "log8s8", "log8s1", "log6s7", "log10s3", "nf4",
+    *(f"posit{n}es{es}" for n in range(3, 9) for es in range(5)),
 ])  # fmt: skip
 def test_values_and_codes_are_those_of_the_definition(name):
     fmt, exact = parse_format(name), table_named(name)
@@ -165,3 +166,4 @@ def test_values_and_codes_are_those_of_the_definition(name):
     assert fmt.bits == (
         1 + int(numbers[0]) + int(numbers[1]) if "super" in name else int(numbers[0])
     )
+    assert "posit" not in name or fmt.nan_code == 2 ** (fmt.bits - 1)

@@ -61,13 +61,6 @@ def test_measure_gives_a_record_and_a_line(case):
     assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
 
 
-def test_a_simulated_sum_has_its_theory() -> None:
-    record = simulate(256, "e8m5", side=16)
-    assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
-    assert record["vrr"] == pytest.approx(0.993, abs=0.03)
-    assert "theory" not in simulate(256, "e8m5_chunk16", side=16)
-
-
 @pytest.mark.parametrize(
     "rounding, chunk", [("nearest_even", None), ("stochastic", 16), ("aligned_truncation", None)]
 )
@@ -76,7 +69,3 @@ def test_a_simulated_sum_has_its_law(rounding: str, chunk: int | None) -> None:
     record = simulate(256, name, side=32)
     assert record["law"] == nmse(5, 256, chunk=chunk, rounding=rounding)
     assert record["nmse"] == pytest.approx(record["law"], rel=0.3)
-
-
-def test_nothing_is_predicted_of_a_rounding_that_the_law_does_not_know() -> None:
-    assert "law" not in simulate(256, "e8m5:toward_zero", side=16)

@@ -172,14 +172,6 @@ def test_layers_import_only_to_the_left_and_csrc_includes_no_torch_and_binds_in_
     assert python_errors(ROOT) == native_errors(ROOT) == []
 
 
-def test_an_import_to_the_right_is_found(tmp_path: Path) -> None:
-    (tmp_path / "lpkernels").mkdir()
-    (tmp_path / "lpkernels" / "formats.py").write_text("import torch\nfrom lpkernels.nn import _x")
-    errors = python_errors(tmp_path)
-    assert "formats imports torch" in errors and "formats imports nn" in errors
-    assert len(errors) == 3
-
-
 def borrowed_tests(root: Path) -> list[str]:
     """Imports of one test module from another; what is shared belongs to tests/support."""
     return [

@@ -9,12 +9,11 @@ import pytest
 from rich.table import Table
 
 from lpkernels import formats
-from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run, run_of
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.figures import save_figure
-from lpkernels.report.named import format_details, named_formats, probes
+from lpkernels.report.named import code_text, format_details, named_formats, probes
 from lpkernels.report.runs import by_name, plot_curves, summary
 from lpkernels.report.tables import bytes_text
 from lpkernels.schemas import header
@@ -101,10 +100,32 @@ def test_format_details_work_for_every_kind_of_format(name: str) -> None:
     assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
 
 
-def test_probes_show_code_result_and_error() -> None:
-    table = probes([Probe(464.0, 448.0, "0 1111 110"), Probe(1.5, math.inf, "")])
-    assert row(table, "464.0") == ["464.0", "0 1111 110", "448", "-16"]
-    assert row(table, "  1.5") == ["1.5", "-", "inf", "inf"]
+def test_probes_show_code_result_and_error_of_float64_values() -> None:
+    # 464 is a tie of e4m3fn; the second lies above it by less than float32 can hold.
+    table = probes([464.0, 464.0 + 2.0**-40, 0.1], formats.parse_format("e4m3fn"), "nearest_even")
+    assert row(table, "            464.0") == ["464.0", "0 1111 110", "448", "-16"]
+    assert row(table, "464.0000000000009") == ["464.0000000000009", "0 1111 111", "nan", "nan"]
+    assert row(table, "              0.1") == ["0.1", "0 0011 101", "0.1015625", "0.00156"]
+
+
+def test_draws_of_probes_repeat_with_their_seed() -> None:
+    one, again = (
+        text(probes([0.1] * 20, formats.parse_format("e4m3fn"), "stochastic", seed=3))
+        for _ in range(2)
+    )
+    assert one == again and "0.09375" in one and "0.1015625" in one
+
+
+@pytest.mark.parametrize(
+    "value, name, bits",
+    [
+        (-0.0, "e4m3fn", "1 0000 000"), (math.inf, "e5m2", "0 11111 00"),
+        (math.inf, "e4m3none", ""), (-0.5, "fixed8_f4", "11111000"), (1.0, "affine8", ""),
+        (1.0, "e5m0", "0 01111"),
+    ],
+)  # fmt: skip
+def test_a_code_is_shown_by_its_fields(value: float, name: str, bits: str) -> None:
+    assert code_text(value, formats.parse_format(name)) == bits
 
 
 @pytest.mark.parametrize(

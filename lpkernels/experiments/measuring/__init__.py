@@ -1,1 +1,1 @@
-"""Figures of this machine: its speed, its versions, single values through a format."""
+"""Figures of this machine: its speed, its versions."""

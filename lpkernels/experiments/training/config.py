@@ -150,10 +150,10 @@ class RunConfig(Settings):
             ) from error
 
 
-# Earlier versions called callbacks parts, had a callback that only logged, and further fields. At
+# Earlier versions called callbacks parts, had callbacks that only looked, and further fields. At
 # these values they did what a run without them does.
 _RENAMED = {"parts": "callbacks"}
-_LOG = "log"
+_ONLY_LOOKED = ("log", "layer_errors")
 _GONE = {
     "accumulate": 1, "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
     "scale_consecutive": False, "scale_at_floor": "stay", "scale_ceiling": None, "tensor_sums": "",
@@ -164,7 +164,11 @@ _GONE = {
 def _without_gone(table: Any) -> Any:
     if not isinstance(table, Mapping):
         return table
-    rest = {k: v for k, v in table.items() if k != _LOG and (k not in _GONE or v != _GONE[k])}
+    rest = {
+        k: v
+        for k, v in table.items()
+        if k not in _ONLY_LOOKED and (k not in _GONE or v != _GONE[k])
+    }
     return {name: _without_gone(value) for name, value in rest.items()}
 
 

@@ -7,7 +7,6 @@ arXiv 2301.13464.
 from lpkernels.techniques.assignment.graph import Assignment, Formats, Op, Pins, TensorSpec, group
 from lpkernels.techniques.assignment.rules import (
     Promoter,
-    amp_like,
     demote,
     operator_based,
     uniform,
@@ -23,7 +22,6 @@ __all__ = [
     "Pins",
     "Promoter",
     "TensorSpec",
-    "amp_like",
     "assign",
     "demote",
     "group",

@@ -43,7 +43,7 @@ class Op:
         name (".scale" for the parameter "scale"): Ops with the same full name share the parameter.
         A name without a dot is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
     numel: elements of its result, the batch counted; 1 of a scalar loss.
-    operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
+    operation: what it computes, as `trace` names it ("conv2d", "relu").
     known: False: this module does not know the operation, so its tensors stay in high precision.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
@@ -227,9 +227,11 @@ class Formats:
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), formats as in their released code; those of
         8 bits are of Sun et al. 2019 (HFP8).
 
-    Args: weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format
-        or text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even where
-        none is said.
+    Args:
+        weight, activation, grad_activation, grad_weight: (high, low), each a Quantizer, a format or
+            text such as "fp8_e5m2:stochastic"; one alone is both. Rounding is to nearest even
+            unless a Quantizer says otherwise.
+
     Raises: TypeError, ValueError: no format, one whose bits depend on the shape (BlockFormat), or a
         low one of more bits than the high one.
     """

@@ -58,17 +58,10 @@ _LOSSES = """
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
 
-FOLLOWS_ITS_INPUTS = frozenset(_SPLITS) | {
-    *_ACTIVATIONS,
-    *_ARITHMETIC,
-    *_JOINS,
-    *_POOLS,
-    *_MOVES,
-    *_DROPOUTS,
-}
-"""Operations that compute in the type of their inputs, in the widest where these differ."""
-
-KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, "embedding"}
+KNOWN = frozenset(_SPLITS).union(
+    _ACTIVATIONS, _ARITHMETIC, _JOINS, _POOLS, _MOVES, _DROPOUTS, _REDUCTIONS, _NORMS, _SOFTMAXES,
+    _LOSSES, ["embedding"],
+)  # fmt: skip
 """All operations but matrix products."""
 
 SAME_VALUES = frozenset(

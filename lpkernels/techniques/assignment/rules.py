@@ -1,4 +1,4 @@
-"""The rules of precision assignments: demotion by groups, three baselines, promotion while training
+"""The rules of precision assignments: demotion by groups, two baselines, promotion while training
 runs."""
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from lpkernels.techniques.assignment.graph import (
     key_of,
     pinned_keys,
 )
-from lpkernels.techniques.assignment.operations import FOLLOWS_ITS_INPUTS
 from lpkernels.techniques.state import Stateful
 
 Order = Literal["decreasing", "increasing", "random"]
@@ -182,29 +181,6 @@ def operator_based(
     return _baseline(groups, _entering_gemms(ops) - _ends(ops, groups), formats, pins)
 
 
-def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS) -> Assignment:
-    """Our reading of the paper's baseline after torch.amp, which its release cannot run.
-
-    It is as `operator_based`, and more tensors are low: the results of GEMMs, and results and
-    gradients of the operations that torch.amp leaves in the type of their inputs or casts to the
-    widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
-    stay high, as do the ends. Ops without a name of their operation count as none of these.
-
-    Args: ops: of `trace`. formats, pins: as for `demote`.
-
-    Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
-        has no implementation, so this is ours and no figure of the paper belongs to it.
-    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
-    """
-    ops = checked_ops("amp_like", ops)
-    groups = group(ops)
-    low = _entering_gemms(ops)
-    for op in ops:
-        if op.is_gemm or op.operation in FOLLOWS_ITS_INPUTS:
-            low |= _result_keys(op.name)
-    return _baseline(groups, low - _ends(ops, groups), formats, pins)
-
-
 def _entering_gemms(ops: Sequence[Op]) -> set[str]:
     low: set[str] = set()
     for op in ops:
@@ -245,7 +221,7 @@ def _baseline(
 
 
 #: Rules that need no budget.
-BASELINES = {"uniform": uniform, "operator_based": operator_based, "amp_like": amp_like}
+BASELINES = {"uniform": uniform, "operator_based": operator_based}
 
 
 class Promotion(NamedTuple):

@@ -1,16 +1,14 @@
 """`lpkernels accumulate` in pieces; values through a format, speeds and the machine."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
 
-from lpkernels import backends, formats
+from lpkernels import backends
 from lpkernels.experiments.measuring import accumulate as work
 from lpkernels.experiments.measuring import machine
 from lpkernels.experiments.measuring.accumulate import AccumulateConfig
-from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
 from lpkernels.experiments.measuring.speed import Speed
 from tests.support.commands import assert_refused, done
 from tests.support.refusals import rejects
@@ -73,32 +71,10 @@ def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
         assert rows[-1].gemm == "wgrad" and rows[-1].length == 4 * 128
 
 
-def test_probe_rounds_straight_from_float64_and_draws_repeat_with_their_seed() -> None:
-    # 464 is a tie of e4m3fn; the second lies above it by less than float32 can hold.
-    assert probe([464.0, 464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result == 448.0
-    assert math.isnan(probe([464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result)
-    assert probe([0.1], formats.E4M3FN, "nearest_even") == [Probe(0.1, 0.1015625, "0 0011 101")]
-    one, again = (probe([0.1] * 20, formats.E4M3FN, "stochastic", seed=3) for _ in range(2))
-    assert one == again and {p.result for p in one} == {0.09375, 0.1015625}
-
-
-def test_an_error_a_ratio_and_the_machine_and_a_wrong_option() -> None:
-    assert Probe(464.0, 448.0, "").error == -16.0
+def test_a_ratio_and_the_machine_and_a_wrong_option() -> None:
     assert Speed(emulated=3.0, torch_float32=12.0).ratio == 0.25
     assert machine.device_name("cpu") and machine.cuda_status()
     assert_refused(("bench", "--shape", 4, 0, 4), "--shape")
-
-
-@pytest.mark.parametrize(
-    "value, name, bits",
-    [
-        (-0.0, "e4m3fn", "1 0000 000"), (math.inf, "e5m2", "0 11111 00"),
-        (math.inf, "e4m3none", ""), (-0.5, "fixed8_f4", "11111000"), (1.0, "affine8", ""),
-        (1.0, "e5m0", "0 01111"),
-    ],
-)  # fmt: skip
-def test_code_bits(value: float, name: str, bits: str) -> None:
-    assert code_bits(value, formats.parse_format(name)) == bits
 
 
 needs_cpu = pytest.mark.skipif(

@@ -74,7 +74,8 @@ SPECIFICATIONS = {
 def test_a_committed_specification_has_the_arms_of_its_record(path: Path) -> None:
     record = SPECIFICATIONS[path]
     here, there = read_spec(path), read_results(record).spec
-    assert here.base == there.base
+    # Earlier versions could look at the errors of layers, which changed no run.
+    assert here.base == {k: v for k, v in there.base.items() if k != "layer_errors"}
     shared = here.arms.keys() & there.arms.keys()
     assert shared and all(here.arms[arm] == there.arms[arm] for arm in shared)
 

@@ -174,7 +174,7 @@ def test_a_text_has_options_of_assign(text: str, options: dict[str, Any]) -> Non
 
 
 WRONG = [
-    ("", "cannot read '' in ''; expected uniform, operator_based, amp_like or .*ratio=<value>"),
+    ("", "cannot read '' in ''; expected uniform, operator_based or .*ratio=<value>"),
     ("ratio=0.5,ratio=0.6", "gives its ratio twice"),
     ("ratio=1.5", "ratio: expected a finite number .* most 1, got 1.5"),
     ("promote=0.01", "give ratio or bits, one of them"),

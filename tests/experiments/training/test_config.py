@@ -55,7 +55,11 @@ def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields(
 
 def test_fields_of_earlier_versions_are_read_where_they_had_no_effect() -> None:
     values = RunConfig().to_dict()
-    values["parts"] = {**values.pop("callbacks"), "log": {"log": "tensorboard:a"}}
+    values["parts"] = {
+        **values.pop("callbacks"),
+        "log": {"log": "tensorboard:a"},
+        "layer_errors": {"layer_errors": True},
+    }
     values["accumulate"], values["workload"]["depth"], values["arithmetic"]["acc_rounding"] = (
         1,
         0,

@@ -150,30 +150,6 @@ def test_records_without_a_pass_are_read() -> None:
     assert BASE.replace(master="").callbacks == ()
 
 
-def test_errors_of_layers_are_recorded_and_change_no_bit(tmp_path: Path) -> None:
-    values = {"data": "text", "model": "gpt1", "width": 8, "train_size": 48, "epochs": 2}
-    recipe = "Recipe(input='fp4_e2m1', weight='e4m3_sat', grad_output='e5m2:stochastic')"
-    config = SMALL.replace(**values, recipe=recipe, torch_layers="head,stem,blocks.0")
-    plain, seen = (
-        Trainer(config.replace(layer_errors=on), tmp_path / str(on)) for on in (False, True)
-    )
-    runs = [trainer.fit() for trainer in (plain, seen)]
-    assert_same(dict(seen.model.state_dict()), dict(plain.model.state_dict()))
-    last = runs[1].epochs[-1]
-    assert not any(name.startswith("dw_error") for name in runs[0].epochs[-1])
-    names = ["qkv", "proj", "up", "down"]
-    errors = [last[f"dw_error_blocks.0.{name}"] for name in names]
-    assert last["dw_error"] == pytest.approx(sum(errors) / 4, rel=1e-4)
-    # Of two bits and one, and of weights nothing is lost.
-    assert all(0.03 < error < 1 for error in errors)
-    assert last["clipped_weight"] == 0 < last["zeroed_input"] < 1
-    layer = seen.model.blocks[0].up
-    with torch.no_grad():
-        zeroed = (lp.quantize(layer.weight, "e4m3_sat") == 0) & (layer.weight != 0)
-    share = zeroed.double().mean().item()
-    assert last["zeroed_weight_blocks.0.up"] == pytest.approx(share, rel=1e-4)
-
-
 test_settings_are_checked = rejects(
     lambda values: RunConfig.of(**values),
     [

@@ -16,7 +16,6 @@ from lpkernels.techniques.assignment import (
     Pins,
     Promoter,
     TensorSpec,
-    amp_like,
     demote,
     group,
     operator_based,
@@ -97,14 +96,7 @@ def test_uniform_is_all_low() -> None:
     assert (low.ratio, low.bits, low.low_groups) == (1.0, 90192, (0, 1, 2, 3))
 
 
-def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
-    assignment = amp_like(CHAIN)
-    activations = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
-    assert assignment.low == operator_based(CHAIN).low | activations
-    assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in assignment.low)
-
-
-@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+@pytest.mark.parametrize("make", [uniform, operator_based])
 def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
     def low(ops: list[Op], **options: Any) -> tuple[set[str], set[str]]:
         keys = make(ops, **options).low

@@ -4,7 +4,6 @@ from lpkernels.experiments.training.callback import CALLBACKS
 from lpkernels.experiments.training.callbacks import (  # noqa: F401
     assignment,
     diagnosis,
-    layer_errors,
     loss_scale,
     master_weights,
     precision_schedule,
