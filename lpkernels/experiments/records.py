@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
-from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.config import RunConfig, recorded_settings
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def table_of(runs: Iterable[Run], *, epochs: bool = False) -> pandas.DataFrame:
         places = [_hashable(run.axes.get(name)) for name in axes]
         place = dict(zip(own, [run.arm, *places, run.seed, run.status, run.cell], strict=True))
         if epochs:
-            place = {"run": number, **run.config.flat(), **place}
+            place = {"run": number, **recorded_settings(run.header["config"]), **place}
         for figures in run.epochs if epochs else [run.values]:
             rows.append(place | {f"{k}_figure" if k in place else k: figures[k] for k in figures})
     dtype = None if epochs else object

@@ -137,7 +137,14 @@ def _repetition(runs: Mapping[Path, Run], results: Results | None) -> list[str]:
         return [*places, "lpkernels sweep run SPEC.toml --out DIR", spec]
     environments = [run.header.get("environment") for run in runs.values()]
     lines = dict.fromkeys(map(json.dumps, filter(None, environments)))
-    return [*lines, *(command_of(run.config, f"results/{run.arm}") for run in runs.values())]
+    return [*lines, *map(_command, runs.values())]
+
+
+def _command(run: Run) -> str:
+    try:
+        return command_of(run.config, f"results/{run.arm}")
+    except ValueError as error:
+        return f"# {run.arm}: {error}"
 
 
 def _shown(table: Table) -> str:

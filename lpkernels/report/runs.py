@@ -52,7 +52,7 @@ def _text(value: float | None, metric: Metric) -> str:
 
 
 def _figures(run: Run) -> list[str]:
-    planned = run.config.epochs
+    planned = run.header["config"]["epochs"]
     if not run.epochs:
         return ["-", f"0/{planned}", "-", "-"]
     done = str(planned) if run.finished else f"{len(run.epochs)}/{planned}"

@@ -140,6 +140,12 @@ def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
     assert table["test_loss"].isna().tolist() == [False, True, False]
 
 
+def test_settings_of_earlier_versions_are_columns(runs: Path) -> None:
+    path = runs / "a" / "records.jsonl"
+    path.write_text(path.read_text().replace('"lr": 0.1', '"lr_decay": 0.3, "lr": 0.1', 1))
+    assert lp.experiments.frame(runs / "a")["lr_decay"].tolist() == [0.3] * 2
+
+
 @pytest.mark.parametrize("place", ["a", "a/records.jsonl"])
 def test_a_table_is_read_from_the_folder_or_the_file_of_a_run(place: str, runs: Path) -> None:
     assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]

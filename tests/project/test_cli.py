@@ -94,7 +94,6 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
         (["train", "--recipe", "fp7"], "--recipe", "fp7"),
         (["train", "--model", "vgg"], "--model", "got 'vgg'"),
-        (["train", "--chunk", "4"], "chunk", "give acc"),
         (["train", "--device", "tpu7"], "--device", "got 'tpu7'"),
         (["train", "--epochs", "0"], "--epochs", "1"),
         (["train", "--resume"], "checkpoint", "expected a checkpoint at"),

@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ def test_a_run_has_its_figures_its_curves_and_its_command(runs: Path, tmp_path: 
     assert text.count("<svg") == 1 and "--schedule cpt:3-8/8,cycles=1" in said
     # Nothing is fetched: the page's own rule forbids it.
     assert "default-src 'none'" in text and not re.search(r"<(script|link)[^>]+(src|href)=", text)
+
+
+def test_a_run_with_settings_of_an_earlier_version_has_a_report(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "c", tmp_path / "c")
+    path = tmp_path / "c" / "records.jsonl"
+    path.write_text(path.read_text().replace('"lr_cycles"', '"lr_decay": 0.3, "lr_cycles"', 1))
+    said = words(write_page([tmp_path / "c"], tmp_path / "page.html"))
+    assert "unknown field lr_decay" in said and "2 0" in said
 
 
 def test_a_sweep_has_its_paired_differences(tmp_path: Path) -> None:

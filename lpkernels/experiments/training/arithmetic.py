@@ -27,8 +27,6 @@ class ArithmeticConfig(Settings):
     that it leaves to torch stays torch's.
     """
 
-    DEPENDENT = ("acc", "chunk")
-
     recipe: Annotated[str, checked(as_recipe)] = Field(
         "fp32",
         description="Arithmetic of the network: a published method's name, which treats norms, the "
@@ -48,9 +46,8 @@ class ArithmeticConfig(Settings):
     )
     acc: Annotated[str, checked(as_accumulator)] = Field(
         "",
-        description="Format or accumulator replacing the recipe's, as e6m9:stochastic or native.",
+        description="Format or accumulator replacing the recipe's, as e6m9_chunk64 or native.",
     )
-    chunk: int = Field(0, ge=0, description="With --acc: length of the inner sums, 0 for none.")
     torch_layers: str = Field(
         "",
         description="Layers that stay torch's own: names or globs with commas between, as "
@@ -123,8 +120,6 @@ def _changed(recipe: Recipe, config: ArithmeticConfig) -> Recipe:
     if not config.acc:
         return recipe
     acc = as_accumulator(config.acc)
-    if config.chunk:
-        acc = dataclasses.replace(acc, chunk=config.chunk)
     return dataclasses.replace(recipe, fprop=acc, dgrad=acc, wgrad=acc)
 
 

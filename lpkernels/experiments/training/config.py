@@ -155,9 +155,9 @@ class RunConfig(Settings):
 _RENAMED = {"parts": "callbacks"}
 _ONLY_LOOKED = ("log", "layer_errors")
 _GONE = {
-    "accumulate": 1, "depth": 0, "acc_rounding": "nearest_even", "dampening": None, "amsgrad": None,
-    "scale_consecutive": False, "scale_at_floor": "stay", "scale_ceiling": None, "tensor_sums": "",
-    "milestones": "0.5,0.75", "lr_decay": 0.1,
+    "accumulate": 1, "chunk": 0, "depth": 0, "acc_rounding": "nearest_even", "dampening": None,
+    "amsgrad": None, "scale_consecutive": False, "scale_at_floor": "stay", "scale_ceiling": None,
+    "tensor_sums": "", "milestones": "0.5,0.75", "lr_decay": 0.1,
 }  # fmt: skip
 
 
@@ -202,6 +202,19 @@ def flat_settings() -> dict[str, tuple[str, FieldInfo]]:
             )
         flat |= {name: (section, field) for name, field in fields.items()}
     return flat
+
+
+def recorded_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a recorded configuration (`RunConfig.to_dict`) by its own name, also those
+    of earlier versions; settings that it lacks have their defaults."""
+
+    def own(table: Mapping[str, Any]) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for name, value in table.items():
+            flat |= own(value) if isinstance(value, Mapping) else {name: value}
+        return flat
+
+    return {**RunConfig().flat(), **own(values)}
 
 
 def command_of(config: RunConfig, out: str = "") -> str:

@@ -21,7 +21,7 @@ from tests.support.refusals import rejects
 # First and last layer have the names of the bundled networks'.
 NETWORK = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
 EVERYTHING = RunConfig.of(
-    name="a", recipe="fp8_wang2018", acc="e6m3", chunk=16, lr=1, optimizer="adam", loss_scale=1024,
+    name="a", recipe="fp8_wang2018", acc="e6m3_chunk16", lr=1, optimizer="adam", loss_scale=1024,
     weight_update="e6m9:stochastic", layer_accs=(("stem", "e6m9", "e6m9", "native"),),
 )  # fmt: skip
 # The recipe in every layer, as opposed to the method of that name.
@@ -83,7 +83,6 @@ test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
         *(({f: 0}, f"{f}: expected greater .*, got 0") for f in ("epochs", "batch")),
-        ({"chunk": 8}, "chunk: belongs to acc; give acc too"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"recipe": "Recipe(inputs='e5m2')"}, r"recipe: Recipe\.parse: .*inputs"),
         ({"epoch": 3}, "unknown field epoch; expected one of epochs"),
@@ -137,7 +136,7 @@ def test_a_text_is_a_recipe_for_every_layer_and_settings_replace_parts() -> None
 def test_settings_change_the_layers_that_a_method_quantizes_and_no_other() -> None:
     acc = lp.Accumulator("e6m3", chunk=16)
     method = lp.policy("fp8_wang2018")
-    narrow = recipes(recipe="fp8_wang2018", acc="e6m3", chunk=16)
+    narrow = recipes(recipe="fp8_wang2018", acc="e6m3_chunk16")
     for key, recipe in method.items():
         changed = dataclasses.replace(recipe, fprop=acc, dgrad=acc, wgrad=acc)
         assert narrow[key] == (recipe if recipe.is_torch else changed), key
