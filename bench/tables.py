@@ -188,9 +188,10 @@ PAGES: dict[str, list[Table]] = {
                (("MNIST-1D", "mnist1d"), ("digits", "digits"))),
               ("Assignments on Fashion-MNIST", "", (("Fashion-MNIST", "fashion"),)))),
         Table("Time of a step under an assignment", "assignments", {
-            "over plain layers": "{over:.2f}", "the same unpacked": "{unpacked:.2f}",
-            "counting": "{counting:.1%}",
-        }, rows=("sums", "ratio"), where={"batch": 64}),
+            f"{label}, {share} low": ("show", text, {"ratio": ratio})
+            for share, ratio in (("none", 0.0), ("all", 1.0))
+            for label, text in (("over plain layers", "{over:.2f}"), ("counting", "{counting:.1%}"))
+        }, rows=("sums",), where={"batch": 64}),
         Table("Ways to choose configurations", "frontier-choices", {
             f"{label}, {count}": ("show", text, {"count": count})
             for label, text in (("rmse", "{rmse:.4f}"),
@@ -212,8 +213,6 @@ PAGES: dict[str, list[Table]] = {
         Table("Speed over that of loops, one thread of an AMD EPYC (Zen 4)", "general-path", {
             f"{loop} loop": f"{{over_{loop}:.0f}}" for loop in ("exact", "scalar", "naive")
         }, rows=("operands", "accumulator")),
-        Table("Tensor cores", "tensor-cores", {"of torch": "{ratio:.3f}"}, ("unit",),
-              where={"isa": "avx512fp16"}),
         beside(*(Table("Instructions a product", "instructions",
                        {f"{processor} {isa}": "{instructions_per_product:.1f}"},
                        rows=("operands", "accumulator"),
@@ -254,7 +253,7 @@ def derived(record: Record) -> Record:
     if record.get("type") == "update":
         setting = record["case"].removeprefix(record["optimizer"]).strip()
         return {"ns": record["fused_s"]["best"] / record["elements"] * 1e9, "setting": setting}
-    return {"unpacked": record["whole_s"] / record["quantised_s"]} if "whole_s" in record else {}
+    return {}
 
 
 @cache
