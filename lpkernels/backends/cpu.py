@@ -337,8 +337,8 @@ class CpuBackend:
         else:
             of_rows = of_rows.contiguous()
             places = (
-                _batch_offsets(of_rows, out.shape[:-2]),
-                _batch_offsets(of_cols, out.shape[:-2]),
+                _batch_offsets(of_rows.shape, of_rows.stride(), out.shape[:-2]),
+                _batch_offsets(of_cols.shape, of_cols.stride(), out.shape[:-2]),
             )
         initial = _contiguous(product.initial)
         order = how.acc[InAccumulator.SCALE_ORDER] if scales.float32 else 0
