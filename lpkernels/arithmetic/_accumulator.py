@@ -57,11 +57,11 @@ _NEEDS = (
     ("group", "aligned_bits", None, "aligned_bits=25"),
     ("adder", "operands", "aligned", "operands='fp16'"),
 )
-#: What the matrix cores with an adder of its own take: formats of the operands, and blocks.
-_SIXTEEN_BITS = ("e5m10", "e8m7")
+#: What AMD's matrix cores take, by adder: formats of the operands, and blocks.
+_SIXTEEN_BITS = ("fp16", "bf16")
 _CORES: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
     "tree": (_SIXTEEN_BITS, (2, 4)),
-    "floored": ((*_SIXTEEN_BITS, "e8m10"), (4, 8)),
+    "floored": ((*_SIXTEEN_BITS, "tf32"), (4, 8)),
     "floored_halves": (("e4m3fnuz", "e5m2fnuz"), (16,)),
     "opposed": (_SIXTEEN_BITS, (2,)),
     "pairs": (_SIXTEEN_BITS, (4,)),
@@ -338,9 +338,9 @@ class Accumulator(PlainValues):
         """Why the adder of a matrix core does not go with the other fields."""
         assert self.operands is not None
         formats, blocks = _CORES[self.adder]
-        named, of_core = f"adder={self.adder!r}", tuple(map(str, self.operands))
+        named, pair = f"adder={self.adder!r}", set(self.operands)
         alike = "" if self.adder == "floored_halves" else ", the same on both sides"
-        if not set(of_core) <= set(formats) or (alike and len(set(of_core)) > 1):
+        if not pair <= set(map(as_format, formats)) or (alike and len(pair) > 1):
             return (
                 f"{named} multiplies {', '.join(formats)}{alike}, got operands="
                 f"{_text(self.operands)}; pass operands={formats[0]!r}, say"

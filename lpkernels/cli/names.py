@@ -68,8 +68,11 @@ def vectors(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the operands.")] = 0,
     operands: Annotated[
         str,
-        typer.Option(callback=valid(parse_format), help="Their format, if the sum has none."),
-    ] = "fp16",
+        typer.Option(
+            callback=valid(parse_format),
+            help="Their format, if the sum has none; none: the unit's, or fp16.",
+        ),
+    ] = "",
 ) -> None:
     """Write test vectors of a sum, hard ones among them: operands, the start and the bits of the
     result, as .npz and as hexadecimal text.
@@ -78,7 +81,15 @@ def vectors(
     """
     from lpkernels.experiments.measuring.vectors import write_vectors
 
-    acc, fmt = as_accumulator(accumulator), parse_format(operands)
+    acc = as_accumulator(accumulator)
+    own = UNITS[accumulator].inputs if accumulator in UNITS and not acc.operands else "fp16"
+    fmt = parse_format(operands or own)
+    if operands and acc.operands and set(acc.operands) != {fmt}:
+        raise typer.BadParameter(
+            f"{accumulator} takes {', '.join(map(str, acc.operands))}, got {operands}; leave "
+            "--operands away",
+            param_hint="--operands",
+        )
     with named_options(option="accumulator"), system_errors("lpkernels vectors"):
         write_vectors(out, acc, fmt, k, cases, seed)
     say(f"{cases} cases of {acc} in {out}")

@@ -175,10 +175,13 @@ def unit_table() -> Table:
         recorded = unit.hardware if unit.evidence == "recordings" else unit.evidence
         numbers = (acc.block, acc.aligned_bits, acc.least_exponent)
         sizes = ("" if number is None else str(number) for number in numbers)
-        rows.append((unit.name, recorded, unit.instruction, f"{acc.fmt} {acc.rounding}", *sizes))
-    columns = ("name", "recorded on", "instruction", "result", "block", "bits", "least")
+        result, adder = f"{acc.fmt} {acc.rounding}", acc.adder if acc.block else ""
+        if adder == "aligned" and acc.has_core:
+            adder = "exact"
+        rows.append((unit.name, recorded, unit.instruction, result, adder, *sizes))
+    columns = ("name", "recorded on", "instruction", "result", "adder", "block", "bits", "least")
     title = "Tensor cores (lpkernels units NAME: what is known of one)"
-    return make_table(columns, rows, words=columns[:4], title=title)
+    return make_table(columns, rows, words=columns[:5], title=title)
 
 
 def unit_details(unit: Unit) -> Table:

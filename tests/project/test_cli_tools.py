@@ -48,3 +48,11 @@ def test_all_are_listed_and_one_is_detailed() -> None:
     assert str(UNITS["h100_e4m3"].accumulator) in detailed
     assert "wgmma" in detailed and "not known" in detailed
     assert "a model, no recording" in call("units", "model_b200_nvf4").output
+
+
+@pytest.mark.parametrize("name, evidence", [
+    ("mi300_e4m3fnuz", "hardware: 1,827 designed outputs"), ("rdna3_fp16", "306 recorded outputs"),
+    ("mi250_bf16_1k", "model of MMA-Sim: 1,200 outputs"),
+])  # fmt: skip
+def test_a_unit_says_what_it_rests_on(name: str, evidence: str) -> None:
+    assert evidence in call("units", name).output and evidence in done("units")

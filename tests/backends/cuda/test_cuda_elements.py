@@ -55,6 +55,8 @@ def test_unsupported_names_what_is_missing_and_who_has_it():
         assert BACKEND.unsupported(op, device) == ""
     for op in ("matmul_ordered", "conv_dgrad_operands"):
         assert "backend='triton' has these" in BACKEND.unsupported(op, device)
+    for op in ("matmul_cores", "conv_wgrad_cores", "matmul_scaled_cores"):
+        assert "AMD's matrix cores are the cpu and reference" in BACKEND.unsupported(op, device)
     for op in TRITON_ALONE:
         want = f"on a GPU, {op} is an operation of the triton backend alone"
         assert BACKEND.unsupported(op, device) == want

@@ -23,6 +23,8 @@ def test_says_which_operations_it_has(device: str) -> None:
     assert BACKEND.unsupported("quantize", other) == match
     reason = BACKEND.unsupported("matmul_events", torch.device(device))
     assert reason == "its kernels count no events; those of the cpu backend do"
+    reason = BACKEND.unsupported("matmul_scaled_cores", torch.device(device))
+    assert "the adders of AMD's matrix cores are the cpu and reference backends' alone" in reason
 
 
 def test_says_what_is_missing(monkeypatch) -> None:

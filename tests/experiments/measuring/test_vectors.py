@@ -11,7 +11,10 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.support.commands import call, done, sentence
 
-SUMS = ["h100_e4m3", "a100_fp16", "e6m9_chunk4", "e5m10:toward_zero", "fp32:order=pairwise"]
+SUMS = [
+    "h100_e4m3", "a100_fp16", "mi300_e4m3fnuz", "rdna3_bf16", "mi250_fp16", "e6m9_chunk4",
+    "e5m10:toward_zero", "fp32:order=pairwise",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", SUMS)
@@ -51,3 +54,10 @@ def test_every_kind_of_hard_case_is_there(tmp_path: Path) -> None:
 def test_sums_whose_bits_do_not_follow_from_the_operands_are_refused(text: str, tmp_path: Path):
     said = sentence(call("vectors", text, "--out", tmp_path), 2)
     assert "accumulator whose bits follow from a, b and c alone" in said
+
+
+def test_a_unit_has_operands_of_its_own_format(tmp_path: Path) -> None:
+    done("vectors", "mi100_fp32", "--cases", 7, "--out", tmp_path)
+    assert json.loads((tmp_path / "vectors.json").read_text())["operands"] == ["e8m23"] * 2
+    said = sentence(call("vectors", "mi300_fp16", "--operands", "bf16", "--out", tmp_path), 2)
+    assert "mi300_fp16 takes e5m10, e5m10, got bf16" in said
