@@ -87,20 +87,10 @@ result with the operands, and a result rounded to another format would equal non
 
 
 _PYTHONS = {
-    "truediv": "div",
-    "itruediv": "div",
-    "idiv": "div",
-    "rtruediv": "rdiv",
-    "iadd": "add",
-    "radd": "add",
-    "isub": "sub",
-    "imul": "mul",
-    "rmul": "mul",
-    "ipow": "pow",
-    "rpow": "pow",
-    "absolute": "abs",
-    "negative": "neg",
-}
+    "truediv": "div", "itruediv": "div", "idiv": "div", "rtruediv": "rdiv", "iadd": "add",
+    "radd": "add", "isub": "sub", "imul": "mul", "rmul": "mul", "ipow": "pow", "rpow": "pow",
+    "absolute": "abs", "negative": "neg",
+}  # fmt: skip
 
 
 def canonical(name: str) -> str:

@@ -17,13 +17,7 @@ from torch.nn.parameter import is_lazy
 from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.nn.convert import set_precision
 from lpkernels.techniques import checks
-from lpkernels.techniques.cpt.schedule import (
-    Precision,
-    Schedule,
-    bitops,
-    width,
-    widths,
-)
+from lpkernels.techniques.cpt.schedule import Precision, Schedule, bitops, width, widths
 from lpkernels.techniques.state import Stateful
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several;
@@ -35,13 +29,8 @@ Bits = tuple[int, int] | int
 Formats = Mapping[int, FormatLike] | str
 # The formats "float" saturate; the formats of 4, 6 and 8 bits are FP4, FP6 (E3M2) and E4M3 of OCP.
 _FLOATS: Mapping[int, str] = {
-    3: "e2m0_sat",
-    4: "fp4_e2m1",
-    5: "e2m2_sat",
-    6: "fp6_e3m2",
-    7: "e3m3_sat",
-    8: "e4m3fn_sat",
-}
+    3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat", 6: "fp6_e3m2", 7: "e3m3_sat", 8: "e4m3fn_sat",
+}  # fmt: skip
 
 
 def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
@@ -275,11 +264,8 @@ class PrecisionScheduler(PrecisionSetter):
         base = Schedule((1, 1), **settings)
         #: The schedules: forward, backward.
         self.schedules: dict[str, Schedule] = {}
-        for track, label, value in (
-            ("forward", "bits", bits),
-            ("backward", "grad_bits", grad_bits),
-        ):
-            low, high = widths(label, value)
+        ranges = {"forward": widths("bits", bits), "backward": widths("grad_bits", grad_bits)}
+        for track, (low, high) in ranges.items():
             # A constant needs no cycles, and so any number of steps will do.
             schedule = Schedule((low, high), 1) if low == high else replace(base, bits=(low, high))
             schedule.check(self.total_steps)
@@ -311,10 +297,8 @@ class PrecisionScheduler(PrecisionSetter):
     def cost(self) -> float:
         """The mean cost (`bitops`) of the steps so far, the current one included; from total_steps
         on a step has the cost of the highest bits."""
-        steps = self.last_step + 1
-        costs = self._costs[:steps]
-        after = steps - len(costs)
-        return float(np.append(costs, np.full(after, self.static_cost())).mean())
+        costs, after = self._costs[: self.last_step + 1], self.last_step + 1 - self.total_steps
+        return float(np.append(costs, [self.static_cost()] * after).mean())
 
     def expected_cost(self) -> float:
         """The mean cost of all steps of the plan; see `cost`."""
@@ -327,7 +311,7 @@ class PrecisionScheduler(PrecisionSetter):
     @cached_property
     def _costs(self) -> np.ndarray:
         """The cost of every step."""
-        steps = [(forward, backward) for forward, backward in self.plan().tolist()]
+        steps = list(map(tuple, self.plan().tolist()))
         cost_of = {bits: bitops(*bits) for bits in set(steps)}
         return np.array([cost_of[bits] for bits in steps])
 
