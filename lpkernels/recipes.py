@@ -402,6 +402,78 @@ def nvfp4_pretraining() -> Recipe:
     )
 
 
+# Of the gradient, which is never rounded to one of two candidates.
+_NVFP4_GRADIENT = "block16_k_e2m1_se4m3fn_t_te:stochastic:bits=8"
+_NVFP4_46 = "block16_k_e2m1_se4m3fn_t256_to4or6mae_te"
+
+
+@_named
+def nvfp4_46() -> Recipe:
+    """NVFP4 with two candidates a block (four over six) in inputs and weights, gradients drawn.
+
+    Source: TransformerEngine's NVFP4BlockScaling(disable_rht=True, nvfp4_4over6="all"): inputs in
+    blocks along k and weights in squares are encoded with their largest at 6 and at 4, and the
+    nearer codes by the sum of magnitudes of the errors stay; the gradient is plain NVFP4, rounded
+    stochastically with 8 random bits. Cook et al. 2025, "Four over six", arXiv 2512.02010, is the
+    idea; it compares squares ("nvfp4_46_mse"). torchao's pull request 4851 has the same codes and
+    rounds the gradient to nearest. Differs: a square and its transpose have one set of codes, where
+    TransformerEngine may choose another for the transpose; results are not rounded to bf16.
+    """
+    return _of_operands(_NVFP4_46, "mx_fp32", weight="nvfp4_46_2d_te", grad_output=_NVFP4_GRADIENT)
+
+
+@_named
+def nvfp4_46_pretraining() -> Recipe:
+    """nvfp4_pretraining whose forward operands have two candidates a block (four over six).
+
+    Source: the baseline of Quartet II (arXiv 2601.22813, its program's schemes/nvidia.py with
+    four_over_six=True). wgrad's operands are those of nvfp4_pretraining: plain, transformed, the
+    gradient stochastic. Differs: there squares of errors are compared, the signs of the transform
+    are drawn anew in every step, and stochastic codes have a target of 6 * 16/17; with a transform
+    TransformerEngine gives weights alone two candidates. Results are not rounded to bf16.
+    """
+    forward, weight = as_quantizer(_NVFP4_46), as_quantizer("nvfp4_46_2d_te")
+    return replace(nvfp4_pretraining(), input=forward, weight=weight)
+
+
+@_named
+def nvfp4_row() -> Recipe:
+    """NVFP4 whose inputs have a scale a row, so that no row suffers from another's outlier.
+
+    Source: TransformerEngine's NVFP4BlockScaling(row_scaled_activation=True, disable_rht=True):
+    every row of an input has its own tensor scale, in wgrad every column. Weights are squares, the
+    gradient is plain NVFP4, rounded stochastically with 8 random bits. Differs: the two scales of
+    an output are multiplied before they multiply the sum; results are not rounded to bf16.
+    """
+    return _of_operands(
+        "block16_k_e2m1_se4m3fn_trow_te",
+        "mx_fp32",
+        weight="nvfp4_2d_te",
+        grad_output=_NVFP4_GRADIENT,
+    )
+
+
+@_named
+def nvfp4_46_rl() -> Recipe:
+    """NVFP4 forward alone, with two candidates a block and a scale a row; bf16 backward.
+
+    Source: TransformerEngine's backward_override="dequantized" and torchao's "dequantized" (pull
+    request 4851), meant for reinforcement learning and post-training: backward reads the values of
+    the forward codes, rounded to bf16, and so sees what forward saw. Their "high_precision" is
+    requantize="source". Differs: as nvfp4_46; the sums of backward are torch's own, of values in
+    bf16.
+    """
+    return Recipe(
+        input="block16_k_e2m1_se4m3fn_trow256_to4or6mae_te",
+        weight="nvfp4_46_2d_te",
+        grad_output="bf16",
+        dgrad_weight="bf16",
+        wgrad_input="bf16",
+        requantize="codes",
+        fprop="mx_fp32",
+    )
+
+
 @_named
 def deepseek_v3() -> Recipe:
     """DeepSeek-V3's FP8: e4m3 in blocks of 1 x 128, weights of 128 x 128, sums promoted every 128.

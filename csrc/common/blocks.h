@@ -17,8 +17,12 @@ LPK_HD float scale_of_byte(uint32_t code) {
   return static_cast<float>(power_of_two(static_cast<int>(code) - kScaleBias));
 }
 
-enum class ScaleKind : int32_t { kE8m0 = 0, kFp32 = 1, kFloat = 2, kTensor = 3 };
+enum class ScaleKind : int32_t { kE8m0 = 0, kFp32 = 1, kFloat = 2, kTensor = 3, kLine = 4 };
 enum class ScaleRule : int32_t { kFloor = 0, kCeil = 1, kEven = 2, kUp = 3, kNearest = 4 };
+// The metrics that choose between two codes of a tile; in the place of a target.
+enum class Candidates : uint32_t { kMae = 1, kMse = 2 };
+// The values to which the largest of a tile is mapped then.
+constexpr double kSix = 6, kFour = 4;
 enum class Steps : int32_t { kExact = 0, kTe = 1, kTorchao = 2, kDeepgemm = 3 };
 
 // A contiguous tensor as `outer` matrices of rows x cols, cut into tiles of tall x wide elements:
@@ -30,9 +34,11 @@ struct Grid {
   int64_t across() const { return (cols + wide - 1) / wide; }
   int64_t count() const { return outer * rows * cols; }
   int64_t tiles() const { return outer * down() * across(); }
-  // Rows without short tiles follow each other in one long row.
-  Grid joined() const {
-    if (tall != 1 || cols % wide != 0) return *this;
+  // The lines along which tiles lie: columns where tiles are one column wide, else rows.
+  int64_t lines() const { return outer * (wide == 1 ? cols : rows); }
+  // Rows without short tiles follow each other in one long row, unless lines stay apart.
+  Grid joined(bool by_line = false) const {
+    if (by_line || tall != 1 || cols % wide != 0) return *this;
     return {1, 1, count(), 1, wide};
   }
 };
@@ -79,7 +85,9 @@ struct BlockFormat {
   bool is_integer;  // the element, whose codes have one zero
   bool is_table;    // the element
   double element_max;
-  double target;  // M, the value that a block's largest maps to
+  double target;        // M, the value that a block's largest maps to
+  double scale_target;  // B, the scale of the block that holds the largest of a tensor or line
+  bool two_candidates, squares;  // of every tile, chosen by the squares of the errors
   CodeIntegers codes;
   Format element;  // of the codes
   Format scale;    // saturating; float32 where the scale is no narrow format
@@ -100,19 +108,23 @@ struct BlockFormat {
     const Format whole = number_format(given);
     is_table = whole.kind == Kind::kTable;
     element_max = is_table && whole.max < -whole.lowest ? -whole.lowest : whole.max;
-    target = element_max;
-    if (ints[InBlock::kTarget] != 0)
-      target = float_of_bits(static_cast<uint32_t>(ints[InBlock::kTarget]));
+    const uint32_t low = static_cast<uint32_t>(ints[InBlock::kTarget]);
+    squares = low == static_cast<uint32_t>(Candidates::kMse);
+    two_candidates = squares || low == static_cast<uint32_t>(Candidates::kMae);
+    target = low == 0 || two_candidates ? element_max : float_of_bits(low);
     codes = CodeIntegers(given, target);
     element = number_format(codes.ints);
-    const bool narrow = kind == ScaleKind::kFloat || kind == ScaleKind::kTensor;
+    const bool narrow = kind == ScaleKind::kFloat || has_tensor_scale();
     scale = narrow ? saturating(float_format(ints + InBlock::kScaleFormat))
                    : saturating(float32_format());
+    const uint32_t high = static_cast<uint32_t>(ints[InBlock::kTarget] >> 32);
+    scale_target = high == 0 ? scale.max : float_of_bits(high);
     set_rule(is_integer ? static_cast<int>(given[InFixed::kWordBits]) - 2
                         : static_cast<int>(given[InFloat::kManBits]));
   }
 
-  bool has_tensor_scale() const { return kind == ScaleKind::kTensor; }
+  bool has_tensor_scale() const { return kind == ScaleKind::kTensor || by_line(); }
+  bool by_line() const { return kind == ScaleKind::kLine; }
   // Whether zero codes are +0, as integers have them, and DeepGEMM's FP4.
   bool has_one_zero() const { return is_integer || element.one_zero || ties_toward_zero(); }
   bool ties_toward_zero() const {
@@ -130,17 +142,17 @@ struct BlockFormat {
   }
 };
 
-// t of a tensor whose largest finite magnitude is amax.
+// t of a tensor or a line whose largest finite magnitude is amax.
 LPK_HD double exact_tensor_scale(double amax, const BlockFormat& b) {
   if (!(amax >= 0 && amax < HUGE_VAL)) return static_cast<double>(NAN);
-  const double quotient = quotient_to_odd<double>(amax, b.scale.max * b.target);
+  const double quotient = quotient_to_odd<double>(amax, b.scale_target * b.target);
   return round_to_float<double>(quotient, saturating(float32_format()), Rounding::kNearestEven,
                                 0.0);
 }
 
-// s of tiles whose largest magnitudes `a` are finite.
+// s of tiles whose largest magnitudes `a` are finite and map to `target`.
 template <class D>
-LPK_HD D exact_scale(D a, const BlockFormat& b, double t) {
+LPK_HD D exact_scale(D a, const BlockFormat& b, D t, double target) {
   using L = Lanes<D>;
   if (b.kind == ScaleKind::kE8m0) {
     auto x = ((L::bits(a) + b.carry) >> 52) - (1023 + b.top);
@@ -149,17 +161,19 @@ LPK_HD D exact_scale(D a, const BlockFormat& b, double t) {
     x = x > kScaleBias ? zero + kScaleBias : x;
     return L::value((x + 1023) << 52);
   }
-  const double divisor = b.target * t;  // of 24 bits each: exact
-  if (divisor == 0) return L::all(0.0);
+  const D divisor = target * t;  // of 24 bits each: exact
+  const auto none = divisor == 0.0;
   const Rounding mode =
       b.rule == ScaleRule::kUp ? Rounding::kTowardPositive : Rounding::kNearestEven;
-  const D s = round_to_float<D>(quotient_to_odd<D>(a, L::all(divisor)), b.scale, mode, L::all(0.0));
-  return a == 0.0 ? L::all(b.kind == ScaleKind::kFp32 ? 1.0 : 0.0) : s;
+  const D quotient = quotient_to_odd<D>(a, none ? L::all(1.0) : divisor);
+  const D s = round_to_float<D>(quotient, b.scale, mode, L::all(0.0));
+  const D zero = L::all(b.kind == ScaleKind::kFp32 ? 1.0 : 0.0);
+  return none ? L::all(0.0) : a == 0.0 ? zero : s;
 }
 
 // x / (s t) for rounding to a code: zeros, with the sign of x, where that is a division by 0.
 template <class D>
-LPK_HD D exact_shrunk(D x, D s, double t) {
+LPK_HD D exact_shrunk(D x, D s, D t) {
   using L = Lanes<D>;
   const D divisor = s * t;  // of 24 bits each: exact
   const D sign = L::value(L::bits(x) & kSignBit);
@@ -168,8 +182,8 @@ LPK_HD D exact_shrunk(D x, D s, double t) {
 
 // q s t made odd, for rounding to float32. A code has 24 bits at most, and so has s.
 template <class D>
-LPK_HD D exact_value(D code, D s, double t) {
-  return product_to_odd<D>(code * s, Lanes<D>::all(t));
+LPK_HD D exact_value(D code, D s, D t) {
+  return product_to_odd<D>(code * s, t);
 }
 
 }  // namespace lpk

@@ -13,20 +13,34 @@ namespace lpk {
 inline float at_most(float x, float end) { return x > end ? end : x; }
 inline float at_least(float x, float end) { return x < end ? end : x; }
 
-// What a program computes of a whole tensor: t, and TransformerEngine's scale of the scales.
+// The largest number of a tensor or a line with codes in e2m1, divided by t.
+inline float largest_number(const BlockFormat& b) { return static_cast<float>(6 * b.scale_target); }
+
+// What a program computes of a whole tensor, or of a line: t, and TransformerEngine's scale of the
+// scales.
 struct ProgramTensor {
   float t = 1, encode = 1, decode = 1;
 
   ProgramTensor() = default;
   ProgramTensor(float amax, const BlockFormat& b) {
     if (!b.has_tensor_scale()) return;
-    constexpr float kLargest = 448 * 6;
-    t = amax / kLargest;
-    encode = at_most(kLargest / amax, FLT_MAX);
+    const float largest = largest_number(b);
+    t = amax / largest;
+    encode = at_most(largest / amax, FLT_MAX);
     if (amax == 0 || encode == 0) encode = 1;
     decode = 1 / encode;
   }
 };
+
+// The scale of a candidate of TransformerEngine before it is rounded to e4m3; `raise` is 1.5 of the
+// one whose largest is mapped to 4, else 1. A tile that is not finite has no codes.
+inline float candidate_scale(float a, const ProgramTensor& of, float raise) {
+  const float b = a < HUGE_VALF ? a / 6 * of.encode : NAN;
+  return at_most(b * raise, 448);
+}
+inline float candidate_factor(float s, const ProgramTensor& of) {
+  return at_most(1 / (s * of.decode), FLT_MAX);
+}
 
 // The scale s of a tile, and the float32 by which its elements are multiplied.
 struct ProgramScale {
@@ -35,27 +49,25 @@ struct ProgramScale {
 
 class Program {
  public:
-  Program(const BlockFormat& format, Rounding rounding, float amax)
+  Program(const BlockFormat& format, Rounding rounding)
       : b_(format),
-        tensor_(amax, format),
         top_(static_cast<float>(format.element_max)),
         target_(static_cast<float>(format.target)),
         divides_(format.steps == Steps::kTorchao && format.is_integer &&
                  format.target <= format.element_max && rounding == Rounding::kStochastic) {}
 
-  float tensor_scale() const { return tensor_.t; }
   // Whether elements are divided by s, and are 0 where s is.
   bool divides() const { return divides_; }
 
   // a: the largest magnitude of the tile, which may be an infinity or NaN.
-  ProgramScale scale(float a) const {
-    const bool narrow = b_.kind == ScaleKind::kFloat || b_.kind == ScaleKind::kTensor;
+  ProgramScale scale(float a, const ProgramTensor& of) const {
+    const bool narrow = b_.kind == ScaleKind::kFloat || b_.has_tensor_scale();
     switch (b_.steps) {
       case Steps::kTe:
-        return narrow ? te_nvfp4(a) : b_.mx ? te_mx(a) : te(a);
+        return narrow ? te_nvfp4(a, of) : b_.mx ? te_mx(a) : te(a);
       case Steps::kTorchao:
         if (b_.is_integer) return torchao_integers(a);
-        return narrow ? torchao_nvfp4(a) : b_.mx ? torchao_mx(a) : torchao(a);
+        return narrow ? torchao_nvfp4(a, of) : b_.mx ? torchao_mx(a) : torchao(a);
       default:
         return deepgemm(a);
     }
@@ -74,10 +86,10 @@ class Program {
     return static_cast<int>(bits >> 23) + ((bits & 0x7fffffu) != 0 ? 1 : 0);
   }
 
-  ProgramScale te_nvfp4(float a) const {
+  ProgramScale te_nvfp4(float a, const ProgramTensor& of) const {
     const float sixth = 1.0f / 6;
-    const float s = e4m3(at_most(a * (tensor_.encode * sixth), FLT_MAX));
-    return {s, at_most(1 / (s * tensor_.decode), FLT_MAX)};
+    const float s = e4m3(at_most(a * (of.encode * sixth), FLT_MAX));
+    return {s, at_most(1 / (s * of.decode), FLT_MAX)};
   }
 
   ProgramScale te_mx(float a) const {
@@ -97,20 +109,20 @@ class Program {
     return {1 / encode, encode};
   }
 
-  ProgramScale torchao_nvfp4(float a) const {
+  ProgramScale torchao_nvfp4(float a, const ProgramTensor& of) const {
     constexpr float kLeast = 0x1p-6f, kMost = 448;
     const float exact = a / 6;
     if (!b_.has_tensor_scale()) {
       const float s = e4m3(at_most(at_least(exact, kLeast), kMost));
       return {s, 1 / s};
     }
-    const float s = e4m3(at_most(at_least(exact / tensor_.t, kLeast), kMost));
-    return {s, (1 / tensor_.t) / s};
+    const float s = e4m3(at_most(at_least(exact / of.t, kLeast), kMost));
+    return {s, (1 / of.t) / s};
   }
 
   ProgramScale torchao_mx(float a) const {
     if (!(a < HUGE_VALF)) return {NAN, NAN};
-    const float s = static_cast<float>(exact_scale<double>(a, b_, 1.0));
+    const float s = static_cast<float>(exact_scale<double>(a, b_, 1.0, b_.target));
     return {s, 1 / at_least(s, 0x1p-126f)};
   }
 
@@ -140,7 +152,6 @@ class Program {
   }
 
   BlockFormat b_;
-  ProgramTensor tensor_;
   float top_, target_;
   bool divides_;
 };

@@ -174,12 +174,13 @@ inline void unpack_parts(uintptr_t codes, const Ints& parts, const Ints& grid, c
                     parts_at(parts));
 }
 
+// by_line: the tensor's scale is one for each line.
 inline void dequantize(uintptr_t values, uintptr_t scale, uintptr_t tensor_scale, uintptr_t x,
-                       const Ints& grid, int threads) {
+                       const Ints& grid, bool by_line, int threads) {
   const lpk::Grid tiles = grid_from(grid);
   const lpk::PackArgs args{nullptr, tiles.count(), tiles, threads};
   lpk::dequantize_blocks(args, pointer<const float>(values), pointer<const float>(scale),
-                         *pointer<const float>(tensor_scale), pointer<float>(x));
+                         pointer<const float>(tensor_scale), by_line, pointer<float>(x));
 }
 
 // sizes: batch, rows, columns, then the three steps of TotalsArgs.

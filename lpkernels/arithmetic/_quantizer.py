@@ -30,7 +30,7 @@ from lpkernels.formats import (
 )
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.formats.elsewhere import KINDS, of_another_kind, unless_dtype
-from lpkernels.formats.integers import BLOCK, KIND, STEPS, InBlock, takes_scales
+from lpkernels.formats.integers import BLOCK, KIND, STEPS, InBlock, has_candidates, takes_scales
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 
@@ -70,7 +70,7 @@ class Quantizer(PlainValues):
         TypeError, ValueError: no such format, rounding, rng, hadamard or signs, random_bits or a
             seed out of range, "te" for another size than 16, a seed without hadamard; a
             BlockFormat with other steps than "exact" and a rounding that is neither nearest_even
-            nor stochastic.
+            nor stochastic, or with two candidates a block and another one than nearest_even.
 
     >>> print(lp.Quantizer("e5m2", "stochastic", random_bits=8))
     e5m2:stochastic:bits=8
@@ -163,8 +163,16 @@ def check_mode(owner: str, fmt: tuple[int, ...], rounding: str) -> None:
         fmt: the integers of the format.
         rounding: the mode.
 
-    Raises:  ValueError: a format with the steps of another program, which rounds otherwise.
+    Raises:  ValueError: a format with the steps of another program, which rounds otherwise, or one
+        with two candidates a block.
     """
+    if has_candidates(fmt) and rounding != "nearest_even":
+        raise ValueError(
+            f"{owner}: {format_from_ints(fmt)} chooses the nearer of two candidates, so its "
+            f"rounding is nearest_even, got {rounding!r}: the choice between two draws is biased "
+            "(the mean of 512 draws is off by 0.021 of the norm, 4 times as much as without bias); "
+            "use target=4 instead, whose codes never saturate"
+        )
     if fmt[KIND] != BLOCK or fmt[InBlock.STEPS] == 0 or rounding in _OF_PROGRAMS:
         return
     raise ValueError(

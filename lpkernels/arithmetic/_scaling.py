@@ -155,7 +155,7 @@ class DelayedScaling(_Worded):
     def most(self, fmt: Format) -> float:
         """M 2^-margin of a BlockFormat, which the largest magnitude is mapped to."""
         assert isinstance(fmt, BlockFormat)
-        most = fmt.element.max if fmt.target is None else fmt.target
+        most = fmt.element.max if fmt.target is None else fmt.largest
         return float(most * 2.0**-self.margin)
 
 

@@ -15,12 +15,12 @@ from lpkernels.formats import FP32, BlockFormat
 from lpkernels.formats.integers import (
     BLOCK,
     KIND,
-    ROW,
     TENSOR,
     InBlock,
     Ints,
     follows_from_values,
     has_total,
+    has_totals_of_lines,
 )
 from lpkernels.rng import Role
 
@@ -183,7 +183,7 @@ def _reading(recipe: Recipe, name: str) -> Reading:
     on_matrix = along_k or (
         in_parts
         and ints[InBlock.LINES] != TENSOR
-        and (acc.takes_scales or ints[InBlock.LINES] == ROW)
+        and (acc.takes_scales or has_totals_of_lines(ints))
     )
     matrix_ints = ints
     if on_matrix and is_block and not along_k and ints[InBlock.LINES] <= 0:

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.products import Convolution, output_size
-from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.grids import grid_shape, tensor_scale_shape
 from lpkernels.formats.integers import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-#: A tensor in a block format: codes, the scales of its blocks, and the scale of the tensor.
+#: A tensor in a block format: codes, the scales of its blocks, and the scale of the tensor or those
+#: of its lines.
 Parts: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
@@ -181,11 +182,12 @@ class Rounding(NamedTuple):
 
 def new_parts(shape: Sequence[int], fmt: Ints, device: torch.device) -> Parts:
     """The parts of a tensor of this shape in a block format, not yet written; the scale of a tensor
-    without elements, which no backend gets, is 1."""
+    or a line without elements, which no backend gets, is 1."""
     kind: Any = {"dtype": torch.float32, "device": device}
     scale = torch.empty(grid_shape(shape, fmt), **kind)
-    one = torch.ones((), **kind) if 0 in shape else torch.empty((), **kind)
-    return torch.empty(shape, **kind), scale, one
+    of_lines = tensor_scale_shape(shape, fmt)
+    t = torch.ones(of_lines, **kind) if 0 in shape else torch.empty(of_lines, **kind)
+    return torch.empty(shape, **kind), scale, t
 
 
 # How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many

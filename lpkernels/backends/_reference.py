@@ -93,7 +93,7 @@ class ReferenceBackend:
         call = (_array(x), quantizer_from_ints(rounding.quantizer))
         seed, site = _seed(rounding.seed, rounding.role), rounding.site
         if rounding.parts is not None:
-            amax = None if limits is None else float(limits)
+            amax = None if limits is None else _array(limits)
             parts = twin.scaled(*call, seed=seed, site=site, amax=amax)
             for target, part in zip(rounding.parts, parts, strict=True):
                 target.copy_(torch.from_numpy(np.asarray(part)))

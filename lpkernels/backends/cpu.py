@@ -38,7 +38,15 @@ from lpkernels.backends._layout import axis_sizes, check_fits, laid_out
 from lpkernels.backends._tables import offsets
 from lpkernels.formats import known_tables
 from lpkernels.formats.grids import Grid, grid_of, lengths_of_parts
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, without_zero
+from lpkernels.formats.integers import (
+    AFFINE,
+    BLOCK,
+    KIND,
+    LINE_SCALE,
+    InBlock,
+    Ints,
+    without_zero,
+)
 
 Shape = torch.Size | tuple[int, ...]
 # The order of lpk::ElementType in csrc/cpu/drivers/element_types.h.
@@ -459,7 +467,7 @@ class CpuBackend:
         else:
             dense = [part.contiguous() for part in codes]
             pointers = [part.data_ptr() for part in (*dense, out)]
-            self._c().dequantize(*pointers, sizes, threads)
+            self._c().dequantize(*pointers, sizes, fmt[InBlock.SCALE] == LINE_SCALE, threads)
         return out
 
     def _pack_parts(self, parts: Parts, fmt: Ints) -> Tensor:

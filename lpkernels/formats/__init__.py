@@ -54,11 +54,13 @@ from lpkernels.formats.integers import (
     AFFINE,
     AXIS_K,
     BLOCK,
+    CANDIDATES,
     E8M0,
     FIXED,
     FLOAT,
     FP32_SCALE,
     KIND,
+    LINE_SCALE,
     ROW,
     RULES,
     STEPS,
@@ -275,14 +277,16 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
     if not isinstance(element_format, Number) or not isinstance(scale_format, FloatFormat | str):
         raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
     shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
-    target = float(np.array(ints[InBlock.TARGET], np.int32).view(np.float32))
+    target, scale_target = np.array([ints[InBlock.TARGET]], "<i8").view("<f4").tolist()
+    metrics = {number: name for name, number in CANDIDATES.items()}
     return BlockFormat(
         element_format,
         shapes.get(lines, (lines, size)),
         scale=scale_format,
         axis="k" if ints[InBlock.AXIS] == AXIS_K else ints[InBlock.AXIS],
         rule=RULES[ints[InBlock.RULE]],
-        tensor_scale=scale == TENSOR_SCALE,
-        target=target or None,
+        tensor_scale="row" if scale == LINE_SCALE else scale == TENSOR_SCALE,
+        scale_target=scale_target or None,
+        target=metrics.get(ints[InBlock.TARGET] & 0xFFFFFFFF) or target or None,
         steps=STEPS[ints[InBlock.STEPS]],
     )

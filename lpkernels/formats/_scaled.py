@@ -13,7 +13,7 @@ from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
 from lpkernels.formats._table import TableFormat, named_table, table_of_name
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.formats.integers import RULES, STEPS, is_mx
+from lpkernels.formats.integers import CANDIDATES, RULES, STEPS, is_mx
 
 if TYPE_CHECKING:
     from lpkernels.formats._tensor import BlockFormat
@@ -43,6 +43,19 @@ ALIASES: dict[str, str] = {
         )
         for steps in programs
     },
+    **{
+        f"nvfp4_{which}{steps}": f"{size}_e2m1_se4m3fn_{behind}{steps}"
+        for which, size, behind in (
+            ("46", "block16", "t256_to4or6mae"),
+            ("46_mse", "block16", "t256_to4or6mse"),
+            ("46_2d", "tile16x16", "t256_to4or6mae"),
+            ("46_2d_mse", "tile16x16", "t256_to4or6mse"),
+            ("row", "block16", "trow"),
+            ("46_row", "block16", "trow256_to4or6mae"),
+            ("46_row_mse", "block16", "trow256_to4or6mse"),
+        )
+        for steps in ("", "_te")
+    },
     "nvfp4_one": "block16_e2m1_se4m3fn",
     "fp8_tensor": "tensor_e4m3",
     "fp8_row": "row_e4m3",
@@ -65,7 +78,8 @@ _SCALE = r"_s(?:e\d|(?:p3109|(?:fp|bf|tf|dlfloat)\d*)(?=_|$))"
 _NAME = re.compile(
     rf"(?:{_SIZE})(?:_(?P<along>{_AXIS}))?_(?P<element>.+?)"
     rf"(?:(?!.+{_SCALE})(?={_SCALE})_s(?P<scale>.+?))?"
-    rf"(?:_(?P<rule>{'|'.join(RULES)}))?(?P<tensor_scale>_t)?(?:_to(?P<target>\d[^_]*))?"
+    rf"(?:_(?P<rule>{'|'.join(RULES)}))?"
+    r"(?:_(?P<tensor_scale>t(?:row)?)(?P<scale_target>\d[^_]*)?)?(?:_to(?P<target>\d[^_]*))?"
     rf"(?:_(?P<steps>{'|'.join(STEPS)}))?"
 )
 # A name whose axis stands behind the element, or behind an alias.
@@ -96,12 +110,18 @@ def name(fmt: BlockFormat) -> str:
     if fmt.rule != ("floor" if fmt.scale == "e8m0" else "nearest"):
         words.append(fmt.rule)
     if fmt.tensor_scale:
-        words.append("t")
+        row = "row" if fmt.tensor_scale == "row" else ""
+        words.append(f"t{row}{_number(fmt.scale_target).removesuffix('.0')}")
     if fmt.target is not None:
-        words.append(f"to{np.float32(fmt.target)!s}")
+        words.append(f"to{fmt.target if isinstance(fmt.target, str) else _number(fmt.target)}")
     if fmt.steps != "exact":
         words.append(fmt.steps)
     return "_".join(words)
+
+
+def _number(x: float | None) -> str:
+    """The shortest decimal of a float32; "" of None."""
+    return "" if x is None else str(np.float32(x))
 
 
 def parse(text: str) -> dict[str, Any] | None:
@@ -123,18 +143,24 @@ def parse(text: str) -> dict[str, Any] | None:
     arguments: dict[str, Any] = {
         "block_size": words["whole"] or tile or int(words["count"]),
         "axis": int(words["axis"]) if words["axis"] else words["along"],
-        "tensor_scale": words["tensor_scale"] and True,
-        **{field: words[field] for field in ("element", "scale", "rule", "target", "steps")},
+        "tensor_scale": {"t": True, "trow": "row"}.get(words["tensor_scale"]),
+        **{field: words[field] for field in ("element", "scale", "rule", "steps")},
+        "scale_target": words["scale_target"] and _read(words["scale_target"], "t", text),
+        "target": words["target"],
     }
-    if words["target"]:
-        try:
-            arguments["target"] = float(words["target"])
-        except ValueError:
-            raise ValueError(
-                f"parse_format: cannot read the target 'to{words['target']}' in {text!r}; write a "
-                "number, as in 'to7.5'"
-            ) from None
+    if words["target"] and words["target"] not in CANDIDATES:
+        arguments["target"] = _read(words["target"], "to", text)
     return {field: value for field, value in arguments.items() if value is not None}
+
+
+def _read(number: str, before: str, text: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise ValueError(
+            f"parse_format: cannot read the target '{before}{number}' in {text!r}; write a number, "
+            "as in 'to7.5' or 't256', or 'to4or6mae' or 'to4or6mse'"
+        ) from None
 
 
 def parse_element(name: str) -> Element:
@@ -223,8 +249,9 @@ def check_table(fmt: BlockFormat, table: TableFormat) -> None:
 
 #: The formats whose scales and codes other programs define, by the programs' names.
 _DEFINED = {
-    "te": "TransformerEngine has nvfp4 (blocks of 16 or tiles of 16 x 16, with tensor_scale) and "
-    "e4m3 or e5m2 with scale='fp32', or with 'e8m0' and rule='up'",
+    "te": "TransformerEngine has nvfp4 (blocks of 16, or tiles of 16 x 16 without rows, with "
+    "tensor_scale; with two candidates and scale_target=256 too) and e4m3 or e5m2 with "
+    "scale='fp32', or with 'e8m0' and rule='up'",
     "torchao": "torchao has nvfp4 (blocks of 16), e4m3 or e5m2 with scale='fp32', or with 'e8m0' "
     "and rule='up', OCP's elements in blocks of 32 with 'e8m0', and int<b> with 'fp32'",
     "deepgemm": "DeepGEMM has e4m3, and e2m1 in blocks of 32, each with scale='fp32', or with "
@@ -237,7 +264,13 @@ def steps_problem(fmt: BlockFormat) -> str | None:
     if fmt.steps == "exact":
         return None
     half = isinstance(fmt.element, FixedFormat) and fmt.element.max + fmt.element.quantum / 2
-    if fmt.target is not None and not (fmt.steps == "torchao" and fmt.target == half):
+    if fmt.steps != "te" and (fmt.has_candidates or fmt.tensor_scale == "row" or fmt.scale_target):
+        return (
+            f"{name(fmt)} is not defined here: torchao's codes of two candidates are those of "
+            "steps='te', and DeepGEMM has neither candidates nor a scale a row; use steps='te'"
+        )
+    numbers = fmt.target is not None and not fmt.has_candidates
+    if numbers and not (fmt.steps == "torchao" and fmt.target == half):
         return (
             f"steps={fmt.steps!r} has no target but the one of torchao's integers, half a step "
             f"beyond the largest; got {fmt.target}; use steps='exact'"
@@ -258,7 +291,9 @@ def _is_defined(fmt: BlockFormat) -> bool:
     if fmt.steps == "deepgemm":
         return quotient and (element == E4M3FN or (element == FP4_E2M1 and size == 32))
     if fmt.steps == "te":
-        return fp8 or (nvfp4 and fmt.tensor_scale and size in (16, (16, 16)))
+        bounds = (None, 256.0) if fmt.has_candidates else (None,)
+        nvfp4 = nvfp4 and bool(fmt.tensor_scale) and fmt.scale_target in bounds
+        return fp8 or (nvfp4 and size in (16, (16, 16)))
     if isinstance(element, FixedFormat):
         return fmt.scale == "fp32" and fmt.rule == "nearest" and element.frac_bits == 0
     if is_mx(fmt.to_ints()):

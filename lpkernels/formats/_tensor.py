@@ -8,16 +8,18 @@ import numpy as np
 from lpkernels.formats import _scaled
 from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
-from lpkernels.formats._named import FP32
+from lpkernels.formats._named import FP4_E2M1, FP32
 from lpkernels.formats._table import TableFormat
 from lpkernels.formats.checks import Named, checked_bool, checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import (
     AFFINE,
     AXIS_K,
     BLOCK,
+    CANDIDATES,
     E8M0,
     FLOAT_SCALE,
     FP32_SCALE,
+    LINE_SCALE,
     ROW,
     RULES,
     STEPS,
@@ -90,16 +92,20 @@ class BlockFormat(Named):
     A tensor is codes q, a scale s for every block and a tensor scale t (1 without
     ``tensor_scale``); its values are ``q * s * t``, rounded once to float32. `lpkernels.scaled`
     returns q, s and t, `lpkernels.quantize` the values. With a the largest magnitude of a block, A
-    that of the tensor's finite values and M the ``target``, the steps "exact" are, each rounded
-    once from the exact number:
+    that of the tensor's finite values, or of the line's where each line has a t, M the ``target``
+    and B the ``scale_target``, the steps "exact" are, each rounded once from the exact number:
 
-    - t = A / (max(scale) * M) in float32;
+    - t = A / (B * M) in float32;
     - s = 2^X for "e8m0", X within -127..127: ``floor`` X = floor(log2 a) - emax (OCP Microscaling
       Formats v1.0, section 6.3), ``ceil`` X = ceil(log2 a) - emax, ``even`` floor's, and one more
       where a rounded to the element's mantissa is the next power of two, ``up`` X = ceil(log2(a /
       M)). Other scales: a / (M t) rounded to nearest, or ``up``, at most the format's largest;
     - q = x / (s t) in the Quantizer's rounding, saturating whatever the element's own overflow
       says. Where s is 0, q is a zero with the sign of x.
+
+    With the target "4or6mae" or "4or6mse" (four over six, arXiv 2512.02010) a block is encoded
+    twice, its largest mapped to 6 and to 4. The codes of 4 stay where the sum of ``|q s t - x|``,
+    or of its squares, is smaller in real numbers; M is 6 in t. e2m1 has no value between 4 and 6.
 
     A table's q is x / s rounded to float64 and then to the table, whose zero is +0. A zero block
     has X = -127, s = +0, or s = 1 for "fp32" (0 where a table has no zero, which is `linear4`
@@ -123,8 +129,13 @@ class BlockFormat(Named):
                     reads the operand, for recipes alone. Tiles have -1 or "k", a tensor -1.
         rule:       "floor" (default), "ceil", "even" or "up" for "e8m0", else "nearest" or "up".
         tensor_scale: one float32 scale more; with blocks or tiles whose scale is a FloatFormat.
+                    "row": one for each line along axis; not with tiles.
+        scale_target: the scale of the block that holds the tensor's largest, kept as a float32;
+                    default the scale's largest, at which scales are still cut off. For formats with
+                    tensor_scale.
         target:     the value that a block's largest maps to, kept as a float32; default the
-                    element's largest. Not for floor, ceil and even.
+                    element's largest. Not for floor, ceil and even. "4or6mae" or "4or6mse": the
+                    better one of two, for e2m1 with tensor_scale and rule "nearest".
         steps:      "exact", or the roundings of float32 on the way to the codes in another program:
                     "te" (TransformerEngine), "torchao", "deepgemm". Which formats they take is in
                     docs/formats.md.
@@ -146,8 +157,9 @@ class BlockFormat(Named):
     scale: str | FloatFormat
     axis: int | str
     rule: str
-    tensor_scale: bool
-    target: float | None
+    tensor_scale: bool | str
+    scale_target: float | None
+    target: float | str | None
     steps: str
 
     def __init__(
@@ -158,8 +170,9 @@ class BlockFormat(Named):
         scale: str | FloatFormat | None = None,
         axis: int | str = -1,
         rule: str | None = None,
-        tensor_scale: bool = False,
-        target: float | None = None,
+        tensor_scale: bool | str = False,
+        scale_target: float | None = None,
+        target: float | str | None = None,
         steps: str = "exact",
     ) -> None:
         element = _checked_element(element)
@@ -177,8 +190,13 @@ class BlockFormat(Named):
             if isinstance(axis, str)
             else _checked_axis("BlockFormat", axis),
             rule=rules[0] if rule is None else checked_choice("BlockFormat", "rule", rule, RULES),
-            tensor_scale=checked_bool("BlockFormat", "tensor_scale", tensor_scale),
-            target=_checked_target(target, _scaled.largest(element)),
+            tensor_scale=tensor_scale
+            if tensor_scale == "row"
+            else checked_bool("BlockFormat", "tensor_scale", tensor_scale),
+            scale_target=_checked_scale_target(scale_target, scale),
+            target=target
+            if isinstance(target, str) and target in CANDIDATES
+            else _checked_target("target", target, "the element", _scaled.largest(element)),
             steps=checked_choice("BlockFormat", "steps", steps, STEPS),
         )
         if isinstance(element, TableFormat):
@@ -212,6 +230,21 @@ class BlockFormat(Named):
                 f"got block_size={size!r}, scale={scale}; use scale='e4m3fn', or leave "
                 "tensor_scale away"
             )
+        if self.tensor_scale == "row" and isinstance(size, tuple):
+            return f"tiles have no rows of their own, got tensor_scale='row' with {size}; use True"
+        if self.scale_target is not None and not self.tensor_scale:
+            return (
+                f"scale_target={self.scale_target} is for t, and there is none; use "
+                "tensor_scale=True, or leave scale_target away"
+            )
+        if self.has_candidates and not (
+            element == FP4_E2M1 and self.tensor_scale and self.rule == "nearest"
+        ):
+            return (
+                f"target={self.target!r} chooses between 4 and 6, for element='e2m1', a narrow "
+                "FloatFormat as the scale, tensor_scale and rule='nearest'; use the format "
+                "'nvfp4_46', or a number as the target"
+            )
         if isinstance(element, TableFormat) or self.scale != "e8m0":
             return None
         if isinstance(element, FixedFormat):
@@ -229,7 +262,21 @@ class BlockFormat(Named):
     @property
     def largest(self) -> float:
         """The value that a block's largest maps to: target, or the element's largest magnitude."""
-        return _scaled.largest(self.element) if self.target is None else self.target
+        target = self.target
+        return (
+            _scaled.largest(self.element) if target is None or isinstance(target, str) else target
+        )
+
+    @property
+    def largest_scale(self) -> float:
+        """The scale of the block that holds the largest of a tensor with a tensor scale."""
+        assert isinstance(self.scale, FloatFormat)
+        return self.scale.max if self.scale_target is None else self.scale_target
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether every block has two candidates, of which the better one is stored."""
+        return isinstance(self.target, str)
 
     @property
     def without_zero(self) -> bool:
@@ -253,8 +300,8 @@ class BlockFormat(Named):
     def name(self) -> str:
         """The name that :func:`lpkernels.parse_format` reads back, without fields at their default.
 
-        ``<block<n> | tile<r>x<c> | row | tensor>[_axis<a> | _k]_<element>[_s<scale>][_<rule>][_t]
-        [_to<target>][_<steps>]``.
+        ``<block<n> | tile<r>x<c> | row | tensor>[_axis<a> | _k]_<element>[_s<scale>][_<rule>]
+        [_t[row][<scale_target>]][_to<target>][_<steps>]``.
         """
         return _scaled.name(self)
 
@@ -270,19 +317,23 @@ class BlockFormat(Named):
         scale_ints: tuple[int, ...] = ()
         if isinstance(self.scale, FloatFormat):
             scale = TENSOR_SCALE if self.tensor_scale else FLOAT_SCALE
+            scale = LINE_SCALE if self.tensor_scale == "row" else scale
             scale_ints = self.scale.to_ints()
         elif self.without_zero:
             # Kernels make such a scale 0 for a block of zeros.
             scale, scale_ints = FLOAT_SCALE, FP32.to_ints()
         axis = AXIS_K if isinstance(self.axis, str) else self.axis
-        target = 0 if self.target is None else _bits(self.target)
+        target = CANDIDATES[self.target] if isinstance(self.target, str) else _bits(self.target)
+        target |= _bits(self.scale_target) << 32
         rule, steps = RULES.index(self.rule), STEPS.index(self.steps)
         head = (BLOCK, size, axis, lines, scale, rule, target, steps)
         return (*head, *self.element.to_ints(), *scale_ints)
 
 
-def _bits(target: float) -> int:
-    """The bits of a positive normal float32, without NumPy: torch.compile traces it."""
+def _bits(target: float | None) -> int:
+    """The bits of a positive normal float32, without NumPy: torch.compile traces it; 0 of None."""
+    if target is None:
+        return 0
     mantissa, exponent = math.frexp(target)
     return (exponent + 126 << 23) + int((2 * mantissa - 1) * 2**23)
 
@@ -337,18 +388,32 @@ def _checked_axis(owner: str, axis: object) -> int:
     return checked_int(owner, "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
 
 
-def _checked_target(target: object, largest: float) -> float | None:
+def _checked_scale_target(target: object, scale: str | FloatFormat) -> float | None:
+    if target is None:
+        return None
+    largest = scale.max if isinstance(scale, FloatFormat) else math.inf
+    rounded = _checked_target("scale_target", target, "the scale", largest)
+    if rounded is not None and rounded > largest:
+        raise ValueError(
+            f"BlockFormat: scale_target is at most the largest scale, {largest}, got {target!r}; "
+            "leave it away for that"
+        )
+    return rounded
+
+
+def _checked_target(name: str, target: object, owner: str, largest: float) -> float | None:
     if target is None:
         return None
     if isinstance(target, bool) or not isinstance(target, int | float | np.number):
+        words = "".join(f", {word!r}" for word in CANDIDATES) if name == "target" else ""
         raise TypeError(
-            f"BlockFormat: target must be a number, got {target!r} ({type(target).__name__})"
+            f"BlockFormat: {name} must be a number{words}, got {target!r} ({type(target).__name__})"
         )
     with np.errstate(over="ignore"):
         rounded = float(np.float32(target))
     if not 2.0**-126 <= rounded < math.inf:
         raise ValueError(
-            f"BlockFormat: target must be positive, finite and a normal float32, got {target!r}; "
-            f"the element's largest value is {largest}"
+            f"BlockFormat: {name} must be positive, finite and a normal float32, got {target!r}; "
+            f"{owner}'s largest value is {largest}"
         )
     return None if rounded == largest else rounded

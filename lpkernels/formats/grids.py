@@ -11,15 +11,16 @@ from lpkernels.formats.integers import (
     AXIS_K,
     BLOCK,
     KIND,
+    LINE_SCALE,
     ROW,
     TENSOR,
-    TENSOR_SCALE,
     InAffine,
     InBlock,
     Ints,
     axis,
     code_bits,
     counted_rank,
+    has_tensor_scale,
     scale_bits,
 )
 
@@ -48,6 +49,12 @@ class Grid(NamedTuple):
         """The number of tiles along the columns."""
         return -(-self.cols // self.wide)
 
+    @property
+    def lines(self) -> int:
+        """The number of lines along which blocks run: columns where tiles are one column wide,
+        else rows."""
+        return self.outer * (self.cols if self.wide == 1 else self.rows)
+
 
 def grid_of(shape: Sequence[int], fmt: Ints) -> Grid:
     """The grid of a tensor of this shape, without empty dimensions, for a block format."""
@@ -62,7 +69,7 @@ def grid_of(shape: Sequence[int], fmt: Ints) -> Grid:
     axis = fmt[InBlock.AXIS] % len(shape)
     outer, length, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
     size = length if lines == ROW else min(size, length)
-    if inner == 1:
+    if inner == 1 and (size > 1 or fmt[InBlock.SCALE] != LINE_SCALE):
         return Grid(1, outer, length, 1, size)
     return Grid(outer, length, inner, size, 1)
 
@@ -87,11 +94,19 @@ def grid_shape(shape: Sequence[int], fmt: Ints) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def tensor_scale_shape(shape: Sequence[int], fmt: Ints) -> tuple[int, ...]:
+    """The shape of t: that of a tensor of this shape with one value a line, or of a scalar."""
+    if fmt[InBlock.SCALE] != LINE_SCALE:
+        return ()
+    whole = {InBlock.SIZE: 0, InBlock.LINES: ROW}
+    return grid_shape(shape, tuple([whole.get(i, number) for i, number in enumerate(fmt)]))
+
+
 def lengths_of_parts(shape: Sequence[int], fmt: Ints) -> tuple[int, int, int]:
-    """The bytes of the scale of a tensor, of the scales of its blocks, and of its elements, each
-    packed apart from the others."""
+    """The bytes of the scales of a tensor or its lines, of the scales of its blocks, and of its
+    elements, each packed apart from the others."""
     scales = math.prod(grid_shape(shape, fmt)) * scale_bits(fmt)
-    of_tensor = 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0
+    of_tensor = 4 * math.prod(tensor_scale_shape(shape, fmt)) if has_tensor_scale(fmt) else 0
     return of_tensor, (scales + 7) // 8, (math.prod(shape) * code_bits(fmt) + 7) // 8
 
 

@@ -31,8 +31,9 @@ class InAffine:
 class InBlock:
     """SIZE along the axis, or the columns of tiles; LINES is the rows of tiles, or ROW, or TENSOR.
 
-    TARGET holds the bits of the float32, or 0 for the element's largest value. A scale that is a
-    FloatFormat stands behind the element.
+    TARGET holds the bits of two float32 numbers: in its low half those of `target` or one of
+    `CANDIDATES`, in its high half those of `scale_target`; 0 is the default of either. A scale that
+    is a FloatFormat stands behind the element.
     """
 
     SIZE, AXIS, LINES, SCALE, RULE, TARGET, STEPS = range(1, 8)
@@ -49,8 +50,12 @@ class InTable:
 
 #: Values of fmt[InBlock.LINES] beside the number of rows; 0: blocks along one axis.
 ROW, TENSOR = -1, -2
-#: Values of fmt[InBlock.SCALE]: the last two are FloatFormats, with one scale more for the tensor.
-E8M0, FP32_SCALE, FLOAT_SCALE, TENSOR_SCALE = range(4)
+#: Values of fmt[InBlock.SCALE]: the last three are FloatFormats, the last two of them with one
+#: scale more for the tensor, or for each line along the axis.
+E8M0, FP32_SCALE, FLOAT_SCALE, TENSOR_SCALE, LINE_SCALE = range(5)
+#: By their names, the two metrics that choose between two codes of a block; no normal float32 has
+#: these bits.
+CANDIDATES = {"4or6mae": 1, "4or6mse": 2}
 #: Values of fmt[InBlock.RULE], and of fmt[InBlock.STEPS], by position.
 RULES = ("floor", "ceil", "even", "up", "nearest")
 STEPS = ("exact", "te", "torchao", "deepgemm")
@@ -107,15 +112,31 @@ def follows_from_values(fmt: Ints) -> bool:
     return block_by_block(fmt) and RULES[fmt[InBlock.RULE]] == "floor"
 
 
+def has_tensor_scale(fmt: Ints) -> bool:
+    """Whether a block format has a scale of the tensor or of every line beside those of blocks."""
+    return fmt[InBlock.SCALE] >= TENSOR_SCALE
+
+
 def takes_amax(fmt: Ints) -> bool:
-    """Whether a scale belongs to the whole tensor, so that its largest magnitude can be given."""
-    whole = fmt[InBlock.LINES] == TENSOR or fmt[InBlock.SCALE] == TENSOR_SCALE
+    """Whether a scale belongs to the whole tensor or to whole lines, beside those of blocks, so
+    that the largest magnitude can be given."""
+    whole = fmt[InBlock.LINES] == TENSOR or has_tensor_scale(fmt)
     return fmt[KIND] == BLOCK and whole
 
 
 def has_total(fmt: Ints) -> bool:
     """Whether a scale of a block format multiplies the result of a product."""
-    return fmt[InBlock.LINES] in (ROW, TENSOR) or fmt[InBlock.SCALE] == TENSOR_SCALE
+    return fmt[InBlock.LINES] in (ROW, TENSOR) or has_tensor_scale(fmt)
+
+
+def has_totals_of_lines(fmt: Ints) -> bool:
+    """Whether each line of a tensor has a scale of its own that multiplies a product's result."""
+    return fmt[InBlock.LINES] == ROW or fmt[InBlock.SCALE] == LINE_SCALE
+
+
+def has_candidates(fmt: Ints) -> bool:
+    """Whether a block format chooses between two codes of every block."""
+    return fmt[KIND] == BLOCK and fmt[InBlock.TARGET] & 0xFFFFFFFF in CANDIDATES.values()
 
 
 def scale_format(fmt: Ints) -> Ints | None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import format_from_ints
+from lpkernels.formats.grids import tensor_scale_shape
 from lpkernels.formats.integers import AFFINE, KIND, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
@@ -67,7 +68,8 @@ def limits_of(
 def amax_of(
     function: str, x: Tensor, quantizer: tuple[int, ...], amax: float | Tensor | None
 ) -> Tensor | None:
-    """amax as a float64 tensor (1,) on x's device; None for None. Nothing waits for the device."""
+    """amax as a float64 tensor (1,) on x's device, (lines,) where each line has a scale; None for
+    None. Nothing waits for the device."""
     if amax is None:
         return None
     if not takes_amax(quantizer):
@@ -76,7 +78,11 @@ def amax_of(
             f"{format_from_ints(quantizer[InQuantizer.FORMAT])} has no scale of the tensor; leave "
             "amax away, or use a format with tensor_scale=True or block_size='tensor'"
         )
-    return _values(function, "amax", amax, x, 1, "; use .amax()")
+    shape = tensor_scale_shape(x.shape, quantizer)
+    hint = f", or {shape}; use .abs().amax()" if shape else "; use .amax()"
+    if isinstance(amax, Tensor) and amax.shape == shape:
+        amax = amax.reshape(-1)
+    return _values(function, "amax", amax, x, math.prod(shape), hint).contiguous()
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -303,6 +303,10 @@ SCALED = {
     "mxfp4": "",
     "mxfp4_sr": "",
     "nvfp4": "",
+    "nvfp4_46": _HEAD,
+    "nvfp4_row": _HEAD,
+    "nvfp4_46_rl": _HEAD,
+    "nvfp4_46_pretraining": _HEAD,
     "nvfp4_pretraining": _HEAD
     + " The source keeps about 15% of the linear layers in bf16 besides, most of them at the end, "
     "and in a model of 12 billion parameters the first two and the last eight blocks: put their "

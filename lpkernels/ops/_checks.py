@@ -7,6 +7,7 @@ Public functions check before, with messages for their users.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer, sums_by_scale
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import KINDS, NOT_FUSED, How, Product, Scales, matmul_of
-from lpkernels.formats.grids import grid_shape, misfit
+from lpkernels.formats.grids import grid_shape, misfit, tensor_scale_shape
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, Ints, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._descriptions import packs, require, rounds, sums
@@ -113,6 +114,7 @@ def _limits(name: str) -> Check:
             shape = (2, 1 if axis is None or not a.x.dim() else a.x.shape[axis])
         else:
             require(takes_amax(a.quantizer), op, f"{name} for a format that takes it", a.quantizer)
+            shape = (math.prod(tensor_scale_shape(a.x.shape, a.quantizer)),)
         tensor(op, name, limits, shape, torch.float64, a.x.device, dense=True)
 
     return check
@@ -274,7 +276,8 @@ def parts(op: str, parts: Sequence[Tensor | None], fmt: Ints) -> None:
     values, *scales = parts
     assert values is not None
     shape = tuple(values.shape)
-    for x, size in zip((values, *scales), (shape, grid_shape(shape, fmt), ()), strict=True):
+    sizes = (shape, grid_shape(shape, fmt), tensor_scale_shape(shape, fmt))
+    for x, size in zip((values, *scales), sizes, strict=True):
         if x is None:
             return require(False, op, "the scale of the tensor", None)
         tensor(op, "part", x, size, _FLOAT32, values.device)

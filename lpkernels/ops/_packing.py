@@ -12,11 +12,10 @@ from torch import Tensor
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import format_from_ints
-from lpkernels.formats.grids import grid_shape, lengths_of_parts
+from lpkernels.formats.grids import grid_shape, lengths_of_parts, tensor_scale_shape
 from lpkernels.formats.integers import (
     BLOCK,
     KIND,
-    TENSOR_SCALE,
     InBlock,
     Ints,
     block_by_block,
@@ -24,6 +23,7 @@ from lpkernels.formats.integers import (
     element,
     follows_from_values,
     for_table,
+    has_tensor_scale,
     scale_format,
 )
 from lpkernels.ops import _checks
@@ -161,7 +161,7 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
     bits = scale.contiguous().view(torch.int32)
     if ((bits < 0) & ~scale.isnan()).any():
         raise ValueError("pack: scale has a negative number or -0; a scale has no sign")
-    if fmt[InBlock.SCALE] != TENSOR_SCALE and tensor_scale != 1:
+    if not has_tensor_scale(fmt) and tensor_scale != 1:
         raise ValueError(
             f"pack: {format_from_ints(fmt)} has no tensor scale, but tensor_scale is "
             f"{tensor_scale.item()!r}; use 1, or a format with tensor_scale=True"
@@ -173,8 +173,10 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
     values = values.contiguous()
     if not block_by_block(fmt):
         elements = _packed_as(element(fmt), values)
-        of_tensor = tensor_scale.reshape(1).view(torch.uint8)[: lengths_of_parts((), fmt)[0]]
-        return torch.cat([of_tensor, scales, elements])
+        if not has_tensor_scale(fmt):
+            return torch.cat([scales, elements])
+        of_lines = tensor_scale.contiguous().view(-1).view(torch.uint8)
+        return torch.cat([of_lines, scales, elements])
     if not values.numel():
         return values.new_empty(0, dtype=torch.uint8)
     if not values.dim():
@@ -231,7 +233,9 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     unpack_ = select("auto", for_table("unpack", fmt), codes.device).unpack
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
     values = unpack_(elements.clone(), element(fmt), list(shape))
-    t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())
+    of_lines = tensor_scale_shape(shape, fmt)
+    t = of_tensor.clone().view(torch.float32) if len(of_tensor) else scale.new_ones(of_lines)
+    t = t.view(of_lines)
     return dequantize_directly(values, scale.view(grid), t, fmt, "auto")
 
 
@@ -321,4 +325,5 @@ def dequantize(
         parts = map(without_grad, (values, scale, tensor_scale))
         return _unpack_operator(*parts, fmt, values.shape, backend)
     # A scalar is a vector of one element, which has an axis.
-    return dequantize(values.view(1), scale.view(1), tensor_scale, fmt, backend).view(())
+    t = tensor_scale.view(tensor_scale_shape((1,), fmt))
+    return dequantize(values.view(1), scale.view(1), t, fmt, backend).view(())

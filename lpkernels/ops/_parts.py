@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -11,17 +10,17 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends import Parts, new_parts
-from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.grids import grid_shape, lengths_of_parts, tensor_scale_shape
 from lpkernels.formats.integers import (
     FIXED,
     KIND,
     STEPS,
-    TENSOR_SCALE,
     InBlock,
     Ints,
     block_by_block,
     code_bits,
     element,
+    has_tensor_scale,
     scale_bits,
     scale_format,
 )
@@ -35,10 +34,10 @@ _WHOLE = 32
 
 class Layout(NamedTuple):
     """How the parts of a tensor in a block format lie as bytes, as `lpkernels.pack` lays them
-    apart: the tensor's scale if there is one, all scales, all elements.
+    apart: the scale of the tensor or those of its lines if there are any, all scales, all elements.
 
     scale: the format of the scales; None for powers of two. scale_bits: of a scale's code.
-    tensor_bytes: of the tensor's scale.
+    has_tensor_scale: whether there are scales of the tensor or its lines.
     every_code: whether every element has a code: some programs divide infinity by itself.
     saves: whether every scale has a code, and codes take less memory than values.
     """
@@ -46,7 +45,7 @@ class Layout(NamedTuple):
     scale: Ints | None
     scale_bits: int
     element: Ints
-    tensor_bytes: int
+    has_tensor_scale: bool
     every_code: bool
     saves: bool
 
@@ -60,7 +59,7 @@ def _layout(fmt: Ints) -> Layout:
         scale,
         bits,
         elements,
-        tensor_bytes=4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0,
+        has_tensor_scale=has_tensor_scale(fmt),
         every_code=not divides or has_every_code(elements),
         saves=every_scale and code_bits(fmt) < _WHOLE,
     )
@@ -98,9 +97,10 @@ def pack_parts(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
         if codes is None:
             return None
         elements = codes
-    if not layout.tensor_bytes:
+    if not layout.has_tensor_scale:
         return torch.cat([scales, elements])
-    return torch.cat([tensor_scale.reshape(1).view(torch.uint8), scales, elements])
+    of_lines = tensor_scale.contiguous().view(-1).view(torch.uint8)
+    return torch.cat([of_lines, scales, elements])
 
 
 def values_format(fmt: Ints, rank: int) -> Ints:
@@ -130,8 +130,8 @@ _cached_format = lru_cache(maxsize=1024)(_values_format)
 def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
     """The three parts of a tensor of this shape."""
     layout = _layout_of(fmt)
-    grid, first = grid_shape(shape, fmt), layout.tensor_bytes
-    length = (math.prod(grid) * layout.scale_bits + 7) // 8
+    grid, of_lines = grid_shape(shape, fmt), tensor_scale_shape(shape, fmt)
+    first, length, _ = lengths_of_parts(shape, fmt)
     scales = codes[first : first + length].clone()
     if layout.scale is None:
         scale = unpack_powers(scales)
@@ -140,9 +140,9 @@ def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
     else:
         scale = unpack(scales, layout.scale, grid)
     values = unpack(codes[first + length :], layout.element, shape)
-    one = scale.new_ones(())
-    tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
-    return values, scale.view(grid), tensor_scale
+    if not layout.has_tensor_scale:
+        return values, scale.view(grid), scale.new_ones(())
+    return values, scale.view(grid), codes[:first].clone().view(torch.float32).view(of_lines)
 
 
 def pack_parts_directly(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:

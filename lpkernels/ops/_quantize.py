@@ -230,7 +230,7 @@ def scaled_directly(
         values.clamp_(min=table_of_handle(element(quantizer)[InTable.HANDLE]).min)
     if x.dim():
         return parts
-    return values.view(()), scale.view(()), tensor_scale
+    return values.view(()), scale.view(()), tensor_scale.view(())
 
 
 _scaled = define(
@@ -251,9 +251,10 @@ def scaled(
     backend: str = "auto",
 ) -> Parts:
     """x in a block format: codes of x's shape, the scales of its blocks on their grid, and the
-    scale of the tensor, all float32.
+    scale of the tensor or those of its lines, all float32.
 
-    amax: one float64 element on x's device, in place of the tensor's largest finite magnitude.
+    amax: one float64 element on x's device, in place of the tensor's largest finite magnitude, or
+    one for each line.
     """
     return _scaled(without_grad(x), quantizer, amax, seed, int(role), site, backend)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lpkernels.formats import FP32, BlockFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.grids import Grid
+from lpkernels.formats.integers import LINE_SCALE, InBlock
 from lpkernels.reference.values import Float64, product_to_odd, quotient_to_odd
 from lpkernels.rounding import round_array
 
@@ -28,7 +29,7 @@ def element_of(fmt: BlockFormat) -> Number:
     element = fmt.element
     if isinstance(element, FloatFormat):
         return saturating(element)
-    if isinstance(element, TableFormat) or (fmt.target is not None and fmt.target > element.max):
+    if isinstance(element, TableFormat) or fmt.largest > element.max:
         return element
     man_bits = element.word_bits - 2
     return FloatFormat(
@@ -53,28 +54,35 @@ def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], grid: Grid) -> NDA
     return np.ascontiguousarray(full[:, :rows, :cols]).reshape(shape)
 
 
-def tensor_scale(amax: float, fmt: BlockFormat) -> float:
-    """t = A / (max(scale) M) in float32, at most its largest value; NaN of an amax that is none."""
-    if not 0 <= amax < np.inf:
-        return np.nan
-    assert isinstance(fmt.scale, FloatFormat)
-    # max(scale) has no more than 24 bits, M neither.
-    quotient = quotient_to_odd(np.array(amax), np.array(fmt.scale.max * fmt.largest))
-    return float(round_array(quotient, saturating(FP32), "nearest_even"))
+def shape_of_lines(grid: Grid, fmt: BlockFormat) -> tuple[int, ...]:
+    """The shape of t beside (outer, down, across, tall * wide): one value, or one a line."""
+    if fmt.to_ints()[InBlock.SCALE] != LINE_SCALE:
+        return (1, 1, 1, 1)
+    return (grid.outer, 1, grid.across, 1) if grid.wide == 1 else (grid.outer, grid.down, 1, 1)
 
 
-def exact_scales(largest: Float64, fmt: BlockFormat, t: float) -> Float64:
-    """s of blocks whose largest magnitudes are finite, by fmt's rule."""
+def tensor_scale(amax: Float64, fmt: BlockFormat) -> Float64:
+    """t = A / (B M) in float32, at most its largest value; NaN of an amax that is none."""
+    usable = (amax >= 0) & (amax < np.inf)
+    # B has no more than 24 bits, M neither.
+    divisor = np.array(fmt.largest_scale * fmt.largest)
+    quotient = quotient_to_odd(np.where(usable, amax, 0.0), divisor)
+    return np.where(usable, round_array(quotient, saturating(FP32), "nearest_even"), np.nan)
+
+
+def exact_scales(
+    largest: Float64, fmt: BlockFormat, t: Float64, target: float | None = None
+) -> Float64:
+    """s of blocks whose largest magnitudes are finite, by fmt's rule; target: in place of the
+    format's."""
     if fmt.scale == "e8m0":
         return np.ldexp(1.0, power_of_two_scales(largest, fmt))
     scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
     rounding = "toward_positive" if fmt.rule == "up" else "nearest_even"
-    divisor = product_to_odd(np.array(fmt.largest), np.array(t))
-    if divisor == 0:
-        return np.zeros_like(largest)
-    quotient = quotient_to_odd(largest, divisor)
+    divisor = product_to_odd(np.array(fmt.largest if target is None else target), t)
+    quotient = quotient_to_odd(largest, np.where(divisor == 0, 1.0, divisor))
     s = np.minimum(round_array(quotient, saturating(scale), rounding), scale.max)
-    return np.where(largest == 0, fmt.zero_scale, s)
+    return np.where(divisor == 0, 0.0, np.where(largest == 0, fmt.zero_scale, s))
 
 
 def power_of_two_scales(largest: Float64, fmt: BlockFormat) -> NDArray[np.int64]:

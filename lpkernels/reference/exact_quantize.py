@@ -25,8 +25,10 @@ from lpkernels.formats import (
     Number,
     TableFormat,
 )
-from lpkernels.formats.grids import grid_of, grid_shape
+from lpkernels.formats.grids import grid_of, grid_shape, tensor_scale_shape
+from lpkernels.formats.integers import LINE_SCALE, InBlock
 from lpkernels.reference.blocks import saturating
+from lpkernels.reference.candidates import FOUR, is_nearer
 from lpkernels.reference.scaled import Scaled
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import SITE_QUANTIZE, draw
@@ -105,26 +107,54 @@ def _of_slice(
 def scaled(
     x: NDArray[np.floating], fmt: BlockFormat, rounded: _Round, amax: float | None = None
 ) -> Scaled:
-    """x in the block format, whose steps are exact; amax as in `reference.scaled.scaled`."""
-    shape = grid_shape(x.shape, fmt.to_ints())
+    """x in the block format, whose steps are exact; amax as in `reference.scaled.scaled`, one
+    number."""
+    shape, of_lines = (of(x.shape, fmt.to_ints()) for of in (grid_shape, tensor_scale_shape))
     codes, scales = [0.0] * x.size, [0.0] * math.prod(shape)
     values = widen(x).reshape(-1).tolist()
-    t = 1.0
-    if fmt.tensor_scale:
-        finite = [abs(v) for v in values if math.isfinite(v)]
-        t = _tensor_scale(max(finite, default=0.0) if amax is None else amax, fmt)
-    for number, members in enumerate(_blocks(x.shape, fmt)):
-        block = [values[i] for i in members]
+    blocks = _blocks(x.shape, fmt)
+    lines = _lines(x.shape, fmt)
+    scales_of_lines = [1.0] * math.prod(of_lines)
+    for line in range(len(scales_of_lines) if fmt.tensor_scale and values else 0):
+        finite = [
+            abs(values[i])
+            for of, members in zip(lines, blocks, strict=True)
+            for i in members
+            if of == line and math.isfinite(values[i])
+        ]
+        most = max(finite, default=0.0) if amax is None else amax
+        scales_of_lines[line] = _tensor_scale(most, fmt)
+    for number, members in enumerate(blocks):
+        block, t = [values[i] for i in members], scales_of_lines[lines[number]]
         largest = max(abs(v) for v in block)
         if fmt.block_size == "tensor" and amax is not None:
             largest = amax if amax >= 0 else math.nan
         if not all(map(math.isfinite, [*block, largest, t])):
             scales[number] = math.nan
             continue
-        s = scales[number] = block_scale(largest, fmt, t)
-        for i in members:
-            codes[i] = _code(values[i], Fraction(s) * Fraction(t), fmt, rounded, i)
-    return Scaled(_array(codes, x.shape), _array(scales, shape), narrow(np.array(t)))
+        s = block_scale(largest, fmt, t)
+        of_block = _codes(values, members, s, t, fmt, rounded)
+        if isinstance(fmt.target, str):
+            s_4 = block_scale(largest, fmt, t, FOUR)
+            codes_4 = _codes(values, members, s_4, t, fmt, rounded)
+            four, six = (
+                [Fraction(code) * Fraction(scale) * Fraction(t) for code in of]
+                for of, scale in ((codes_4, s_4), (of_block, s))
+            )
+            if is_nearer(block, four, six, fmt.target):
+                s, of_block = s_4, codes_4
+        scales[number] = s
+        for i, code in zip(members, of_block, strict=True):
+            codes[i] = code
+    return Scaled(_array(codes, x.shape), _array(scales, shape), _array(scales_of_lines, of_lines))
+
+
+def _codes(
+    values: list[float], members: list[int], s: float, t: float, fmt: BlockFormat, rounded: _Round
+) -> list[float]:
+    """The codes of a block under a scale."""
+    divisor = Fraction(s) * Fraction(t)
+    return [_code(values[i], divisor, fmt, rounded, i) for i in members]
 
 
 def _array(values: list[float], shape: tuple[int, ...]) -> Float32:
@@ -146,16 +176,32 @@ def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
     return indices
 
 
+def _lines(shape: tuple[int, ...], fmt: BlockFormat) -> list[int]:
+    """The number of every block's line, in the order of `_blocks`; 0 where lines have no scales."""
+    if math.prod(shape) == 0:
+        return []
+    grid = grid_of(shape, fmt.to_ints())
+    if fmt.to_ints()[InBlock.SCALE] != LINE_SCALE:
+        return [0] * (grid.outer * grid.down * grid.across)
+    return [
+        matrix * grid.across + across if grid.wide == 1 else matrix * grid.down + down
+        for matrix in range(grid.outer)
+        for down in range(grid.down)
+        for across in range(grid.across)
+    ]
+
+
 def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
     if not 0 <= amax < math.inf:
         return math.nan
-    assert isinstance(fmt.scale, FloatFormat)
-    exact = Fraction(amax) / (Fraction(fmt.scale.max) * Fraction(fmt.largest))
+    exact = Fraction(amax) / (Fraction(fmt.largest_scale) * Fraction(fmt.largest))
     return round_scalar(exact, saturating(FP32), "nearest_even")
 
 
-def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
-    """s of a block whose values are finite."""
+def block_scale(
+    largest: float, fmt: BlockFormat, t: float = 1.0, target: float | None = None
+) -> float:
+    """s of a block whose values are finite; target: in place of the format's."""
     if fmt.scale == "e8m0":
         return math.ldexp(1.0, power_of_two_scale(largest, fmt))
     if largest == 0:
@@ -164,7 +210,8 @@ def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
         return 0.0
     scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
     mode = "toward_positive" if fmt.rule == "up" else "nearest_even"
-    exact = Fraction(largest) / (Fraction(fmt.largest) * Fraction(t))
+    divisor = Fraction(fmt.largest if target is None else target) * Fraction(t)
+    exact = Fraction(largest) / divisor
     return min(round_scalar(exact, saturating(scale), mode), scale.max)
 
 
@@ -206,16 +253,17 @@ def _code(value: float, divisor: Fraction, fmt: BlockFormat, rounded: _Round, in
         return rounded(float(exact), element, index)
     # Integers are symmetric unless the target is beyond the largest, and have one zero.
     code = rounded(exact, element, index) + 0.0
-    beyond = fmt.target is not None and fmt.target > element.max
-    return code if beyond else max(code, -element.max)
+    return code if fmt.largest > element.max else max(code, -element.max)
 
 
 def dequantize(q: Scaled, fmt: BlockFormat) -> Float32:
     """q s t, rounded once to float32."""
     result = [math.nan] * q.values.size
     codes, scales = widen(q.values).reshape(-1).tolist(), widen(q.scale).reshape(-1).tolist()
-    t = float(widen(q.tensor_scale))
-    for s, members in zip(scales, _blocks(q.values.shape, fmt), strict=True):
+    of_lines = widen(q.tensor_scale).reshape(-1).tolist()
+    blocks, lines = _blocks(q.values.shape, fmt), _lines(q.values.shape, fmt)
+    for s, members, line in zip(scales, blocks, lines, strict=True):
+        t = of_lines[line]
         for i in members if math.isfinite(s) and math.isfinite(t) else ():
             if codes[i] == 0 or s == 0 or t == 0 or not math.isfinite(codes[i]):
                 result[i] = codes[i] * s * t

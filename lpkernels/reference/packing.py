@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, Number, TableFormat
-from lpkernels.formats.grids import grid_of, grid_shape
+from lpkernels.formats.grids import grid_of, grid_shape, lengths_of_parts, tensor_scale_shape
 from lpkernels.formats.integers import block_by_block, scale_bits
 from lpkernels.reference.blocks import (
     element_of,
@@ -251,7 +251,8 @@ def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
     _check_codes(q.values, coded, fmt)
     scales = _encode_scale(q.scale, fmt)
     if not block_by_block(ints):
-        t = np.frombuffer(np.float32(q.tensor_scale).tobytes() * fmt.tensor_scale, np.uint8)
+        of_lines = np.asarray(q.tensor_scale, np.float32).tobytes() if fmt.tensor_scale else b""
+        t = np.frombuffer(of_lines, np.uint8)
         streams = ((scales, scale_bits(ints)), (codes, element.bits))
         bits = [_bits_of(numbers.reshape(-1), width) for numbers, width in streams]
         return np.concatenate([t, *(np.packbits(stream, bitorder="little") for stream in bits)])
@@ -271,9 +272,11 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
     ints = fmt.to_ints()
     grid, count, element = grid_shape(shape, ints), math.prod(shape), fmt.element
     if not block_by_block(ints):
-        t = no_scale()
+        of_lines = tensor_scale_shape(shape, ints)
+        t, length = no_scale(of_lines), lengths_of_parts(shape, ints)[0]
         if fmt.tensor_scale:
-            t, codes = np.frombuffer(codes[:4].tobytes(), "<f4").reshape(()), codes[4:]
+            t = np.frombuffer(codes[:length].tobytes(), "<f4").reshape(of_lines)
+            codes = codes[length:]
         width, number = scale_bits(ints), math.prod(grid)
         scale_bytes = -(-number * width // 8)
         scales = _decode_scale(_fields(codes[:scale_bytes], number, width), fmt)

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats.grids import Grid
 from lpkernels.formats.integers import is_mx
 from lpkernels.reference.blocks import exact_scales, saturating
+from lpkernels.reference.candidates import te_errors
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rounding import round_array
 
@@ -28,22 +30,32 @@ _NVFP4 = np.float32(448 * 6)
 
 
 def scaled(
-    values: Float64, largest: Float64, amax: float, fmt: BlockFormat, rounding: Round
-) -> tuple[Float64, float, Float64]:
-    """The scales s, the tensor scale t, and the values before they are rounded to codes."""
+    values: Float64,
+    largest: Float64,
+    amax: Float64,
+    fmt: BlockFormat,
+    grid: Grid,
+    rounding: Round,
+) -> tuple[Float64, Float64, Float64]:
+    """The scales s, the scales t of the tensor or its lines, and the values before they are rounded
+    to codes."""
     x, a, of_tensor = (np.asarray(v, np.float32) for v in (values, largest, amax))
+    if fmt.has_candidates:
+        rows = grid.tall if isinstance(fmt.block_size, tuple) else 1
+        s, t, shrunk = _te_candidates(x, a, of_tensor, fmt, rows)
+        return widen(s), widen(t), widen(shrunk)
     if fmt.tensor_scale or isinstance(fmt.scale, FloatFormat):
         s, t, factor = _NVFP4_STEPS[fmt.steps](a, of_tensor, fmt)
         # Beside a tiny t torchao's factors may be infinite. It then takes the NaN of an x86
         # processor for this number.
         shrunk = np.where((x == 0) & np.isposinf(factor), np.float32(-1.5), x * factor)
-        return widen(s), float(t), widen(shrunk)
+        return widen(s), widen(t), widen(shrunk)
     s, shrunk = _STEPS[fmt.steps](x, a, fmt, rounding)
     wide = widen(shrunk)
     if has_one_zero(fmt):
         # Ties go toward zero. A tie has few bits, so that no value passes one here.
         wide = wide * (1 - 2.0**-40) if rounding.mode == "nearest_even" else wide
-    return widen(s), 1.0, wide
+    return widen(s), np.ones_like(amax), wide
 
 
 def has_one_zero(fmt: BlockFormat) -> bool:
@@ -57,13 +69,39 @@ def _e4m3(x: Array) -> Array:
 
 
 def _te_nvfp4(a: Array, amax: Array, fmt: BlockFormat) -> tuple[Array, Array, Array]:
-    encode = np.minimum(_NVFP4 / amax, _MAX)
-    if amax == 0 or encode == 0:
-        encode = _ONE
-    decode = _ONE / encode
+    encode = _te_encode(amax, _NVFP4)
     s = _e4m3(np.minimum(a * (encode * (_ONE / np.float32(6))), _MAX))
-    factor = np.minimum(_ONE / (s * decode), _MAX)
-    return s, amax / _NVFP4, factor
+    return s, amax / _NVFP4, _te_factor(s, encode)
+
+
+def _te_encode(amax: Array, largest: Any) -> Array:
+    encode = np.minimum(largest / amax, _MAX)
+    return np.where((amax == 0) | (encode == 0), _ONE, encode)
+
+
+def _te_factor(s: Array, encode: Array) -> Array:
+    return np.minimum(_ONE / (s * (_ONE / encode)), _MAX)
+
+
+def _te_candidates(
+    x: Array, a: Array, amax: Array, fmt: BlockFormat, rows: int
+) -> tuple[Array, Array, Array]:
+    """NVFP4 with two candidates a block; rows: those of a tile, else 1."""
+    assert isinstance(fmt.target, str)
+    largest, top = np.float32(6 * fmt.largest_scale), np.float32(6)
+    encode = _te_encode(amax, largest)
+    # A block that is not finite has no codes.
+    b = np.where(np.isfinite(a), (a / top) * encode, np.float32(np.nan))
+    found = []
+    for raised in (b, b * np.float32(1.5)):
+        s = _e4m3(np.minimum(raised, np.float32(448)))
+        shrunk = x * _te_factor(s, encode)
+        q = round_array(widen(shrunk), saturating(FP4_E2M1), "nearest_even").astype(np.float32)
+        v = ((q * s) * amax) / largest
+        found.append((s, shrunk, te_errors(v - x, rows, fmt.target)))
+    (s_6, shrunk_6, error_6), (s_4, shrunk_4, error_4) = found
+    chosen = error_4 < error_6
+    return np.where(chosen, s_4, s_6), amax / largest, np.where(chosen, shrunk_4, shrunk_6)
 
 
 def _torchao_nvfp4(a: Array, amax: Array, fmt: BlockFormat) -> tuple[Array, Array, Array]:
@@ -112,7 +150,9 @@ def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Arr
         return _torchao_integers(x, a, fmt, rounding)
     if is_mx(fmt.to_ints()):
         finite = np.isfinite(a)
-        s = exact_scales(widen(np.where(finite, a, np.float32(0))), fmt, 1.0).astype(np.float32)
+        s = exact_scales(widen(np.where(finite, a, np.float32(0))), fmt, np.ones(())).astype(
+            np.float32
+        )
         s = np.where(finite, s, np.float32(np.nan))
         return s, x / np.maximum(s, np.float32(2.0**-126))
     quotient = fmt.element.max / np.maximum(a.astype(np.float64), 1e-12)

@@ -62,7 +62,8 @@ def quantize(
         site: SITE_QUANTIZE or SITE_OUTPUT; draws are keyed (seed, site, 0, 0, row-major index).
         limits: for an affine format the low and the high end of every slice, (2, slices), in place
             of the slice's own ends; a slice with NaN for its ends becomes all NaN. For a block
-            format (1,), in place of the tensor's largest finite magnitude.
+            format (1,), in place of the tensor's largest finite magnitude, or (lines,) where each
+            line has a scale.
         origin: the index by which the first value of x draws; the others follow.
         overflowed: (x.size,), False on entry; becomes True where `counting` counts an overflow.
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
@@ -72,8 +73,7 @@ def quantize(
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):
-        amax = None if limits is None else float(limits[0])
-        return blocks.dequantize(blocks.scaled(x, fmt, rounding, amax), fmt)
+        return blocks.dequantize(blocks.scaled(x, fmt, rounding, limits), fmt)
     if isinstance(fmt, AffineFormat):
         return _quantize_affine(x, fmt, rounding, limits)
     values = without_tiny(widen(x).reshape(-1))
@@ -86,7 +86,7 @@ def scaled(
     *,
     seed: int = 0,
     site: int = SITE_QUANTIZE,
-    amax: float | None = None,
+    amax: float | NDArray[np.floating] | None = None,
 ) -> blocks.Scaled:
     """`quantize` to a block format, in codes and scales."""
     assert isinstance(quantizer.fmt, BlockFormat)

@@ -45,6 +45,9 @@ BLOCK_FORMATS = formats_named("""
     block32_e2m1_sfp32_deepgemm
     tensor_e4m3fnuz block32_e5m2fnuz_sfp32 block32_p3109_k8p3se_up block64_nf4_sfp32
     tile2x64_nf4_sfp32
+    nvfp4_46 nvfp4_46_mse_te nvfp4_46_2d_te nvfp4_row_te nvfp4_46_row nvfp4_46_row_mse_te
+    block5_axis0_e2m1_se4m3fn_trow100_to4or6mae block1_e2m1_se8m7_trow_to4or6mse
+    tile3x5_e2m1_se5m2_t_to4or6mse block16_axis0_e2m1_se4m3fn_trow_te
 """)
 BLOCK_FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
 ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "int4", "int8", "even", "special", "tiny")

@@ -33,6 +33,11 @@ RECIPES = {
     "mxfp8": MXFP8,
     "mxfp8 from codes": lp.Recipe(**dict.fromkeys(OPERANDS, K), requantize="codes"),
     "nvfp4 pretraining": PRETRAINING,
+    "nvfp4 rows": lp.Recipe(
+        input="block16_k_e2m1_se4m3fn_trow256_to4or6mae_te",
+        weight="tile16x16_k_e2m1_se4m3fn_t256_to4or6mae_te",
+        grad_output=f"{N}:stochastic", fprop="native",
+    ),
     "tensors": lp.Recipe(
         input="tensor_e4m3", weight="tensor_e4m3:stochastic", grad_output="tensor_e5m2:stochastic"
     ),

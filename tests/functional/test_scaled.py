@@ -64,6 +64,19 @@ def test_scales_lie_on_the_grid_of_blocks(fmt, shape, grid):
     assert lp.scaled(torch.ones(shape), fmt).scale.shape == grid
 
 
+@pytest.mark.parametrize(
+    "fmt", ["nvfp4_46_row", "block16_axis0_e2m1_se4m3fn_trow_te", "nvfp4_46_2d"]
+)
+def test_the_choice_of_a_block_is_not_stored(fmt):
+    q = lp.scaled(values(32, 48), fmt)
+    t = q.tensor_scale.reshape(-1).view(torch.uint8)
+    want = [t, lp.pack(q.scale, "e4m3fn"), lp.pack(q.values, "fp4_e2m1")]
+    assert_bit_equal(lp.pack(q), torch.cat(want))
+    again = lp.Scaled.from_tensors(*q.tensors(), fmt)
+    for name in ("values", "scale", "tensor_scale"):
+        assert_bit_equal(getattr(again, name), getattr(q, name))
+
+
 def test_blocks_that_are_packed_apart():
     x = torch.tensor([[6.0, -3.0, 0.5, 1.0], [0.0, -0.0, math.nan, 1.0]])
     q = lp.scaled(x, "block2_e2m1_se4m3fn_t", amax=2688.0)

@@ -22,7 +22,7 @@ NAMED = {
     name: lp.Recipe(**{**lp.recipe(name).to_dict(), **NATIVE})
     for name in (
         "mxfp8_ocp", "mxfp6", "mxfp4", "nvfp4", "deepseek_v3", "te_block", "te_current",
-        "fp8_rowwise", "int8_training",
+        "fp8_rowwise", "int8_training", "nvfp4_46_rl",
     )
 }  # fmt: skip
 
@@ -54,6 +54,8 @@ BY_SCALE = ("fp32_chunkscale", "e6m9_chunkscale:outer=fp32:scale_order=left")
 # float32 holds no products of codes and float32's scales, which other sums would need.
 PAIRS = [
     *itertools.product(("block16_k_e2m1_se4m3fn_t", K, "row_k_e4m3"), (*BY_SCALE, "e6m9")),
+    ("block16_k_e2m1_se4m3fn_trow256_to4or6mae_te", "fp32_chunkscale"),
+    ("block16_k_e2m1_se4m3fn_trow", "e6m9"),
     *itertools.product(("block8_k_e4m3_sfp32",), BY_SCALE),
 ]
 
@@ -71,7 +73,8 @@ def test_sums_by_scale_are_those_of_matmul(fmt: str, acc: str) -> None:
         return lp.scaled(t, lp.Quantizer(along_axis(block, along)))
 
     def turned(t: lp.Scaled, along: int) -> lp.Scaled:
-        return lp.Scaled(t.values.mT, t.scale.mT, t.tensor_scale, along_axis(block, along))
+        assert t.mT.fmt == along_axis(block, along)
+        return t.mT
 
     y = lp.matmul(scaled(rows, -1), turned(scaled(w, -1), -2), acc)
     y = lp.quantize(y.double() + b.double(), recipe.fprop.outermost).float()

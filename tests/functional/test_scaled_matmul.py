@@ -27,6 +27,8 @@ def values(x: Any) -> torch.Tensor:
 @pytest.mark.parametrize("lead", [(), (2,), (3, 2)], ids=str)
 @pytest.mark.parametrize("left, right", [
     ("nvfp4", "block16_axis-2_e2m1_se4m3fn_t"), ("mxfp8_up", "block32_axis-2_e2m1_up"),
+    ("nvfp4_row_te", "block16_axis-2_e2m1_se4m3fn_trow256_to4or6mae"), ("nvfp4_46_row", ""),
+    ("nvfp4_46_te", "block8_axis-2_e2m1_se4m3fn_trow"),
     ("fp8_1x128", "tile32x16_e4m3_sfp32"), ("row_e4m3", "row_axis-2_int8"),
     ("tensor_e4m3", "tensor_e5m2"), ("", "block7_axis-2_e4m3_sfp32"), ("mxfp6_e3m2", ""),
 ])  # fmt: skip
@@ -49,6 +51,19 @@ def test_scales_of_tensors_multiply_the_sum() -> None:
     unscaled = [lp.Scaled(x.values, x.scale, torch.ones(()), x.fmt) for x in (a, b)]
     t = np.float32(a.tensor_scale) * np.float32(b.tensor_scale)
     assert_bit_equal(y, lp.matmul(*unscaled, "fp32_chunkscale") * torch.tensor(t))
+
+
+@pytest.mark.parametrize("right", ["trow", "t"])
+def test_scales_of_lines_multiply_the_sum(right: str) -> None:
+    a, b = operands("nvfp4_46_row", f"block16_axis-2_e2m1_se4m3fn_{right}")
+    unscaled = [
+        lp.Scaled(x.values, x.scale, torch.ones_like(x.tensor_scale), x.fmt) for x in (a, b)
+    ]
+    want = lp.matmul(*unscaled, "fp32_chunkscale") * (a.tensor_scale * b.tensor_scale)
+    assert_bit_equal(lp.matmul(a, b, "fp32_chunkscale"), want)
+    assert_bit_equal(lp.matmul(a, b, "e6m9"), lp.matmul(a.values * a.scale.repeat_interleave(
+        16, -1)[..., : a.shape[-1]], b.values * b.scale.repeat_interleave(16, -2)[
+            ..., : b.shape[-2], :], "e6m9") * (a.tensor_scale * b.tensor_scale))  # fmt: skip
 
 
 def test_scales_of_rows_multiply_the_sum() -> None:

@@ -33,7 +33,10 @@ HALF = {"fp16_mixed": "fp16", "bf16_mixed": "bf16"}
 OLDER = [*HALF, "fp8_wang2018", "hfp8_sun2019", "cpt_fu2021"]
 SCALED = [name for name in lp.policies() if name not in OLDER]
 # Their last layer is torch's own, and these have one scale a tensor, which suits convolutions.
-HEAD_APART = ["mxfp8", "nvfp4_pretraining", "deepseek_v3", "te_block", "te_current", "te_delayed"]
+HEAD_APART = [
+    "mxfp8", "nvfp4_pretraining", "nvfp4_46", "nvfp4_46_pretraining", "nvfp4_row", "nvfp4_46_rl",
+    "deepseek_v3", "te_block", "te_current", "te_delayed",
+]  # fmt: skip
 BY_TENSOR = ["te_current", "te_delayed"]
 
 

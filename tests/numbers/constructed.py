@@ -103,8 +103,11 @@ blocks = st.sampled_from(sorted(ALIASES)).map(parse_format) | _accepted(
     scale=st.sampled_from(["e8m0", "e8m0ieee", "fp32", "e4m3fn", "bf16"]) | floats,
     axis=st.integers(-64, 63) | st.just("k"),
     rule=st.sampled_from(RULES),
-    tensor_scale=st.booleans(),
-    target=st.integers(1, 500) | st.floats(2.0**-126, 2.0**127),
+    tensor_scale=st.sampled_from([False, True, "row"]),
+    scale_target=st.integers(1, 500) | st.floats(2.0**-126, 2.0**127),
+    target=st.integers(1, 500)
+    | st.floats(2.0**-126, 2.0**127)
+    | st.sampled_from(["4or6mae", "4or6mse"]),
     steps=st.sampled_from(STEPS),
 )
 formats = numbers | strategies.affine_formats() | blocks

@@ -101,6 +101,13 @@ def test_fits_in_bfloat16_and_down_to_the_last_subnormal():
     ("nvfp4_one", "e2m1", {"block_size": 16, "scale": "e4m3"}),
     ("nvfp4_2d_te", "e2m1",
      {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"}),
+    ("nvfp4_46_te", "e2m1", {"block_size": 16, "scale": "e4m3", "tensor_scale": True,
+                             "scale_target": 256, "target": "4or6mae", "steps": "te"}),
+    ("nvfp4_46_2d_mse", "e2m1", {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True,
+                                 "scale_target": 256, "target": "4or6mse"}),
+    ("nvfp4_row", "e2m1", {"block_size": 16, "scale": "e4m3", "tensor_scale": "row"}),
+    ("nvfp4_46_row_mse", "e2m1", {"block_size": 16, "scale": "e4m3", "tensor_scale": "row",
+                                  "scale_target": 256, "target": "4or6mse"}),
     ("fp8_tensor", "e4m3", {"block_size": "tensor", "scale": "fp32"}),
     ("fp8_row", "e4m3", {"block_size": "row"}),
     ("fp8_1x128", "e4m3", {"block_size": 128, "scale": "fp32"}),
@@ -125,6 +132,8 @@ def test_a_field_at_its_default_is_the_field_left_out():
     tensor = BlockFormat("e2m1", "tensor", scale=formats.FP32, rule="nearest", target=6)
     assert (plain, hash(plain), str(plain)) == (full, hash(full), str(full))
     assert tensor == BlockFormat("e2m1", "tensor") == parse_format("tensor_e2m1")
+    nvfp4 = BlockFormat("e2m1", 16, scale="e4m3fn", tensor_scale=True, scale_target=448.0)
+    assert nvfp4 == parse_format("nvfp4")
     assert plain.to_ints()[:8] == (3, 32, -1, 0, 0, 0, 0, 0)
 
 

@@ -136,6 +136,17 @@ CONTRADICTIONS: dict[Callable[..., Any], list[dict[str, Any]]] = {
         {"scale": "e8m0", "tensor_scale": True},
         {"block_size": "row", "scale": "bf16", "tensor_scale": True},
         {"block_size": (2, 2), "axis": 0}, {"block_size": "tensor", "axis": "k"},
+        *({"element": "e2m1", "scale": "e4m3fn", **fields} for fields in (
+            {"block_size": (2, 2), "tensor_scale": "row"}, {"scale_target": 256},
+            {"tensor_scale": True, "scale_target": 449}, {"target": "4or6mae"},
+            {"element": "e2m3", "tensor_scale": True, "target": "4or6mae"},
+            {"tensor_scale": True, "rule": "up", "target": "4or6mse"})),
+        *({"element": "e2m1", "scale": "e4m3fn", "tensor_scale": True, "block_size": 16, **fields}
+          for fields in (
+            {"target": "4or6mae", "steps": "torchao"}, {"target": "4or6mse", "steps": "deepgemm"},
+            {"tensor_scale": "row", "steps": "torchao"}, {"scale_target": 256, "steps": "te"},
+            {"target": "4or6mae", "scale_target": 300, "steps": "te"},
+            {"target": "4or6mae", "block_size": 32, "steps": "te"})),
         {"element": "int8", "steps": "te"}, {"block_size": "row", "target": 9, "steps": "te"},
         {"element": lp.FixedFormat(8, 0, signed=False)}, {"element": "fp16", "scale": "e8m0"},
         {"element": "p3109_k8p4uf"}, {"element": "nf4", "scale": "e8m0"},
@@ -144,6 +155,7 @@ CONTRADICTIONS: dict[Callable[..., Any], list[dict[str, Any]]] = {
     ],
     lp.Quantizer: [
         {"fmt": "nvfp4_te", "rounding": "to_odd"}, {"fmt": "linear4"},
+        {"fmt": "nvfp4_46", "rounding": "stochastic"},
         {"hadamard": 16, "signs": "et"}, {"hadamard": 16, "signs": -1},
     ],
     lp.Accumulator: [

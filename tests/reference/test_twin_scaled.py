@@ -13,7 +13,7 @@ from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_forma
 from lpkernels.formats.integers import takes_amax
 from lpkernels.reference import exact_quantize, twin
 from lpkernels.rng import draw
-from lpkernels.rounding import ROUNDINGS, round_scalar
+from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
 from tests.support import strategies
 from tests.support.elements import SMALL, UNDERFLOWING, small_tensor
@@ -58,12 +58,12 @@ def arrays(draw_: st.DrawFn) -> np.ndarray:
 @given(
     arrays(),
     strategies.scaled_formats(),
-    st.sampled_from(ROUNDINGS),
+    st.data(),
     st.integers(0, 2**40),
     strategies.AMAX,
 )
-def test_scaled_equals_exact(x, fmt, mode, seed, amax):
-    fmt = strategies.fitting(fmt, x.ndim)
+def test_scaled_equals_exact(x, fmt, data, seed, amax):
+    fmt, mode = strategies.fitting(fmt, x.ndim), data.draw(strategies.modes_of(fmt))
     compare(x, fmt, mode, seed, amax if takes_amax(fmt.to_ints()) else None)
 
 

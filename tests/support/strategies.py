@@ -89,13 +89,26 @@ def scaled_formats(draw: st.DrawFn) -> BlockFormat:
     narrow = not isinstance(size, str) and scale not in ("e8m0", "fp32", FP32)
     axes = {"tensor": st.just(-1)}.get(str(size), _AXES | st.just("k"))
     integers = st.builds(FixedFormat, st.integers(2, 24), st.integers(-100, 22))
+    kinds = [False, True, "row"] if isinstance(size, int) else [False, True]
+    tensor_scale = narrow and draw(st.sampled_from(kinds))
+    if isinstance(scale, str):
+        scale = FP32 if scale == "fp32" else scale if scale == "e8m0" else parse_format(scale)
+    targets = st.none()
+    if tensor_scale and scale.max >= 2.0**-126:
+        targets = st.floats(2.0**-126, scale.max, width=32)
+    if tensor_scale and rule == "nearest" and draw(st.booleans()):
+        metric = draw(st.sampled_from(["4or6mae", "4or6mse"]))
+        axis = draw(st.sampled_from([-1, "k"]) if isinstance(size, tuple) else axes)
+        return BlockFormat("e2m1", size, scale=scale, axis=axis, tensor_scale=tensor_scale,
+                           scale_target=draw(st.none() | targets), target=metric)  # fmt: skip
     return BlockFormat(
         draw(_elements | integers | st.sampled_from(["e4m3", "int8"])),
         size,
         scale=scale,
         axis=draw(st.sampled_from([-1, "k"]) if isinstance(size, tuple) else axes),
         rule=rule,
-        tensor_scale=narrow and draw(st.booleans()),
+        tensor_scale=tensor_scale,
+        scale_target=draw(st.none() | targets),
         target=None
         if rule in ("floor", "ceil", "even")
         else draw(st.none() | st.floats(2.0**-126, 2.0**127, width=32)),
@@ -130,6 +143,7 @@ _SPECIAL = [0, 1 << 31, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF8
 _PROGRAMS = [
     parse_format(name)
     for name in (
+        "nvfp4_46_te", "nvfp4_46_2d_mse_te", "nvfp4_row_te", "nvfp4_46_row_te",
         "nvfp4_te", "nvfp4_2d_te", "nvfp4_torchao", "block16_e2m1_se4m3fn_torchao",
         "tensor_e4m3_te", "row_e5m2_te", "block32_e4m3_up_te", "tile128x128_e4m3_up_te",
         "tensor_int8_torchao", "block32_e2m1_even_torchao", "tile128x128_e4m3_up_torchao",
@@ -137,6 +151,13 @@ _PROGRAMS = [
         "block32_e2m1_sfp32_deepgemm", "tile128x128_e4m3_up_deepgemm",
     )
 ]  # fmt: skip
+
+
+def modes_of(fmt: BlockFormat) -> st.SearchStrategy[str]:
+    """The roundings that a format takes."""
+    if fmt.has_candidates:
+        return st.just("nearest_even")
+    return st.sampled_from(ROUNDINGS if fmt.steps == "exact" else ["nearest_even", "stochastic"])
 
 
 class ScaledCall(NamedTuple):
@@ -178,7 +199,7 @@ def scaled_calls(draw: st.DrawFn, longest: int = 70) -> ScaledCall:
     rng = np.random.default_rng(draw(st.integers(0, 2**40)))
     x = _tensor(rng, shape, draw(st.sampled_from(["near", "special", "any"])))
     dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
-    mode = draw(st.sampled_from(ROUNDINGS if exact else ["nearest_even", "stochastic"]))
+    mode = draw(modes_of(fmt))
     bits = draw(st.none() | st.integers(1, MAX_RANDOM_BITS))
     return ScaledCall(
         x.double() * 2.0 ** draw(st.integers(-200, 100)) if dtype.itemsize == 8 else x.to(dtype),

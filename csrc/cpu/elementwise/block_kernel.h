@@ -86,16 +86,18 @@ LPK_HD auto normal_float(D x) {
 }
 
 template <class V>
-void tile_scales(const BlockFormat& b, double t, bool exact_products, const double* largest,
-                 int64_t count, float* scale, float* factor) {
+void tile_scales(const BlockFormat& b, double target, const float* of_tiles, bool exact_products,
+                 const double* largest, int64_t count, float* scale, float* factor) {
   using D = typename V::D;
   using L = Lanes<D>;
   const bool power_of_two_scale = b.kind == ScaleKind::kE8m0;
   const D nan = L::all(static_cast<double>(NAN));
   for (int64_t i = 0; i < count; i += V::kWidth) {
     const D a = load<D>(largest + i);
-    const auto finite = a < HUGE_VAL;
-    D s = exact_scale<D>(finite ? a : L::all(0.0), b, t);
+    D t = load_floats<V>(of_tiles + i);
+    const auto finite = (a < HUGE_VAL) & (t < HUGE_VAL);
+    t = finite ? t : L::all(1.0);
+    D s = exact_scale<D>(finite ? a : L::all(0.0), b, t, target);
     const D divisor = s * t;
     D f = 1.0 / divisor;
     if (!power_of_two_scale) f = normal_float<D>(f) ? f : nan;
@@ -142,7 +144,7 @@ struct ScaledLoop {
   const Rule rule;
 
   // Codes or values of a vector; the bits of `unsure` are set where they are not known.
-  LPK_HD U rounded(U x, F factor, F scale, U draw, uint32_t& unsure) const {
+  LPK_HD U rounded(U x, F factor, F scale, F t, U draw, uint32_t& unsure) const {
     const F y = as_floats<V>(x) * factor;
     U code;
     if constexpr (kBracketed) {
@@ -155,13 +157,14 @@ struct ScaledLoop {
     }
     F q = as_floats<V>(code);
     if (job.one_zero) q = q + 0.0f;
-    if (!job.codes) q = q * scale * job.tiles.t;
+    if (!job.codes) q = q * scale * t;
     return as_words<V>(q);
   }
 
   void whole(const uint32_t* x, int64_t row, int64_t count, Draws& draws, float* y,
              bool streamed) const {
     const float *factor = job.tiles.factor, *scale = job.tiles.scale;
+    const F one = load<F>(job.tiles.t);
     const uint64_t index = index_of(row);
     for (int64_t i = 0; i < count; i += kPerWord * V::kWidth) {
       draws.fetch(index + static_cast<uint64_t>(i));
@@ -169,7 +172,8 @@ struct ScaledLoop {
       for (int v = 0; v < kPerWord; ++v) {
         const int64_t at = i + v * V::kWidth;
         uint32_t unsure;
-        const U r = rounded(load<U>(x + at), load<F>(factor + at), load<F>(scale + at),
+        const F t = job.tiles.t_step == 0 ? one : load<F>(job.tiles.t + at);
+        const U r = rounded(load<U>(x + at), load<F>(factor + at), load<F>(scale + at), t,
                             draws.draws(v), unsure);
         if (__builtin_expect(unsure != 0, 0)) {
           job.exact(job, row, at, V::kWidth, y + at);
@@ -186,17 +190,18 @@ struct ScaledLoop {
   void rest(const uint32_t* x, int64_t row, int64_t col, Draws& draws, float* y) const {
     const int64_t count = job.from.cols - col;
     uint32_t words[kGroup] = {};
-    float factor[kGroup] = {}, scale[kGroup] = {};
+    float factor[kGroup] = {}, scale[kGroup] = {}, t[kGroup] = {};
     std::memcpy(words, x + col, count * sizeof *words);
     std::memcpy(factor, job.tiles.factor + col, count * sizeof *factor);
     std::memcpy(scale, job.tiles.scale + col, count * sizeof *scale);
+    for (int64_t i = 0; i < count; ++i) t[i] = *job.tiles.t_at(col + i);
     draws.fetch(index_of(row) + static_cast<uint64_t>(col));
     uint32_t any = 0;
     for (int v = 0; v < kPerWord; ++v) {
       const int64_t at = v * V::kWidth;
       uint32_t unsure;
       store(words + at, rounded(load<U>(words + at), load<F>(factor + at), load<F>(scale + at),
-                                draws.draws(v), unsure));
+                                load<F>(t + at), draws.draws(v), unsure));
       any |= unsure;
     }
     if (any != 0) return job.exact(job, row, col, count, y + col);
@@ -267,10 +272,9 @@ LPK_HD typename V::D as_float32(typename V::D x) {
 template <class V>
 void shrink_span(const ScaledSpan& span, const double* x, double* to) {
   using D = typename V::D;
-  const double t = span.tiles.t;
   for (int64_t i = 0; i < span.count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, span.count - i);
-    const D v = load_some<V>(x + i, n);
+    const D v = load_some<V>(x + i, n), t = some_floats<V>(span.tiles.t_at(i), n);
     D r;
     if (span.shrinking == Shrinking::kNearest) {
       const D s = some_floats<V>(span.tiles.scale + i, n);
@@ -287,7 +291,7 @@ void shrink_span(const ScaledSpan& span, const double* x, double* to) {
         r = as_float32<V>(narrow * factor);
         // Beside so small a scale torchao's factors may be infinite. It then takes the NaN of an
         // x86 processor for this number.
-        if (t < 0x1p-100) r = ((narrow == 0.0) & (factor == HUGE_VAL)) ? D{} - 1.5 : r;
+        r = ((t < 0x1p-100) & (narrow == 0.0) & (factor == HUGE_VAL)) ? D{} - 1.5 : r;
       }
       // A tie has few bits, so that no value passes one here.
       if (span.ties_toward_zero) r = r * (1 - 0x1p-40);
@@ -300,7 +304,6 @@ template <class V, bool kValues>
 void finish_span(const ScaledSpan& span, const double* codes, float* y) {
   using D = typename V::D;
   using L = Lanes<D>;
-  const double t = span.tiles.t;
   const D nan = L::value(typename L::Bits{} + kCanonicalNan);
   for (int64_t i = 0; i < span.count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, span.count - i);
@@ -308,7 +311,7 @@ void finish_span(const ScaledSpan& span, const double* codes, float* y) {
     const D s = some_floats<V>(span.tiles.scale + i, n);
     if (span.one_zero) q = q + 0.0;
     if (kValues) {
-      q = t == 1 ? q * s : exact_value<D>(q, s, t);
+      q = span.has_t ? exact_value<D>(q, s, some_floats<V>(span.tiles.t_at(i), n)) : q * s;
     } else {
       q = s == s ? q : D{};
     }
@@ -320,15 +323,15 @@ template <class V>
 void scaled_products(const ScaledSpan& span, const float* codes, float* y) {
   using F = typename V::F;
   using U = typename V::U;
-  const F t = as_floats<V>(U{} + bits_of_float(span.tiles.t));
-  const F nan = as_floats<V>(U{} + kNanWord);
+  const F nan = as_floats<V>(U{} + kNanWord), one = load<F>(span.tiles.t);
   int64_t i = 0;
   for (; i + V::kWidth <= span.count; i += V::kWidth) {
+    const F t = span.tiles.t_step == 0 ? one : load<F>(span.tiles.t + i);
     const F v = load<F>(codes + i) * load<F>(span.tiles.scale + i) * t;
     store(y + i, v == v ? v : nan);
   }
   for (; i < span.count; ++i) {
-    const float v = codes[i] * span.tiles.scale[i] * span.tiles.t;
+    const float v = codes[i] * span.tiles.scale[i] * *span.tiles.t_at(i);
     y[i] = v == v ? v : canonical_nan();
   }
 }
@@ -380,11 +383,28 @@ bool multiply_tiles(const float* x, int64_t count, int64_t wide, const float* fa
   return unlike == 0;
 }
 
+template <class V>
+void code_errors(const ErrorSpan& span, float* to) {
+  using F = typename V::F;
+  using U = typename V::U;
+  int64_t i = 0;
+  for (; i + V::kWidth <= span.count; i += V::kWidth) {
+    const F q = load<F>(span.codes + i), s = load<F>(span.scale + i);
+    const F u = q * s * load<F>(span.amax + i) / span.largest - as_floats<V>(load<U>(span.x + i));
+    store(to + i, span.squares ? u * u : as_floats<V>(as_words<V>(u) & ~kSignWord));
+  }
+  for (; i < span.count; ++i) {
+    const float u = span.codes[i] * span.scale[i] * span.amax[i] / span.largest -
+                    float_of_bits(span.x[i]);
+    to[i] = span.squares ? u * u : std::fabs(u);
+  }
+}
+
 template <class W, class V>
 constexpr BlockKernels block_kernels_of() {
   return {largest_magnitudes<W>, tile_scales<V>,  spread_tiles<W>,      widen_elements<W>,
           scaled_words<W>,       shrink_span<V>,  finish_span<V, true>, finish_span<V, false>,
-          scaled_products<W>,    decode_fours<W>, multiply_tiles<W>};
+          scaled_products<W>,    decode_fours<W>, multiply_tiles<W>,    code_errors<W>};
 }
 
 }  // namespace

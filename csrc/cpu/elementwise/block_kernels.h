@@ -26,7 +26,10 @@ enum class Shrinking : int32_t {
 struct TileColumns {
   const float* factor;  // of the float32 product; NaN: the exact rule must be taken
   const float* scale;   // s; NaN: every element of the tile becomes NaN
-  float t;
+  const float* t;       // of the tensor or the line: a vector of it; or one for each column
+  int64_t t_step;       // 0 or 1: from one column to the next
+
+  const float* t_at(int64_t col) const { return t + col * t_step; }
 };
 
 // Rounding of words where float32 products are exact, or are rounded as the program rounds them;
@@ -52,19 +55,32 @@ struct ScaledWords {
 struct ScaledSpan {
   int64_t count;
   TileColumns tiles;
+  bool has_t;  // t is not always 1
   Shrinking shrinking;
   bool ties_toward_zero;
   bool one_zero;
+  bool codes;  // what becomes of it is codes, not values
+};
+
+// Errors of codes of a row, by TransformerEngine's operations: of v = q s A / largest, either
+// |v - x| or its square.
+struct ErrorSpan {
+  int64_t count;
+  const uint32_t* x;
+  const float *codes, *scale, *amax;
+  float largest;
+  bool squares;
 };
 
 struct BlockKernels {
   // The largest |x| of every tile of `wide` columns, as words: NaN above infinity above numbers.
   // `columns` has room for from.cols words and a vector.
   void (*largest)(const WordRows& from, int64_t wide, uint32_t* columns, uint32_t* tiles);
-  // The exact scales, and the reciprocals of s t as factors. A factor that float32 does not hold is
-  // NaN. exact_products: so is a factor below 1, because small products may lose their last bits.
-  void (*scales)(const BlockFormat&, double t, bool exact_products, const double* largest,
-                 int64_t count, float* scale, float* factor);
+  // The exact scales, and the reciprocals of s t as factors; t is one number a tile. A factor that
+  // float32 does not hold is NaN. exact_products: so is a factor below 1, because small products
+  // may lose their last bits.
+  void (*scales)(const BlockFormat&, double target, const float* t, bool exact_products,
+                 const double* largest, int64_t count, float* scale, float* factor);
   // Values of tiles as values of columns; `to` has room for a vector more.
   void (*spread)(const float* of_tiles, int64_t cols, int64_t wide, float* to);
   // float32, float16 or bfloat16 elements as float32 words; `to` has room for a vector more.
@@ -85,6 +101,7 @@ struct BlockKernels {
   // given, is x.
   bool (*multiply)(const float* x, int64_t count, int64_t wide, const float* factor,
                    const float* back, float* y);
+  void (*errors)(const ErrorSpan&, float* to);
 };
 
 }  // namespace lpk

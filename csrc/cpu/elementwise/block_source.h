@@ -52,14 +52,14 @@ struct Piece {
 struct Space {
   std::vector<uint32_t> words, columns, tiles;
   std::vector<double> doubles, largest;
-  std::vector<float> scale, factor, column_scale, column_factor;
+  std::vector<float> scale, factor, t, column_scale, column_factor, column_t, column_amax;
   Counted counted;
 
   explicit Space(const QuantizeArgs& args) : counted(args) {}
 
   void fit(int64_t tile_count, int64_t cols) {
-    grow(tile_count + kSlack, tiles, largest, scale, factor);
-    grow(cols + kSlack, columns, column_scale, column_factor);
+    grow(tile_count + kSlack, tiles, largest, scale, factor, t);
+    grow(cols + kSlack, columns, column_scale, column_factor, column_t, column_amax);
   }
 };
 
@@ -68,16 +68,21 @@ struct View {
   const uint32_t* words = nullptr;
   const double* doubles = nullptr;
   int64_t stride, rows, cols, index;
+
+  double at(int64_t row, int64_t col) const {
+    const int64_t place = row * stride + col;
+    return words == nullptr ? doubles[place] : static_cast<double>(float_of_bits(words[place]));
+  }
 };
 
 class BlockSource {
  protected:
   explicit BlockSource(const QuantizeArgs& args)
       : args_(args),
-        grid_(args.grid.joined()),
+        format_(args.format),
+        grid_(args.grid.joined(format_.by_line())),
         kernel_(kernels()),
         by_(*kernel_.families.blocks),
-        format_(args.format),
         threads_(args.count < 2 * kGrain ? 1 : args.threads),
         in_words_(args.x_type != ElementType::kFloat64 || format_.steps != Steps::kExact) {}
 
@@ -178,11 +183,61 @@ class BlockSource {
     return most;
   }
 
+  // The largest finite magnitude of each line: a row, or a column of tiles of one column.
+  std::vector<double> finite_amaxes() const {
+    std::vector<double> all(static_cast<size_t>(grid_.lines()));
+    const int64_t strips = (grid_.cols + kColumns - 1) / kColumns, bands = grid_.down();
+    const int64_t parts = of_columns() ? strips : bands, passes = of_columns() ? bands : strips;
+    const int64_t grain = std::max<int64_t>(1, kGrain / (kColumns * grid_.tall * passes));
+    parallel_ranges(grid_.outer * parts, grain, threads_, [&](int64_t begin, int64_t end) {
+      Space space(args_);
+      for (int64_t i = begin; i < end; ++i) {
+        for (int64_t pass = 0; pass < passes; ++pass) {
+          const int64_t strip = of_columns() ? i % strips : pass, col = strip * kColumns;
+          const int64_t band = of_columns() ? i / strips * bands + pass : i;
+          raise_lines({band, col, std::min(kColumns, grid_.cols - col)}, space, all.data());
+        }
+      }
+    });
+    return all;
+  }
+
+  bool of_columns() const { return grid_.wide == 1; }
+
+  void raise_lines(const Piece& piece, Space& space, double* all) const {
+    const int64_t count = of_columns() ? piece.width : 1, wide = piece.width / count;
+    space.fit(count, piece.width);
+    const View view = view_of(piece, space);
+    find_largest(view, count, space, wide);
+    double* of_lines = all + first_line(piece.band, piece.col);
+    for (int64_t i = 0; i < count; ++i) {
+      double most = space.largest[i];
+      if (!(most < HUGE_VAL)) most = largest_finite(view, i, wide);
+      of_lines[i] = std::max(of_lines[i], most);
+    }
+  }
+
+  static double largest_finite(const View& view, int64_t first, int64_t wide) {
+    double most = 0;
+    for (int64_t r = 0; r < view.rows; ++r) {
+      for (int64_t c = first; c < first + wide; ++c) {
+        const double a = std::fabs(view.at(r, c));
+        if (a < HUGE_VAL) most = std::max(most, a);
+      }
+    }
+    return most;
+  }
+
+  // The line of the tiles of a band from a column on.
+  int64_t first_line(int64_t band, int64_t col) const {
+    return of_columns() ? band / grid_.down() * grid_.cols + col : band;
+  }
+
   const QuantizeArgs& args_;
+  const BlockFormat format_;
   const Grid grid_;
   const Kernels& kernel_;
   const BlockKernels& by_;
-  const BlockFormat format_;
   const int threads_;
   const bool in_words_;  // whether elements are read as float32 words, and not as doubles
 };

@@ -11,11 +11,12 @@ namespace lpk {
 namespace {
 
 // x = codes times scales times t, rounded once. fetch: returns `count` codes from a row-major place
-// on, in the buffer if it has to. exact: codes times scales are float32 values.
+// on, in the buffer if it has to. exact: codes times scales are float32 values. by_line: t has a
+// number for every line.
 template <class Fetch>
-void multiply(const PackArgs& args, const float* scale, float t, bool exact, float* x,
-              const Fetch& fetch) {
-  const Grid grid = args.grid.joined();
+void multiply(const PackArgs& args, const float* scale, const float* t, bool by_line, bool exact,
+              float* x, const Fetch& fetch) {
+  const Grid grid = args.grid.joined(by_line);
   const Kernels& kernel = kernels();
   const BlockKernels& by = *kernels().families.blocks;
   const int64_t across = grid.across(), rows = grid.outer * grid.rows;
@@ -23,12 +24,15 @@ void multiply(const PackArgs& args, const float* scale, float t, bool exact, flo
   const bool parts = grid.wide > kPiece;
   const int64_t width = parts ? kPiece : kPiece / grid.wide * grid.wide;
   const int64_t per_tile = (grid.wide + kPiece - 1) / kPiece;
+  const bool has_t = by_line || *t != 1;
   const int64_t strips = parts ? across * per_tile : (grid.cols + width - 1) / width;
   const int threads = grid.count() < 2 * kGrain ? 1 : args.threads;
   parallel_ranges(
       rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
       [&](int64_t begin, int64_t end) {
         std::vector<float> columns(kPiece + kSlack), buffer(kPiece);
+        float one[kSlack];
+        std::fill_n(one, kSlack, *t);
         std::vector<double> values(kPiece);
         ScaledSpan span{};
         for (int64_t i = begin; i < end; ++i) {
@@ -42,7 +46,13 @@ void multiply(const PackArgs& args, const float* scale, float t, bool exact, flo
           by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
                     columns.data());
           span.count = stop - col;
-          span.tiles = {nullptr, columns.data(), t};
+          span.has_t = has_t;
+          if (by_line && grid.wide > 1) std::fill_n(one, kSlack, t[row]);
+          span.tiles = {nullptr, columns.data(), one, 0};
+          if (by_line && grid.wide == 1) {
+            span.tiles.t = t + row / grid.rows * grid.cols + col;
+            span.tiles.t_step = 1;
+          }
           const int64_t index = row * grid.cols + col;
           const float* codes = fetch(index, span.count, buffer.data());
           if (exact) {
@@ -62,14 +72,20 @@ bool exact_products(const BlockFormat& b) {
          q.quantum * s.quantum >= 0x1p-149 && q.max * s.max < 0x1p127;
 }
 
+// How many numbers t has.
+int64_t count_t(const PackArgs& args, const BlockFormat& format) {
+  return format.by_line() ? args.grid.lines() : 1;
+}
+
 // Reads t, 1 where the format has none, and the scales of all tiles; returns where the elements
 // begin.
 const uint8_t* read_scales(const PackArgs& args, const uint8_t* codes, float* scales, float* t) {
   const BlockFormat format(args.format);
   *t = 1;
   if (format.has_tensor_scale()) {
-    std::memcpy(t, codes, sizeof *t);
-    codes += sizeof *t;
+    const size_t bytes = static_cast<size_t>(count_t(args, format)) * sizeof *t;
+    std::memcpy(t, codes, bytes);
+    codes += bytes;
   }
   const int64_t tiles = args.grid.tiles();
   if (format.kind == ScaleKind::kE8m0) {
@@ -118,18 +134,20 @@ void multiply_totals(const TotalsArgs& args) {
   });
 }
 
-void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
-                       float* x) {
-  multiply(args, scale, t, t == 1, x,
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale,
+                       const float* t, bool by_line, float* x) {
+  multiply(args, scale, t, by_line, !by_line && *t == 1, x,
            [&](int64_t index, int64_t, float*) { return codes + index; });
 }
 
 void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x) {
-  float t;
+  const BlockFormat format(args.format);
   std::vector<float> scale(static_cast<size_t>(args.grid.tiles()));
-  codes = read_scales(args, codes, scale.data(), &t);
+  std::vector<float> t(static_cast<size_t>(count_t(args, format)));
+  codes = read_scales(args, codes, scale.data(), t.data());
   const Decoder decoder(args.format + InBlock::kElement);
-  multiply(args, scale.data(), t, t == 1 || exact_products(BlockFormat(args.format)), x,
+  const bool exact = (!format.by_line() && t[0] == 1) || exact_products(format);
+  multiply(args, scale.data(), t.data(), format.by_line(), exact, x,
            [&](int64_t index, int64_t count, float* buffer) {
              decoder.stream(codes, index * decoder.bits(), count, buffer);
              return buffer;
@@ -139,8 +157,9 @@ void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x) {
 int64_t pack_parts(const PackArgs& args, const Parts& parts, uint8_t* codes) {
   const BlockFormat format(args.format);
   if (format.has_tensor_scale()) {
-    std::memcpy(codes, parts.t, sizeof *parts.t);
-    codes += sizeof *parts.t;
+    const size_t bytes = static_cast<size_t>(count_t(args, format)) * sizeof *parts.t;
+    std::memcpy(codes, parts.t, bytes);
+    codes += bytes;
   }
   const int64_t tiles = args.grid.tiles();
   if (format.kind == ScaleKind::kE8m0) {

@@ -136,7 +136,7 @@ class BlockCodes {
       const float a = scale == nullptr ? float_of_bits(space.largest[i]) : scale[i];
       const double s = !(a < HUGE_VALF)   ? static_cast<double>(NAN)
                        : scale != nullptr ? static_cast<double>(a)
-                                          : exact_scale<double>(a, format_, 1.0);
+                                          : exact_scale<double>(a, format_, 1.0, format_.target);
       const bool none = s != s;
       space.largest[i] = none ? kNanScale : static_cast<uint32_t>(log2_of(s) + kScaleBias);
       // A block of NaN has no code that a product gives.

@@ -27,10 +27,10 @@ struct QuantizeArgs : ElementRounding {
   int64_t* counts;
   bool histogram;
   // Of affine formats: low ends of all slices, then high ones. Of block formats: the magnitude that
-  // stands for the largest of the tensor. Null: the tensor's own.
+  // stands for the largest of the tensor, or those of its lines. Null: the tensor's own.
   const double* limits;
-  // Of block formats: y takes the codes, and these the scales of the grid and of the tensor. Null:
-  // y takes the values.
+  // Of block formats: y takes the codes, and these the scales of the grid and of the tensor or its
+  // lines. Null: y takes the values.
   float* scales;
   float* tensor_scale;
 };

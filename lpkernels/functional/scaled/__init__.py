@@ -29,8 +29,8 @@ from lpkernels.formats import (
     format_from_ints,
     table_of_parts,
 )
-from lpkernels.formats.grids import grid_shape
-from lpkernels.formats.integers import BLOCK, KIND, TENSOR_SCALE, InBlock, Ints
+from lpkernels.formats.grids import grid_shape, tensor_scale_shape
+from lpkernels.formats.integers import BLOCK, KIND, Ints, has_tensor_scale
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import amax_of
 from lpkernels.functional.quantize import format_ints, lowered
@@ -73,7 +73,8 @@ class Scaled:
         scale:        s, float32, on the grid of blocks: the tensor's dimensions counted in blocks
                       (one value for each line with "row", one at all with "tensor"; 0 where the
                       dimension is 0); NaN for a block that is NaN. 2^-127 is a subnormal.
-        tensor_scale: t, 0-d float32; 1 (or None, by hand) where the format has no tensor scale.
+        tensor_scale: t, 0-d float32, or of the tensor's shape with 1 along the axis where each line
+                      has one; 1 (or None, by hand) where the format has no tensor scale.
         fmt:          the BlockFormat, or its name.
 
     Raises:  TypeError: a part is no float32 tensor.  ValueError: a shape or device that does not
@@ -94,10 +95,10 @@ class Scaled:
         self, values: Tensor, scale: Tensor, tensor_scale: Tensor | None, fmt: BlockLike
     ) -> None:
         ints = _block_ints("Scaled", fmt)
-        if tensor_scale is None and ints[InBlock.SCALE] == TENSOR_SCALE:
+        if tensor_scale is None and has_tensor_scale(ints):
             raise ValueError(
                 f"Scaled: {format_from_ints(ints)} has a tensor scale, but tensor_scale is None; "
-                "give it, a 0-d float32 tensor"
+                "give it, a float32 tensor of no dimensions, or of one value a line"
             )
         if tensor_scale is None and isinstance(values, Tensor):
             tensor_scale = torch.ones((), dtype=torch.float32, device=values.device)
@@ -111,7 +112,8 @@ class Scaled:
                 )
         _checks.same_device("Scaled", **parts)
         _checks.axis("Scaled", "values", values.shape, ints)
-        shapes = {"scale": grid_shape(values.shape, ints), "tensor_scale": ()}
+        of_lines = tensor_scale_shape(values.shape, ints)
+        shapes = {"scale": grid_shape(values.shape, ints), "tensor_scale": of_lines}
         for name, shape in shapes.items():
             if tuple(parts[name].shape) != tuple(shape):
                 raise ValueError(
@@ -148,7 +150,8 @@ class Scaled:
             fmt = replace(fmt, block_size=size[::-1])
         elif size != "tensor" and (axis := int(fmt.axis) % rank - rank) >= -2:
             fmt = replace(fmt, axis=-3 - axis)
-        return Scaled(self.values.mT, self.scale.mT, self.tensor_scale, fmt)
+        t = self.tensor_scale.mT if self.tensor_scale.dim() else self.tensor_scale
+        return Scaled(self.values.mT, self.scale.mT, t, fmt)
 
     def __repr__(self) -> str:
         return (
@@ -181,7 +184,7 @@ class Scaled:
         dimension. An integer element is its code, the value times 2^frac_bits. Scales are
         float8_e8m0fnu, float8_e4m3fn, float8_e5m2, float16, bfloat16 or float32, on the grid of
         blocks, which is not the order in which matrix units take them. Where torch has no type
-        (FP6, INT4, UE5M3), codes are uint8, one a byte. The tensor scale is 0-d float32.
+        (FP6, INT4, UE5M3), codes are uint8, one a byte. The tensor scale is float32.
 
         Raises:  ValueError: an odd last dimension of e2m1; codes of more than 8 bits for which
             torch has no type; a value that is none of the format's.

@@ -13,10 +13,11 @@ from lpkernels.formats.integers import (
     FP32_SCALE,
     ROW,
     TENSOR,
-    TENSOR_SCALE,
     InBlock,
     InFloat,
     Ints,
+    has_tensor_scale,
+    has_totals_of_lines,
     scale_format,
 )
 from lpkernels.functional.operands import Operand, Pair
@@ -46,7 +47,11 @@ def operand(parts: ops.Parts, fmt: Ints, along: int) -> Operand:
         tall, size = (lines, size) if along == -1 else (size, lines)
         rows = values.shape[-3 - along]
         by_row = by_row.repeat_interleave(tall, dim=-2)[..., :rows, :]
-    total = tensor_scale.view(1) if fmt[InBlock.SCALE] == TENSOR_SCALE else None
+    total = None
+    if has_totals_of_lines(fmt):
+        total = (tensor_scale if along == -1 else tensor_scale.mT).squeeze(-1)
+    elif has_tensor_scale(fmt):
+        total = tensor_scale.view(1)
     return Operand(values, (), by_row.contiguous(), size, total, fmt)
 
 
@@ -59,7 +64,7 @@ def without_scales(
     if scaled_operand.scale is None:
         return scaled_operand
     values, scale, tensor_scale = parts
-    one = tensor_scale.new_ones(())
+    one = torch.ones_like(tensor_scale)
     return Operand(run.dequantize(values, scale, one, fmt, backend), total=scaled_operand.total)
 
 

@@ -16,6 +16,7 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import Parts, Rounding
 from lpkernels.backends.triton._launch import EXACT as OPTIONS
 from lpkernels.backends.triton._launch import on_device
+from lpkernels.backends.triton.elementwise.candidates import is_nearer
 from lpkernels.backends.triton.elementwise.counts import (
     add_counts,
     beyond_ends,
@@ -39,7 +40,12 @@ from lpkernels.backends.triton.elementwise.scales import (
     scaling_of,
     shrunk,
 )
-from lpkernels.backends.triton.elementwise.tiles import elements_in, tiles_in, tiles_of
+from lpkernels.backends.triton.elementwise.tiles import (
+    elements_in,
+    line_of,
+    tiles_in,
+    tiles_of,
+)
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
     EXPONENT32,
@@ -56,7 +62,7 @@ from lpkernels.backends.triton.rounding.bits import (
 )
 from lpkernels.backends.triton.rounding.odd import odd_product
 from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats.integers import STEPS, TENSOR, TENSOR_SCALE, InBlock
+from lpkernels.formats.integers import LINE_SCALE, STEPS, TENSOR, InBlock, has_tensor_scale
 
 
 @triton.jit
@@ -84,11 +90,11 @@ def magnitude_bits(x):
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "total"])
 def largest_kernel(
     x_ptr, largest_ptr, G, down, across, side, chunks, parts, total,
-    NARROW: tl.constexpr, EACH: tl.constexpr, ALL: tl.constexpr, KIND: tl.constexpr,
-    BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+    NARROW: tl.constexpr, EACH: tl.constexpr, ALL: tl.constexpr, BY_LINE: tl.constexpr,
+    KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """The bits of the largest |x| of every tile (EACH) and behind these, at largest[total], of the
-    largest finite one of all (ALL), joined to zeros.
+    """The bits of the largest |x| of every tile (EACH) and behind these, from largest[total] on, of
+    the largest finite one of all (ALL), or of every line (BY_LINE), joined to zeros.
 
     A program owns PART elements of each of BLOCKS tiles; grid: parts of all groups of tiles.
     """
@@ -103,23 +109,29 @@ def largest_kernel(
     if ALL:
         ends = EXPONENT if x.dtype == tl.float64 else EXPONENT32
         finite = tl.where(bits < ends, bits, 0)
-        tl.atomic_max(largest_ptr + total, tl.max(tl.ravel(finite), axis=0), sem="relaxed")
+        if BY_LINE:
+            line = total + line_of(tile, down, across, KIND)
+            most = tl.max(finite, axis=1)
+            tl.atomic_max(largest_ptr + line, most, mask=wide > 0, sem="relaxed")
+        else:
+            tl.atomic_max(largest_ptr + total, tl.max(tl.ravel(finite), axis=0), sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "role", "site"])
 def quantize_blocks_kernel(
     x_ptr, out_ptr, scale_ptr, tensor_scale_ptr, counts_ptr, largest_ptr, amax_ptr, G, down, across,
-    side, chunks, parts, target, N, U, NS, seed_ptr, role, site,
+    side, chunks, parts, target, bound, N, U, NS, seed_ptr, role, site,
     R: tl.constexpr, RU: tl.constexpr, S: tl.constexpr, BY: tl.constexpr, W: tl.constexpr,
-    CODES: tl.constexpr, GIVEN: tl.constexpr, HERE: tl.constexpr, KIND: tl.constexpr,
-    BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr, FAR: tl.constexpr,
+    CODES: tl.constexpr, GIVEN: tl.constexpr, HERE: tl.constexpr, TILES: tl.constexpr,
+    KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+    FAR: tl.constexpr,
 ):  # fmt: skip
     """out = q s t of every element, or q and apart from it s and t (CODES), and counts.
 
     HERE: the largest magnitudes of tiles are found here, each tile being one part; else they lie at
-    largest. amax: the tensor's, as bits of x's precision or GIVEN in float64. U, RU: N and R
-    without ends. Programs and grid as `largest_kernel`. FAR: whether words of draws have numbers
-    from 2^32 on.
+    largest. amax: the tensor's, or every line's, as bits of x's precision or GIVEN in float64. U,
+    RU: N and R without ends. TILES: whether tiles have several rows. Programs and grid as
+    `largest_kernel`. FAR: whether words of draws have numbers from 2^32 on.
     """
     program = tl.program_id(0)
     group, part = program // parts, tl.cast(program % parts, tl.int64)
@@ -132,11 +144,28 @@ def quantize_blocks_kernel(
     else:
         largest = value_of(tl.load(largest_ptr + tile, mask=wide > 0, other=0))
     amax = 0.0
-    if GIVEN:
+    if S.by_line:
+        line = line_of(tile, down, across, KIND)
+        amax = tl.load(amax_ptr + line, mask=wide > 0, other=0)
+        amax = amax if GIVEN else value_of(amax)
+    elif GIVEN:
         amax = tl.load(amax_ptr)
     elif S.kind == WITH_TENSOR:
         amax = value_of(tl.load(amax_ptr))
-    s, t, factor = scales_of(largest, amax, target, N, NS, S, GIVEN)
+    s, t, factor = scales_of(largest, amax, target, bound, N, NS, S, GIVEN, False)
+    # t and amax beside elements.
+    of_all = double(t)[:, None] if S.by_line else double(t)
+    if S.candidates > 0:
+        s_4, _, factor_4 = scales_of(largest, amax, target, bound, N, NS, S, GIVEN, True)
+        six = rounded_by(shrunk(x, s[:, None], factor[:, None], S, BY), 0, N, R, BY)
+        four = rounded_by(shrunk(x, s_4[:, None], factor_4[:, None], S, BY), 0, N, R, BY)
+        single_amax = single(amax)[:, None] if S.by_line else single(amax)
+        nearer = is_nearer(
+            x, six, four, s, s_4, of_all, single_amax, largest, single(bound) * 6.0, S, TILES,
+            BLOCKS, PART,
+        )  # fmt: skip
+        s = tl.where(nearer, s_4, s)
+        factor = tl.where(nearer, factor_4, factor)
     is_number = (s == s)[:, None]
     near = offset if FAR else tl.full([], 0, tl.int64)
     lifts = element_lifts(offset, near, seed_ptr, role, site, R)
@@ -145,7 +174,7 @@ def quantize_blocks_kernel(
     if S.one_zero:
         q = q + 0.0
     if S.kind == WITH_TENSOR:
-        r = single(odd_product(double(q) * double(s)[:, None], double(t)))
+        r = single(odd_product(double(q) * double(s)[:, None], of_all))
     elif BY == BY_FLOAT64:
         r = single(q * double(s)[:, None])
     else:
@@ -153,7 +182,9 @@ def quantize_blocks_kernel(
     if CODES:
         store_rounded(out_ptr + offset, tl.where(is_number, q, 0.0), inside)
         tl.store(scale_ptr + tile, narrow(s), mask=(wide > 0) & (part == 0))
-        if S.kind == WITH_TENSOR:
+        if S.by_line:
+            tl.store(tensor_scale_ptr + line, narrow(t), mask=(wide > 0) & (part == 0))
+        elif S.kind == WITH_TENSOR:
             tl.store(tensor_scale_ptr, narrow(t), mask=program == 0)
     elif W.values:
         store_rounded(out_ptr + offset, r, inside)
@@ -168,7 +199,8 @@ def quantize_blocks_kernel(
 @triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts"])
 def dequantize_kernel(
     values_ptr, scale_ptr, tensor_scale_ptr, out_ptr, G, down, across, side, chunks, parts,
-    KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr, WHOLE: tl.constexpr,
+    BY_LINE: tl.constexpr, KIND: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """out = q s t, rounded once. Programs and grid as `largest_kernel`."""
     program = tl.program_id(0)
@@ -178,7 +210,12 @@ def dequantize_kernel(
     offset = first[:, None] + place[None, :]
     s = double(tl.load(scale_ptr + tile, mask=wide > 0, other=0.0))[:, None]
     q = double(tl.load(values_ptr + offset, mask=inside, other=0.0))
-    r = odd_product(q * s, double(tl.load(tensor_scale_ptr)))
+    if BY_LINE:
+        line = line_of(tile, down, across, KIND)
+        t = double(tl.load(tensor_scale_ptr + line, mask=wide > 0, other=1.0))[:, None]
+    else:
+        t = double(tl.load(tensor_scale_ptr))
+    r = odd_product(q * s, t)
     store_rounded(out_ptr + offset, single(r), inside)
 
 
@@ -192,31 +229,32 @@ def quantize(rounding: Rounding) -> None:
     element, steps = element_ints(quantizer[InQuantizer.FORMAT]), quantizer[InBlock.STEPS]
     rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE], device=x.device)
     endless_rule, endless = unbounded(rule, numbers)
-    scaling, target, scale_numbers = scaling_of(quantizer)
+    scaling, target, bound, scale_numbers = scaling_of(quantizer)
     narrow_first = STEPS[steps] != "exact"
     how = way(element, torch.float32 if narrow_first else x.dtype, torch.float32)
     if scaling.ties_to_zero or (not narrow_first and scaling.kind != POWER.value):
         how = BY_FLOAT64.value
     layout = tiles_of(x.shape, quantizer)
-    of_tensor = scaling.kind == TENSOR_SCALE
+    of_tensor = has_tensor_scale(quantizer)
     has_amax = amax is not None and (of_tensor or quantizer[InBlock.LINES] == TENSOR)
     here, search = layout.parts == 1, of_tensor and not has_amax
     largest = None
     if search or not here:
         wide = x.dtype == torch.float64 and not narrow_first
         bits = torch.int64 if wide else torch.int32
-        largest = torch.zeros(layout.total + 1, dtype=bits, device=x.device)
+        largest = torch.zeros(layout.total + layout.lines, dtype=bits, device=x.device)
         largest_kernel[(layout.groups * layout.parts,)](
             x, largest, layout.lengths, *layout.counts, layout.parts, layout.total,
-            NARROW=narrow_first, EACH=not here, ALL=search, **layout.constants, **OPTIONS,
+            NARROW=narrow_first, EACH=not here, ALL=search, BY_LINE=scaling.by_line,
+            **layout.constants, **OPTIONS,
         )  # fmt: skip
-        amax = amax if has_amax else largest[-1:]
+        amax = amax if has_amax else largest[layout.total :]
     quantize_blocks_kernel[(layout.groups * layout.parts,)](
         x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
-        layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
-        role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted_of(rounding),
-        CODES=parts is not None, GIVEN=has_amax, HERE=here, FAR=x.numel() >= 2**32,
-        **layout.constants, **OPTIONS,
+        layout.parts, target, bound, numbers, endless, scale_numbers,
+        seed_for(rule, seed, x.device), role, site, R=rule, RU=endless_rule, S=scaling, BY=how,
+        W=wanted_of(rounding), CODES=parts is not None, GIVEN=has_amax, HERE=here,
+        TILES=quantizer[InBlock.LINES] > 0, FAR=x.numel() >= 2**32, **layout.constants, **OPTIONS,
     )  # fmt: skip
 
 
@@ -228,7 +266,8 @@ def dequantize(parts: Parts, fmt: tuple[int, ...]) -> Tensor:
         layout = tiles_of(values.shape, fmt)
         with on_device(values):
             dequantize_kernel[(layout.groups * layout.parts,)](
-                values, scale, tensor_scale, out, layout.lengths, *layout.counts, layout.parts,
-                **layout.constants, **OPTIONS,
+                values, scale, tensor_scale.contiguous(), out, layout.lengths, *layout.counts,
+                layout.parts, BY_LINE=fmt[InBlock.SCALE] == LINE_SCALE, **layout.constants,
+                **OPTIONS,
             )  # fmt: skip
     return out

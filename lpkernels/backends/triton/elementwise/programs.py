@@ -62,12 +62,15 @@ def power_of_code(code):
 
 
 @triton.jit
-def scales(a, amax, one, target, NS, S: tl.constexpr):
+def scales(a, amax, one, target, bound, NS, S: tl.constexpr, FOUR: tl.constexpr):
     """s of tiles, t, and the number by which values are multiplied; if S.divides, divided.
 
-    a: the largest magnitudes; amax: the tensor's, in float32; one: t of other formats."""
+    a: the largest magnitudes; amax: the tensor's or the lines', in float32; one: t of other
+    formats; bound: the scale of the tile that holds the largest."""
     a = single(a)
-    if (S.kind == _FLOATS) or (S.kind == WITH_TENSOR):
+    if S.candidates > 0:
+        return te_candidate(a, amax, bound, NS, S, FOUR)
+    elif (S.kind == _FLOATS) or (S.kind == WITH_TENSOR):
         return nvfp4(a, amax, one, NS, S)
     else:
         if S.steps == _TE:
@@ -94,17 +97,37 @@ def nvfp4(a, amax, one, NS, S: tl.constexpr):
         s = narrow_scale(at_most(at_least(tl.div_rn(a, 6.0), 2.0**-6), 448.0), NS, S)
         return s, one, tl.div_rn(1.0, s)
     elif S.steps == _TE:
-        encode = at_most(tl.div_rn(2688.0, amax), LARGEST)
-        encode = tl.where((amax == 0.0) | (encode == 0.0), 1.0, encode)
-        decode = tl.div_rn(1.0, encode)
+        encode = te_encode(amax, 2688.0)
         s = narrow_scale(at_most(a * (encode * _SIXTH), LARGEST), NS, S)
-        factor = at_most(tl.div_rn(1.0, s * decode), LARGEST)
-        return s, tl.div_rn(amax, 2688.0), factor
+        return s, tl.div_rn(amax, 2688.0), te_factor(s, encode)
     else:
         t = tl.div_rn(amax, 2688.0)
         s = tl.div_rn(tl.div_rn(a, 6.0), t)
         s = narrow_scale(at_most(at_least(s, 2.0**-6), 448.0), NS, S)
         return s, t, tl.div_rn(tl.div_rn(1.0, t), s)
+
+
+@triton.jit
+def te_encode(amax, number):
+    encode = at_most(tl.div_rn(number + amax * 0.0, amax), LARGEST)
+    return tl.where((amax == 0.0) | (encode == 0.0), 1.0, encode)
+
+
+@triton.jit
+def te_factor(s, encode):
+    return at_most(tl.div_rn(1.0, s * tl.div_rn(1.0, encode)), LARGEST)
+
+
+@triton.jit
+def te_candidate(a, amax, bound, NS, S: tl.constexpr, FOUR: tl.constexpr):
+    """Of NVFP4 with two candidates a tile. A tile that is not finite has no codes."""
+    number = single(bound) * 6.0
+    encode = te_encode(amax, number)
+    b = tl.where(a < float("inf"), tl.div_rn(a, 6.0) * encode, float("nan"))
+    if FOUR:
+        b = b * 1.5
+    s = narrow_scale(at_most(b, 448.0), NS, S)
+    return s, tl.div_rn(amax, number + amax * 0.0), te_factor(s, encode)
 
 
 @triton.jit

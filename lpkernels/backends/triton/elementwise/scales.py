@@ -47,7 +47,16 @@ from lpkernels.formats import (
     TableFormat,
     format_from_ints,
 )
-from lpkernels.formats.integers import FP32_SCALE, RULES, STEPS, InBlock, is_mx
+from lpkernels.formats.integers import (
+    CANDIDATES,
+    FP32_SCALE,
+    LINE_SCALE,
+    RULES,
+    STEPS,
+    TENSOR_SCALE,
+    InBlock,
+    is_mx,
+)
 from lpkernels.reference.blocks import element_of, saturating
 from lpkernels.reference.programs import has_one_zero
 
@@ -62,7 +71,8 @@ _BELOW_ONE = tl.constexpr(int(np.float64(1 - 2.0**-40).view(np.int64)))
 class Scaling(NamedTuple):
     """How a block format makes its scales and codes, compiled in.
 
-    kind, rule, steps: fmt[InBlock.SCALE], .RULE and .STEPS.
+    kind, rule, steps: fmt[InBlock.SCALE], .RULE and .STEPS; the kind of a scale for each line is
+    that of one for the tensor.
     """
 
     kind: int
@@ -83,6 +93,10 @@ class Scaling(NamedTuple):
     divides: bool = False
     #: Codes are a table's.
     table: bool = False
+    #: Every line has a t; the metric of `CANDIDATES` by which a tile chooses one of two codes,
+    #: or 0.
+    by_line: bool = False
+    candidates: int = 0
 
 
 def block_format(fmt: tuple[int, ...]) -> BlockFormat:
@@ -99,9 +113,10 @@ def element_ints(fmt: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
-    """The scales of a block format's quantizer, the value to which a tile's largest maps, and the
-    constants of the scales' own format."""
+def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, float, Numbers]:
+    """The scales of a block format's quantizer, the value to which a tile's largest maps, the scale
+    of the tile that holds a tensor's largest (0 of formats without t), and the constants of the
+    scales' own format."""
     fmt, mode = block_format(quantizer[InQuantizer.FORMAT]), quantizer[InQuantizer.ROUNDING]
     scale = fmt.scale if isinstance(fmt.scale, FloatFormat) else FP32
     up = fmt.rule == "up" and fmt.scale != "e8m0"
@@ -111,7 +126,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
     integers = isinstance(fmt.element, FixedFormat)
     one_zero, mx = has_one_zero(fmt), is_mx(quantizer)
     scaling = Scaling(
-        quantizer[InBlock.SCALE],
+        min(quantizer[InBlock.SCALE], TENSOR_SCALE),
         quantizer[InBlock.RULE],
         quantizer[InBlock.STEPS],
         fmt.steps == "exact" or (fmt.steps == "torchao" and mx),
@@ -119,13 +134,17 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
         integers or one_zero,
         one_zero and mode == NEAREST_EVEN.value,
     )
-    scaling = scaling._replace(table=isinstance(fmt.element, TableFormat))
+    scaling = scaling._replace(
+        table=isinstance(fmt.element, TableFormat),
+        by_line=quantizer[InBlock.SCALE] == LINE_SCALE,
+        candidates=CANDIDATES[fmt.target] if isinstance(fmt.target, str) else 0,
+    )
     if fmt.steps != "exact":
         drawn = integers and fmt.target is None and mode == STOCHASTIC.value
         scaling = scaling._replace(
             mx=mx, integers=integers, halfway=fmt.target is not None, divides=drawn
         )
-    return scaling, fmt.largest, numbers
+    return scaling, fmt.largest, fmt.largest_scale if fmt.tensor_scale else 0.0, numbers
 
 
 @triton.jit
@@ -152,9 +171,9 @@ def scale_exponent(largest, target, N, RULE: tl.constexpr):
 
 
 @triton.jit
-def exact_tensor_scale(amax, target, NS):
-    """t in float32 of a usable amax: amax / (max(scale) target), at most the largest float32."""
-    t = single(odd_quotient(amax, double(NS.max) * double(target)))
+def exact_tensor_scale(amax, target, bound):
+    """t in float32 of a usable amax: amax / (bound target), at most the largest float32."""
+    t = single(odd_quotient(amax, double(bound) * double(target)))
     return at_most(t, LARGEST)
 
 
@@ -177,12 +196,15 @@ def exact_scales(largest, t, target, N, NS, S: tl.constexpr):
 
 
 @triton.jit
-def scales_of(largest, amax, target, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
+def scales_of(
+    largest, amax, target, bound, N, NS, S: tl.constexpr, GIVEN: tl.constexpr, FOUR: tl.constexpr
+):
     """s of every tile and t in float32, and the number by which values are multiplied, or divided
     where `shrunk` says so: in float64 if the steps are exact.
 
     largest: of each tile in the precision of its values, infinite or NaN if one of these is. amax:
-    of the tensor, where one scale is the whole tensor's; GIVEN: in place of what the values say."""
+    of the tensor, where one scale is the whole tensor's, or of each tile's line; GIVEN: in place of
+    what the values say. FOUR: of the candidate whose largest is mapped to 4."""
     t = tl.full([], 1.0, tl.float32)
     if GIVEN:
         amax = tl.where((amax >= 0.0) & (amax < float("inf")), amax, float("nan"))
@@ -192,16 +214,17 @@ def scales_of(largest, amax, target, N, NS, S: tl.constexpr, GIVEN: tl.constexpr
     if S.exact:
         largest = double(largest)
         if S.kind == WITH_TENSOR:
-            t = exact_tensor_scale(amax, target, NS)
+            t = exact_tensor_scale(amax, target, bound)
             # NaN, where t is.
             largest = largest + double(t) * 0.0
         finite = largest < float("inf")
-        s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), target, N, NS, S)
+        mapped = 4.0 if FOUR else target
+        s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), mapped, N, NS, S)
         s = tl.where(finite, single(s), float("nan"))
         if S.steps != EXACT:
             factor = at_most(single(factor), 2.0**126)
     else:
-        s, t, factor = programs.scales(largest, amax, t, target, NS, S)
+        s, t, factor = programs.scales(largest, amax, t, target, bound, NS, S, FOUR)
     return s, t, factor
 
 

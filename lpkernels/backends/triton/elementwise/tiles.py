@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 
 from lpkernels.formats.grids import grid_of
+from lpkernels.formats.integers import LINE_SCALE, STEPS, InBlock, has_candidates
 
 _ELEMENTS = 1024
+_EXACT = STEPS.index("exact")
 #: Tiles of one row, of one column, and of several of both; and tiles of the only row.
 LINES, COLUMNS, RECTANGLES, ONE_LINE = map(tl.constexpr, range(4))
 
@@ -32,7 +34,7 @@ class Tiles(NamedTuple):
     """The tiles of a tensor as its kernels take them.
 
     counts: tiles along the rows and along the columns of a matrix, tiles that lie side by side, and
-    groups that these make. Programs are `groups` times `parts`.
+    groups that these make. Programs are `groups` times `parts`. lines: how many numbers t has.
     """
 
     lengths: Lengths
@@ -40,13 +42,26 @@ class Tiles(NamedTuple):
     total: int
     groups: int
     parts: int
+    lines: int
     constants: dict[str, int]
 
 
 def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
-    """The tiles of a tensor of this shape, without empty dimensions, for a block format."""
-    grid = grid_of(shape, fmt)
-    if grid.tall == 1:
+    """The tiles of a tensor of this shape, without empty dimensions, for a block format.
+
+    A tile is one part where it has two candidates. TransformerEngine's candidates have tiles of all
+    rows and columns, of which some do not exist.
+    """
+    grid, by_line, together = (
+        grid_of(shape, fmt),
+        fmt[InBlock.SCALE] == LINE_SCALE,
+        has_candidates(fmt),
+    )
+    lines = grid.lines if by_line else 1
+    whole_tiles = together and fmt[InBlock.STEPS] != _EXACT and fmt[InBlock.LINES] > 0
+    if whole_tiles:
+        grid = grid._replace(tall=fmt[InBlock.LINES], wide=fmt[InBlock.SIZE])
+    if grid.tall == 1 and not by_line:
         # Rows without a short tile are one long row, and matrices of rows are one.
         rows, whole = grid.outer * grid.rows, grid.cols % grid.wide == 0
         cols = grid.cols * (rows if whole else 1)
@@ -54,10 +69,13 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
     outer, rows, cols, tall, wide = grid
     size, total = tall * wide, outer * grid.down * grid.across
     kind = LINES if tall == 1 else COLUMNS if wide == 1 else RECTANGLES
-    if outer == rows == 1:
+    if by_line and wide == 1:
+        kind = COLUMNS
+    elif outer == rows == 1 and not whole_tiles:
         kind = ONE_LINE
     side_by_side = grid.across if kind == COLUMNS else total
-    part = min(triton.next_power_of_2(size), _ELEMENTS)
+    part = triton.next_power_of_2(size)
+    part = part if together else min(part, _ELEMENTS)
     blocks = min(triton.next_power_of_2(side_by_side), max(1, _ELEMENTS // part))
     chunks = triton.cdiv(side_by_side, blocks)
     whole = size % part == 0 and rows % tall == 0 and cols % wide == 0
@@ -67,6 +85,7 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
         total,
         chunks * (total // side_by_side),
         triton.cdiv(size, part),
+        lines,
         {"KIND": kind.value, "BLOCKS": blocks, "PART": part, "WHOLE": whole},
     )
 
@@ -93,6 +112,15 @@ def tiles_in(group, G, down, across, side, chunks, KIND: tl.constexpr, BLOCKS: t
     before = (matrix * G.rows + row * G.tall) * G.cols
     left = column * G.wide
     return tile, before + left, tall, wide, before + left * tall
+
+
+@triton.jit
+def line_of(tile, down, across, KIND: tl.constexpr):
+    """The line of every tile: its column where these lie along columns, else its row."""
+    if KIND == COLUMNS:
+        return tile // (down * across) * across + tile % across
+    else:
+        return tile // across
 
 
 @triton.jit
