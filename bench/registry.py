@@ -147,6 +147,8 @@ _SCALED = [
                 "fp8_128x128:nearest_even",
                 "fp8_tensor:nearest_even",
                 "nvfp4_te:nearest_even",
+                "nvfp4_46_te:nearest_even",
+                "nvfp4_row_te:nearest_even",
             ),
         ),
         ("pack", ("mxfp8", "nvfp4", "e4m3fn")),

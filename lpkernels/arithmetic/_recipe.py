@@ -285,7 +285,7 @@ def _check_reused(recipe: Recipe) -> None:
         if isinstance(fmt, BlockFormat) and fmt.axis != "k" and has_axis(fmt):
             fixed[str(tensor.general)] = fmt
     for name, fmt in fixed.items():
-        if fmt.block_size == "row" and fmt.scale == "fp32":
+        if (fmt.block_size == "row" and fmt.scale == "fp32") or fmt.tensor_scale == "row":
             raise ValueError(
                 f"Recipe: {name}: {fmt} has a scale for each row, and the gradients would reuse "
                 "it where their sums run across the rows; use rows along each product's sum "

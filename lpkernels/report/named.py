@@ -36,7 +36,7 @@ _FIELDS: dict[type, str] = {
     FixedFormat: "bits word_bits frac_bits signed overflow min max quantum",
     formats.AffineFormat: "bits symmetric axis",
     TableFormat: "bits min max infinity nan_code boundary_bits",
-    BlockFormat: "bits element block_size axis scale rule tensor_scale target steps",
+    BlockFormat: "bits element block_size axis scale rule tensor_scale scale_target target steps",
 }
 _TIERS = {
     "hardware": "e5m10 by half-precision instructions of the processor (AVX512-FP16, FEAT_FP16)",

@@ -182,6 +182,7 @@ CONTRADICTIONS: dict[Callable[..., Any], list[dict[str, Any]]] = {
     ],
     lp.Recipe: [
         {"fprop": "fp32_chunkscale"}, {"input": "block128_k_e4m3_sfp32", "fprop": "fp32"},
+        {"input": "nvfp4_row"},
         {"input": "e2m1:rht16", "weight": "e2m1"},
         {"wgrad_input": "fp32:rht16=1", "wgrad_grad_output": "fp32:rht16"},
         {"requantize": "codes", **dict.fromkeys(("input", "weight", "grad_output"), "fp32:rht16")},
