@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from lpkernels.arithmetic import TORCH, DelayedScaling
 from lpkernels.functional.running import largest, next_scales, note
-from lpkernels.nn.layers import OneInput
-from lpkernels.nn.ranges_and_scales import KeptScales, kept_scales
+from lpkernels.nn.ranges_and_scales import KeptScales, OneInput, kept_scales
 from lpkernels.nn.selecting import check_model
 
 #: Called with the model and a batch.
