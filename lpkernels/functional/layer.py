@@ -416,7 +416,6 @@ def emulated_layer(
     if needs_gradient(x, w, b) if direct else is_recorded(x, w, b):
         apply = _apply_directly if direct else _apply_dispatched
         y = apply(x, w, b, seed, geometry, Call(recipe, None, backend, run, None, scales))
-        y = y if isinstance(y, Tensor) else y[0]
     else:
         call = Call(recipe, seed, backend, run, new_rounding_hook(), scales)
         y = Layer(geometry, call).forward(Source(x, {}, {}), Source(w, {}, {}), b)
@@ -435,7 +434,7 @@ class EmulatedLayer(torch.autograd.Function):
         seed: Tensor | None,
         geometry: Geometry,
         call: Call,
-    ) -> Tensor | tuple[Tensor, ...]:
+    ) -> Tensor:
         recipe, _, backend, run, _, scales = call
         hook = hooks.rounding if hooks.make_rounding is None else new_rounding_hook()
         ctx.hook = hook
@@ -459,26 +458,20 @@ class EmulatedLayer(torch.autograd.Function):
             of_dgrad = residual(layer, "dgrad", right, (y.shape, x.shape))
         elif needs_x:
             of_dgrad = Residual(w)
-        ends: tuple[Tensor, ...] = ()
-        if needs_w and needs_x and not torch.compiler.is_compiling():
-            if not x.is_leaf or (keeps_w and not w.is_leaf):
-                ends = new_ends(ctx, x, w if keeps_w else None)
-        kept = (of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
-        ctx.save_for_backward(*kept, *ends)
+        if of_wgrad is not None and of_dgrad is not None:
+            kept = (of_wgrad.shape is None, of_dgrad.shape is None)
+            keep_places(ctx, None if kept[0] else x, None if kept[1] else w)
+        ctx.save_for_backward(of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
         ctx.x, ctx.w = of_wgrad and of_wgrad[1:], of_dgrad and of_dgrad[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
         ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
-        return (y, *ends) if ends else y
+        return y
 
     @staticmethod
     @first_order
-    def backward(
-        ctx: Any, grad_output: Tensor | None, *of_ends: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        if grad_output is None:
-            return added((None,) * 6, ctx.ends, of_ends)
-        x, w, seed, *_ = ctx.saved_tensors
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, seed = ctx.saved_tensors
         recipe, scales = ctx.recipe, ctx.scales
         run = DIRECT if is_direct(grad_output, x, w, seed) else DISPATCHED
         layer = Layer(ctx.geometry, Call(recipe, seed, ctx.backend, run, hooks.rounding, scales))
@@ -498,45 +491,30 @@ class EmulatedLayer(torch.autograd.Function):
             dw = layer.gradient("wgrad", g, right, w_shape)
         if needs_b:
             db = layer.bias_gradient(g, b_shape)
-        grads = (dx, dw, db, None, None, None)
-        return added(grads, ctx.ends, of_ends) if of_ends else grads
+        return dx, dw, db, None, None, None
 
 
-def new_ends(ctx: Any, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-    """Further outputs of a Function, at which gradients of its gradients reach its first inputs.
-    Nobody reads their values, which share one place in memory. A leaf needs none, because
-    autograd's graph has it; None stands for an input that needs none either, such as a weight that
-    is kept itself. Inside torch.func's transforms there are none."""
-    if isinstance(ctx, Context):
-        return ()
-    numbers, ends = [], []
+_EMPTY = torch.empty(0)
+
+
+def keep_places(ctx: Any, *inputs: Tensor | None) -> None:
+    """Keeps for second derivatives the places of a Function's first inputs in autograd's graph, as
+    tensors without values: their gradients go to the inputs, which can be freed.
+
+    A leaf needs none, because the graph has it. None stands for an input that needs none either,
+    because it is saved itself. Inside torch.func's transforms and in a compiled graph none is kept.
+    """
+    if isinstance(ctx, Context) or torch.compiler.is_compiling():
+        return
+    ctx.places = {}
     for i, x in enumerate(inputs):
         if x is not None and not x.is_leaf:
-            numbers.append(i)
-            ends.append(x.new_empty_strided(x.shape, (0,) * x.dim()))
-    ctx.ends = numbers
-    ctx.set_materialize_grads(False)
-    return tuple(ends)
-
-
-def needs_ends(ctx: Any, *inputs: Tensor | None) -> bool:
-    """Whether gradients may be asked for whose gradients reach one of the inputs by an end."""
-    if torch.compiler.is_compiling():
-        return False
-    needs = zip(ctx.needs_input_grad, inputs, strict=False)
-    return any(need and t is not None and not t.is_leaf for need, t in needs)
-
-
-def added(
-    grads: tuple[Tensor | None, ...], ends: list[int], of_ends: tuple[Tensor | None, ...]
-) -> tuple[Tensor | None, ...]:
-    """Gradients of x and w, plus those that come from second derivatives."""
-    sums = list(grads)
-    for i, grad in zip(ends, of_ends, strict=True):
-        if grad is not None:
-            first = sums[i]
-            sums[i] = grad if first is None else first + grad
-    return tuple(sums)
+            with torch.enable_grad():
+                # The only chunk of a tensor is no view, which would hold the tensor.
+                (place,) = x.unsafe_chunk(1)
+            is_plain = type(place) is Tensor and place.is_cpu
+            place.data = _EMPTY if is_plain else place.new_empty(0)
+            ctx.places[i] = place
 
 
 # `Function.apply` asks for transforms of torch.func, which a direct call has not.

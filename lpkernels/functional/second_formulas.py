@@ -17,7 +17,7 @@ from lpkernels.functional.second_order import Gradients
 
 def of_softmax(first: Any, dy: Tensor, incoming: Sequence[Any], needs: Sequence[bool]) -> Gradients:
     """The gradients of dy and x from that of dx."""
-    y, seed, *_ = first.saved_tensors
+    y, seed = first.saved_tensors
     v, dim = incoming[0], first.dim
     g = Call(first.recipe, seed, first.backend).rounded(dy, "grad_output").movedim(dim, -1)
     with torch.enable_grad():
@@ -32,7 +32,7 @@ def of_softmax(first: Any, dy: Tensor, incoming: Sequence[Any], needs: Sequence[
 def of_norm(first: Any, dy: Tensor, incoming: Sequence[Any], needs: Sequence[bool]) -> Gradients:
     """The gradients of dy, x and the weight from those of dx, dw and db."""
     v, u, t = incoming
-    xhat, scale, w, seed, *_ = first.saved_tensors
+    xhat, scale, w, seed = first.saved_tensors
     how, call = first.how, Call(first.recipe, seed, first.backend)
     # What has the same norm as x: a norm with sums does not see the mean.
     x = how.unrowed(how.rows(xhat) / scale[:, None], xhat.shape)

@@ -32,7 +32,7 @@ from lpkernels.arithmetic.hadamard import TE, signs_of
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import FP32, BlockFormat
 from lpkernels.functional.call import Call
-from lpkernels.functional.layer import Geometry, Layer, Residual, added
+from lpkernels.functional.layer import Geometry, Layer, Residual
 from lpkernels.functional.matmul import gradient_of_left, gradient_of_right
 from lpkernels.functional.operands import Operand, Source
 from lpkernels.functional.recording import first_order
@@ -44,31 +44,24 @@ from lpkernels.rng import SECOND_OF_DW, SECOND_OF_DX, Role
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
-def recorded(ctx: Any, g: Tensor | None, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-    """What backward of a Function returns, recorded for second derivatives: at most three tensors,
-    the gradients of x, of w and of a bias, then None.
-
-    g, others: the gradients of the Function's results; those of its ends come last.
-    """
-    count, ends, saved = len(ctx.needs_input_grad), getattr(ctx, "ends", []), ctx.saved_tensors
-    grads: tuple[Tensor | None, ...] = (None,) * count
-    if g is not None:
-        x, w = (_end(ctx, i, saved) for i in (0, 1))
-        function = _Gradients if formula_of(ctx) else _RoundedGradient
-        grads = (*record(function, g, x, w, Context.of(ctx), *saved), *grads[3:])
-    return added(grads, ends, others[len(others) - len(ends) :])
+def recorded(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
+    """What backward of a Function returns for the gradient of its first result, recorded for second
+    derivatives: at most three tensors, the gradients of x, of w and of a bias, then None."""
+    saved = ctx.saved_tensors
+    x, w = (_place(ctx, i, saved) for i in (0, 1))
+    function = _Gradients if formula_of(ctx) else _RoundedGradient
+    grads = record(function, g, x, w, Context.of(ctx), *saved)
+    return *grads, *[None] * (len(ctx.needs_input_grad) - len(grads))
 
 
-def _end(ctx: Any, i: int, saved: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensor at which gradients reach input i of a Function: the end that forward made
-    (`layer.ends`), the leaf of autograd's graph that the input is, or the input as it was kept."""
-    if isinstance(ctx, Context):
-        return ctx.inputs.get(i)
+def _place(ctx: Any, i: int, saved: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensor at which gradients reach input i of a Function: the one that forward kept
+    (`layer.keep_places`), the leaf of autograd's graph that the input is, or the saved input."""
+    places: dict[int, Tensor | None] = getattr(ctx, "places", {})
+    if i in places or isinstance(ctx, Context):
+        return places.get(i)
     if not ctx.needs_input_grad[i]:
         return None
-    ends = getattr(ctx, "ends", [])
-    if i in ends:
-        return saved[ends.index(i) - len(ends)]
     node, number = ctx.next_functions[i]
     if node is None or hasattr(node, "variable"):
         return getattr(node, "variable", None)
@@ -130,7 +123,7 @@ def of_layer(first: Any, g: Tensor, incoming: Sequence[Any], needs: Sequence[boo
 
     first: the context of the first order. needs: which of the three are asked for."""
     v, u, t = incoming
-    x, w, seed, *_ = first.saved_tensors
+    x, w, seed = first.saved_tensors
     recipe, geometry = first.recipe, first.geometry
     run = operators_for(g, x, w, v, u, seed)
     call = Call(recipe, seed, first.backend, run, None, first.scales)

@@ -84,7 +84,7 @@ def record(function: Any, *args: Any) -> Any:
 class Context:
     """The context of a Function: what forward writes, and what backward reads.
 
-    inputs: by number, the tensors at which gradients of the gradients reach the Function's inputs.
+    places: by number, the tensors at which gradients of gradients reach the Function's inputs.
     materializes: whether zeros stand for the missing gradients of results.
     """
 
@@ -96,13 +96,13 @@ class Context:
         self.needs_input_grad = tuple(needs_input_grad)
         self.saved_tensors: Saved = ()
         self.constants: tuple[Tensor, ...] = ()
-        self.inputs: dict[int, Tensor | None] = {}
+        self.places: dict[int, Tensor | None] = {}
 
     @classmethod
     def of(cls, ctx: Any) -> Context:
         """The context of a Function without its tensors."""
         context = cls(ctx._forward_cls, ctx.needs_input_grad)
-        vars(context).update(vars(ctx), saved_tensors=(), inputs={})
+        vars(context).update(vars(ctx), saved_tensors=(), places={})
         return context
 
     def holding(self, saved: Saved) -> Context:
@@ -139,11 +139,18 @@ def no_derivative(ctx: Any) -> NotImplementedError:
     first = getattr(ctx, "first", ctx)
     geometry = getattr(first, "geometry", None)
     layer = getattr(first._forward_cls, "layer", "this function")
-    is_third = first is not ctx
+    order, advice = "second", "take gradients without create_graph=True"
+    if first is not ctx:
+        order, advice = (
+            "third",
+            (
+                "take gradients of gradients without create_graph=True, and write an equation of "
+                "second order that a loss contains as a system of first order"
+            ),
+        )
     return NotImplementedError(
-        f"lpkernels: emulated arithmetic has no {'third' if is_third else 'second'} derivative of "
-        f"{layer if geometry is None else geometry.name}; take gradients "
-        f"{'of gradients ' if is_third else ''}without create_graph=True"
+        f"lpkernels: emulated arithmetic has no {order} derivative of "
+        f"{layer if geometry is None else geometry.name}; {advice}"
     )
 
 
@@ -218,7 +225,7 @@ class _Transformed(torch.autograd.Function):
         recorded = torch.is_grad_enabled() and formula_of(context) is not None
         if recorded or not is_first_order(context._forward_cls):
             context.saved_tensors = saved[edges:]
-            context.inputs = dict(zip(ctx.edges, saved, strict=False))
+            context.places = dict(zip(ctx.edges, saved, strict=False))
             return (None, None, *context.gradients(*results))
         return (None, None, *_Gradient.apply(context, edges, len(saved), *saved, *results))
 

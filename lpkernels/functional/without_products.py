@@ -26,7 +26,7 @@ from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe, che
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.dtypes import narrowed, result_dtype, widened
-from lpkernels.functional.layer import added, needs_ends, new_ends
+from lpkernels.functional.layer import keep_places
 from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.torch_calls import no_product, own
 from lpkernels.ops import matmul_of
@@ -64,32 +64,30 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dim: int, recipe: Recipe, seed: Tensor | None, backend: str
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensor:
         call = Call.of(recipe, seed, backend, x)
         xq = call.rounded(x, "input")
         moved = xq.movedim(dim, -1)
         e = torch.exp(moved - moved.amax(-1, keepdim=True))
         total = _sums(call.sum("fprop"), _rows(e))
         y = e / total.reshape(*e.shape[:-1], 1)
-        ends = new_ends(ctx, x) if needs_ends(ctx, x) else ()
-        ctx.save_for_backward(y, seed, *ends)
+        if ctx.needs_input_grad[0]:
+            keep_places(ctx, x)
+        ctx.save_for_backward(y, seed)
         ctx.dim, ctx.recipe, ctx.backend, ctx.hook = dim, recipe, backend, call.hook
         result = y.movedim(-1, dim)
         result = result.clone() if recipe.output is None else call.rounded(result, "output")
-        return result, *ends
+        return result
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, dy: Tensor | None, *of_ends: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return added((None,) * 5, ctx.ends, of_ends)
-        y, seed, *_ = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        y, seed = ctx.saved_tensors
         call = Call.of(ctx.recipe, seed, ctx.backend, dy, y)
         g = call.rounded(dy, "grad_output").movedim(ctx.dim, -1)
         along = _dots(call.sum("dgrad"), _rows(g), _rows(y))
         dx = (y * (g - along.reshape(*y.shape[:-1], 1))).movedim(-1, ctx.dim)
-        grads = (call.rounded(dx, "grad_input"), None, None, None, None)
-        return added(grads, ctx.ends, of_ends) if of_ends else grads
+        return call.rounded(dx, "grad_input"), None, None, None, None
 
 
 def softmax(
@@ -127,7 +125,7 @@ def softmax(
     ranks = Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT)
     seed = seeds.seed_of_call("softmax", recipe, generator, backend, ranks)
     x = widened(input) if input.dim() else widened(input).reshape(1)
-    y, *_ = apply(_Softmax, (x,), dim, recipe, seed, backend)
+    y = apply(_Softmax, (x,), dim, recipe, seed, backend)
     return narrowed(y.reshape(input.shape), result_dtype(input))
 
 
@@ -382,7 +380,7 @@ def _normalised(
     seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
     wide_w, wide_b = (None if t is None else widened(t) for t in (w, b))
     tensors = (widened(x), wide_w, wide_b, *(statistics or (None, None)))
-    y, mean, var, *_ = apply(_Normalise, tensors, how, recipe, seed, backend)
+    y, mean, var = apply(_Normalise, tensors, how, recipe, seed, backend)
     return narrowed(y, result_dtype(x, w, b)), mean, var
 
 
@@ -423,20 +421,19 @@ class _Normalise(torch.autograd.Function):
             y = y * how.spread(wq, x)
         if b is not None:
             y = y + how.spread(call.rounded(b, "bias"), x)
-        ends = new_ends(ctx, x, w) if needs_ends(ctx, x, w) else ()
-        ctx.save_for_backward(xhat, scale, wq, seed, *ends)
+        needs_x, needs_w, *_ = ctx.needs_input_grad
+        keep_places(ctx, x if needs_x else None, w if needs_w else None)
+        ctx.save_for_backward(xhat, scale, wq, seed)
         ctx.how, ctx.recipe, ctx.backend, ctx.hook = how, recipe, backend, call.hook
         ctx.b_shape = None if b is None else b.shape
         ctx.mark_non_differentiable(mean, var)
         y = call.rounded(y, "output")
-        return y.clone() if y is xhat else y, mean, var, *ends
+        return y.clone() if y is xhat else y, mean, var
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, dy: Tensor | None, *rest: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dy is None:
-            return added((None,) * 9, ctx.ends, rest[2:])
-        xhat, scale, w, seed, *_ = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        xhat, scale, w, seed = ctx.saved_tensors
         how, call = ctx.how, Call.of(ctx.recipe, seed, ctx.backend, dy, xhat, scale, w)
         dx = dw = db = None
         g, total = call.rounded(dy, "grad_output"), call.sum("wgrad")
@@ -451,8 +448,7 @@ class _Normalise(torch.autograd.Function):
             if not ctx.has_statistics:
                 h = _centred(h, how.rows(xhat), how, call.sum("dgrad"))
             dx = call.rounded(how.unrowed(h * scale[:, None], g.shape), "grad_input")
-        grads = (dx, dw, db, None, None, None, None, None, None)
-        return added(grads, ctx.ends, rest[2:]) if rest[2:] else grads
+        return dx, dw, db, None, None, None, None, None, None
 
 
 def _second(total: Sum) -> Sum:

@@ -1,38 +1,30 @@
 """Second derivatives of converted models: gradient penalties, physics, checkpoints, refusals."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
+from bench.studies import second_order
 from lpkernels import functional as LF
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 
-FP8 = lp.Recipe(
-    input="e4m3fn", weight="e4m3fn", grad_output="e5m2", fprop="fp32", dgrad="fp32", wgrad="fp32"
-)
+FP8, NARROW = second_order.RECIPES["fp8"], second_order.RECIPES["narrow sums"]
 AGAIN: Any = {"create_graph": True}
-NARROW = lp.Recipe(fprop="e6m9_chunk64", dgrad="e6m9_chunk64", wgrad="e6m9_chunk64")
 
 
 def perceptron(*sizes: int) -> nn.Sequential:
-    """Layers of these sizes with softplus, which has all derivatives, between them."""
     torch.manual_seed(0)
-    layers: list[nn.Module] = []
-    for i, o in pairwise(sizes):
-        layers += [nn.Linear(i, o), nn.Softplus()]
-    return nn.Sequential(*layers[:-1])
+    return second_order.perceptron(*sizes)
 
 
 def penalty(model: Any, x: Tensor) -> Tensor:
-    """The penalty of Gulrajani et al. (2017): the input's gradient should have the norm 1."""
-    (g,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-    return (g.flatten(1).norm(dim=1) - 1).square().mean()
+    return second_order.penalty(model, x)[0]
 
 
 def penalty_gradients(model: nn.Module, call: Any = None, seed: int = 5) -> list[Tensor]:
@@ -78,16 +70,18 @@ def test_first_and_second_derivatives_add_up() -> None:
 
 
 def test_a_layer_that_nobody_differentiates_twice_keeps_codes_alone() -> None:
-    """For its gradients' gradients a hidden layer keeps a place in the shape of its input."""
+    """For its gradients' gradients a hidden layer keeps a place in the graph, without memory."""
     layer = lp.nn.Linear(64, 32, recipe=FP8)
     leaf = torch.randn(16, 64, requires_grad=True)
-    sizes = []
-    for x in (leaf, leaf * 2):
-        y: Any = layer(x)
-        saved = [s for s in y.grad_fn.saved_tensors if s is not None]
-        sizes.append(sum(s.untyped_storage().nbytes() for s in saved))
-    assert sizes[0] == 16 * 64 + 4 * 64 * 32
-    assert sizes[1] == sizes[0] + 4
+    hidden = leaf * 2
+    storage = StorageWeakRef(hidden.untyped_storage())
+    nodes: list[Any] = [layer(leaf).grad_fn, layer(hidden).grad_fn]
+    assert [list(node.places) for node in nodes] == [[], [0]]
+    for node in nodes:
+        kept = [x for x in (*node.saved_tensors, *node.places.values()) if x is not None]
+        assert sum(x.untyped_storage().nbytes() for x in kept) == 16 * 64 + 4 * 64 * 32
+    del hidden
+    assert storage.expired()
 
 
 def test_histories_note_the_tensors_of_the_first_order_alone() -> None:
@@ -163,3 +157,13 @@ def test_what_has_no_derivative_says_so_by_name() -> None:
         (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         with pytest.raises(NotImplementedError, match=r"no third derivative of a (linear|norm)"):
             torch.autograd.grad(dx.square().sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("name", ["fp8", "narrow sums"])
+def test_a_critic_and_a_network_of_physics_learn(name: str) -> None:
+    """The first steps of the study; its records have the whole runs."""
+    pytest.importorskip("sklearn.datasets")
+    learnt = second_order.critic(second_order.RECIPES[name], steps=45)
+    assert learnt["first"] < 0.1 and 0.9 < learnt["norm"] < 1.1
+    learnt = second_order.heat(second_order.RECIPES[name], steps=40)
+    assert learnt["error"] < 0.4 * learnt["before"]
