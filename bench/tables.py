@@ -127,6 +127,10 @@ PAGES: dict[str, list[Table]] = {
             **{f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
                for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")},
         }),
+        beside(*(compared("Second derivatives", (head, "second-order", ("", field, 3, 1.0)),
+                          task=task)
+                 for task, head, field in (("critic", "critic, distance", "distance"),
+                                           ("heat", "heat, rms error", "error")))),
     ],
     "choosing-an-accumulator": [
         compared("The default plan", ("digits32 (%)", "sweep-digits32-default-plan", ACCURACY),

@@ -10,7 +10,7 @@ import pytest
 
 from bench import optimizer_states
 from bench.recording import held
-from bench.studies import landscape
+from bench.studies import landscape, second_order
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.results import read_results
@@ -25,6 +25,7 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results,
     "landscape": lambda path: held(path, *landscape.KEYS),
+    "second order": lambda path: held(path, *second_order.KEYS),
     "optimizer states": lambda path: held(path, *optimizer_states.KEYS),
 }  # fmt: skip
 
