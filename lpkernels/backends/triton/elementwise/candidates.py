@@ -40,7 +40,7 @@ def is_nearer(
 
 @triton.jit
 def error_of(x, product, amax, number, S: tl.constexpr):
-    u = tl.div_rn(product * amax, number + product * 0.0) - x
+    u = tl.div_rn(product * amax, number) - x
     return tl.abs(u) if S.candidates == _MAE else u * u
 
 

@@ -109,7 +109,7 @@ def nvfp4(a, amax, one, NS, S: tl.constexpr):
 
 @triton.jit
 def te_encode(amax, number):
-    encode = at_most(tl.div_rn(number + amax * 0.0, amax), LARGEST)
+    encode = at_most(tl.div_rn(number, amax), LARGEST)
     return tl.where((amax == 0.0) | (encode == 0.0), 1.0, encode)
 
 
@@ -127,7 +127,7 @@ def te_candidate(a, amax, bound, NS, S: tl.constexpr, FOUR: tl.constexpr):
     if FOUR:
         b = b * 1.5
     s = narrow_scale(at_most(b, 448.0), NS, S)
-    return s, tl.div_rn(amax, number + amax * 0.0), te_factor(s, encode)
+    return s, tl.div_rn(amax, number), te_factor(s, encode)
 
 
 @triton.jit

@@ -61,6 +61,10 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
     whole_tiles = together and fmt[InBlock.STEPS] != _EXACT and fmt[InBlock.LINES] > 0
     if whole_tiles:
         grid = grid._replace(tall=fmt[InBlock.LINES], wide=fmt[InBlock.SIZE])
+    columns = by_line and grid.wide == 1 and grid.cols > 1
+    if by_line and grid.cols == 1:
+        # Lines of blocks of one value lie in memory as rows do.
+        grid = grid._replace(outer=1, rows=grid.outer, cols=grid.rows)
     if grid.tall == 1 and not by_line:
         # Rows without a short tile are one long row, and matrices of rows are one.
         rows, whole = grid.outer * grid.rows, grid.cols % grid.wide == 0
@@ -69,7 +73,7 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
     outer, rows, cols, tall, wide = grid
     size, total = tall * wide, outer * grid.down * grid.across
     kind = LINES if tall == 1 else COLUMNS if wide == 1 else RECTANGLES
-    if by_line and wide == 1:
+    if columns:
         kind = COLUMNS
     elif outer == rows == 1 and not whole_tiles:
         kind = ONE_LINE
