@@ -285,12 +285,14 @@ def _check_reused(recipe: Recipe) -> None:
         if isinstance(fmt, BlockFormat) and fmt.axis != "k" and has_axis(fmt):
             fixed[str(tensor.general)] = fmt
     for name, fmt in fixed.items():
-        if (fmt.block_size == "row" and fmt.scale == "fp32") or fmt.tensor_scale == "row":
+        by_line = fmt.tensor_scale == "row"
+        if by_line or (fmt.block_size == "row" and fmt.scale == "fp32"):
+            other = "tensor_scale=True" if by_line else "scale='e8m0'"
             raise ValueError(
                 f"Recipe: {name}: {fmt} has a scale for each row, and the gradients would reuse "
                 "it where their sums run across the rows; use rows along each product's sum "
                 f"({str(replace(fmt, axis='k'))!r}), one scale a tensor ('tensor_e4m3'), square "
-                "tiles, or scale='e8m0'"
+                f"tiles, or {other}"
             )
     if not fixed:
         return

@@ -69,8 +69,9 @@ def quantize(
         amax: for a BlockFormat with a scale of the whole tensor (tensor_scale, or block_size
             "tensor"), the largest magnitude in place of that of x's finite values, such as one that
             was reduced over processes: a number, or a tensor of one element on x's device, which
-            the host does not read. NaN, an infinity or a negative amax makes everything NaN (under
-            the steps "te" of one scale a tensor the scale is 1 then).
+            the host does not read. With tensor_scale="row" it is that of each line: one number for
+            all, or a tensor of x's shape with 1 along the axis. NaN, an infinity or a negative amax
+            makes everything NaN (under the steps "te" of one scale a tensor the scale is 1 then).
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns: x's shape; x's dtype where that holds every value of fmt, else float32 (always for
