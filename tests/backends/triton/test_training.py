@@ -65,6 +65,21 @@ def test_models_have_the_bits_of_the_reference(name: str, device: str, monkeypat
     same(*(gradients(model, inputs, by, monkeypatch) for by in ("triton", "reference")), name)
 
 
+def test_a_penalty_has_the_bits_of_the_reference(device: str, monkeypatch) -> None:
+    model, x = model_of(STOCHASTIC, device), torch.randn(1, 2, 5, 4, device=device)
+
+    def of_gradients(backend: str) -> list[Tensor | None]:
+        monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+        leaf = x.clone().requires_grad_()
+        model.zero_grad()
+        torch.manual_seed(5)
+        (dx,) = torch.autograd.grad(model(leaf).square().sum(), leaf, create_graph=True)
+        dx.square().sum().backward()
+        return [leaf.grad, *(p.grad for p in model.parameters())]
+
+    same(of_gradients("triton"), of_gradients("reference"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
