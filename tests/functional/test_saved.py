@@ -177,15 +177,6 @@ def test_a_layer_keeps_what_it_read(change: Callable[..., None]) -> None:
     assert_bit_equal(got, weight_gradients(first, X[0], 1)[0])
 
 
-def test_layers_with_other_formats_do_not_share_codes() -> None:
-    x = X[0].clone().requires_grad_() * 1
-    layer = lp.nn.Linear(5, 5, recipe=DETERMINISTIC)
-    layer(x)
-    layer.recipe = FORMATS["fixed"]
-    got = weight_gradients(layer, x, 1)
-    same(got, weight_gradients(layer, X[0], 1))
-
-
 def test_codes_that_the_host_cannot_read_are_not_shared() -> None:
     """A fake tensor has no bytes, and a device would have to be waited for."""
     with FakeTensorMode():

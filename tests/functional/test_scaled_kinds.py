@@ -159,12 +159,3 @@ def test_scales_of_tensors_multiply_the_sums_of_a_convolution() -> None:
         want = found[0].double() + b.double()[:, None, None]
         assert_bit_equal(y, lp.quantize(want, recipe.fprop.outermost).float(), acc)
         same([dx, dw], found[1:], acc)
-
-
-def test_convert_refuses_a_convolution_before_anything_changes() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Conv2d(3, 3, 3))
-    with pytest.raises(ValueError, match=r"'1': input=.*exclude="):
-        lp.convert(model, MXFP8)
-    assert type(model[0]) is torch.nn.Linear
-    lp.convert(model, MXFP8, exclude=torch.nn.Conv2d)
-    assert type(model[0]) is lp.nn.Linear and type(model[1]) is torch.nn.Conv2d

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.nn.layer_cases import assert_steps_alike, same, step, twins
-from tests.nn.policy_models import Doubled, converted
+from tests.nn.layer_cases import assert_steps_alike, same, step
+from tests.nn.policy_models import converted
 from tests.support.autograd import Computes
 
 lpf = lp.functional
@@ -111,21 +111,6 @@ def test_a_call_has_the_recipe_of_the_innermost_module(change: Any, recipes: Any
     assert [type(m) for m in lp.revert(net).modules()] == before
     assert not converted(net)
     assert_bit_equal(net(X), plain)
-
-
-def test_a_layer_with_its_own_forward_is_followed() -> None:
-    layer = lp.convert(Doubled(4, 3), DETERMINISTIC)
-    want = 2 * lpf.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(X), want)
-    assert type(lp.revert(layer)) is Doubled
-
-
-def test_copies_keep_the_recipes() -> None:
-    net = lp.convert(Net(), DETERMINISTIC, exclude=["first.layer", "second"])
-    for twin in twins(net):
-        assert_bit_equal(twin(X), net(X))
-        assert [type(m) for m in twin.modules()] == [type(m) for m in net.modules()]
-        assert type(lp.revert(twin)) is Net
 
 
 @pytest.mark.parametrize(

@@ -33,16 +33,6 @@ def network() -> nn.Sequential:
 IMAGES = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
-def test_convert_makes_every_layer_compute_by_the_recipe() -> None:
-    model = network()
-    assert lp.convert(model, DETERMINISTIC) is model
-    assert converted(model) == dict.fromkeys(["0", "2.0", "4"], DETERMINISTIC)
-    assert [type(model[i]) for i in (0, 4)] == [lp.nn.Conv2d, lp.nn.Linear]
-    conv = model[0]
-    want = lp.functional.conv2d(IMAGES, conv.weight, conv.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(conv(IMAGES), want)
-
-
 def test_convert_keeps_objects_hooks_mode_and_state() -> None:
     model = network().eval()
     calls: list[str] = []
