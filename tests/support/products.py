@@ -109,6 +109,7 @@ EXACT_BLOCKS = accumulators_named("""
     e4m3fn_sat:nearest_away:block=5:product=e5m6 e5m4_chunk12:stochastic:block=4:operands=fp16
     e5m6_chunk7:toward_zero:outer=e5m5:block=3 e8m22:toward_positive:block=64:operands=fp16
     fp32_chunk8:outer=bf16:block=4:operands=fp16:interleaved=2 e4m3fnuz:stochastic:block=2:philox
+    e8m23_sat:block=4:operands=bf16 e8m23_nosub:block=2:operands=bf16
 """)
 #: Adders of AMD's cores in chunks, in fewer bits, and of two formats.
 CORES = EXACT_BLOCKS + accumulators_named("""

@@ -201,8 +201,10 @@ struct OperandSums : OrderedSums<V, 1> {
     if (is(Adder::kOpposed, 2)) return run_core<Adder::kOpposed, 2>(blocks, sum), true;
     if (is(Adder::kPairs, 4) || is(Adder::kPairsSwapped, 4))
       return run_core<Adder::kPairs, 4>(blocks, sum), true;
-    if (acc.aligned_bits > 0 || acc.fmt.man_bits != 23 || acc.fmt.emin != -126 || !this->nearest)
-      return false;
+    const Format& f = acc.fmt;
+    const bool is_float32 = f.man_bits == 23 && f.emin == -126 && f.subnormals &&
+                            f.max == 0x1.fffffep127 && f.beyond == HUGE_VAL && !f.one_zero;
+    if (acc.aligned_bits > 0 || !is_float32 || !this->nearest) return false;
     if (is(Adder::kAligned, 4)) return run_core<Adder::kAligned, 4>(blocks, sum), true;
     if (is(Adder::kAligned, 2)) return run_core<Adder::kAligned, 2>(blocks, sum), true;
     return false;
