@@ -1,9 +1,9 @@
 """``python -m bench.around_convert``: what users do to a model before and after ``lp.convert``.
 
 Each trial ties, parametrizes, adapts, averages or copies a small model and compares results with
-the functions of ``lpkernels.functional`` to the bit. The rows are the table of docs/layers.md
-between the two comments; tests/project/test_around_convert.py holds them. A trial whose package is
-not installed keeps its row.
+the functions of ``lpkernels.functional`` to the bit. The rows are the table of
+docs/results/layers.md between the two comments; tests/project/test_around_convert.py compares them.
+A trial whose package is not installed keeps its row.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 import lpkernels as lp
 from bench.zoo.models import ZOO, Kind
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "layers.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "layers.md"
 METHODS = ("fp8_wang2018", "nvfp4")
 #: The rows of the page stand between these lines.
 BEGIN, END = "<!-- zoo: python -m bench.zoo --write -->", "<!-- end of zoo -->"

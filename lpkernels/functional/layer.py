@@ -206,7 +206,7 @@ def packed_activations(on: bool) -> Iterator[None]:
     By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
     unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.
     (Native sums are the exception: their order depends on the strides, and an unpacked tensor is
-    contiguous.) docs/layers.md, "What a layer keeps", says which operands are never packed, and
+    contiguous.) docs/layers.md, "Saved for backward", says which operands are never packed, and
     which layers share codes. The block counts in forward, and belongs to the thread that entered
     it. Activation checkpointing computes a function again in backward: enter the block inside that
     function.

@@ -17,10 +17,11 @@ DECIMAL = re.compile(r"(?<![\w.:])\d+\.\d+")
 
 def test_the_tables_of_results_are_those_of_the_records(tmp_path: Path, capsys) -> None:
     assert tables.main("--check") == 0
-    assert sorted(tables.PAGES) == sorted(page.stem for page in RESULTS)
+    # The tables of layers.md are not of records: test_zoo and test_around_convert compare them.
+    assert sorted([*tables.PAGES, "layers"]) == sorted(page.stem for page in RESULTS)
     for page in RESULTS:
         shutil.copy(page, tmp_path)
-    page = next(tmp_path.iterdir())
+    page = tmp_path / "formats.md"
     right = page.read_text()
     damaged = re.sub(r"^(\|.*)\d", r"\1x", right, count=1, flags=re.M)
     page.write_text(damaged)
