@@ -180,7 +180,7 @@ PAGES: dict[str, list[Table]] = {
                           ("", "error", 1, 100.0)), reference="static 8",
                           after={"cost": ("relative", "cost", 2)}, task=task)
                  for task in ("mixture of experts", "U-Net", "autoencoder"))),
-        Table("Valleys", "landscape", {
+        Table("Flat minima", "landscape", {
             "top eigenvalue, {seeds} seeds": ("effect", "eigenvalue", 1),
             "rise of the loss": ("effect", "rise", 2), "training loss": ("mean", "train_loss", 3),
         }, reference="static 8"),

@@ -43,7 +43,7 @@ def recipes() -> list[str]:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe called `name`; :func:`describe` tells where it comes from.
+    """The recipe called `name`; :func:`describe` says where it comes from.
 
     The name of a tensor core with a recording (`lpkernels units`), such as "v100_fp16", is also the
     name of a recipe: all tensors are in the format that this tensor core multiplies, and it sums

@@ -1,4 +1,4 @@
-"""``python -m bench.studies.landscape``: do schedules of precision end in wider valleys?
+"""``python -m bench.studies.landscape``: do schedules of precision end in flatter minima?
 
 It trains arms of bench/sweeps/mnist1d-schedules.toml as the sweep does, and looks at the loss
 around the weights they end on, over 1,000 training examples, in float64 and torch's own arithmetic:

@@ -36,7 +36,7 @@ def assign(
 ) -> None:
     """Assign low and high precision to every tensor of a network's training, for a budget.
 
-    The formats are the paper's: 16 bits, or 8. A batch of the data is what is traced.
+    The formats are the paper's: 16 bits, or 8. The command traces one batch of the data.
 
     Example: `lpkernels assign --data digits32 --model resnet18 --width 16 --save a.json`
     """

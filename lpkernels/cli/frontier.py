@@ -80,11 +80,11 @@ def run(
     retry_failed: RetryFailed = False,
 ) -> None:
     """Train the configurations of each task: all of them, which makes a matrix for --known; with
-    --known the few that tell most about all others.
+    --known only the few from which the others are predicted.
 
     The arms of the specification are the tasks. The command may be stopped or killed at any moment,
-    and then goes on with the same choice. While it runs, the folder is its own; `lpkernels sweep
-    status` shows its cells.
+    and then resumes with the same choice. While it runs, no other command may use the folder;
+    `lpkernels sweep status` shows its cells.
 
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """

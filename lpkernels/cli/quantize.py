@@ -24,7 +24,7 @@ def quantize(
     ] = "nearest_even",
     seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
 ) -> None:
-    """Send values through a format: code, result and error.
+    """Round values to a format: code, result and error.
 
     Example: `lpkernels quantize 0.1 464 --format e4m3fn --rounding nearest_even`
     """

@@ -21,7 +21,7 @@ def schedule(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of --plot: the order of shuffled bits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of --plot's shuffled bits.")] = 0,
 ) -> None:
     """Show how many steps of a schedule have which bits, their mean and their cost.
 

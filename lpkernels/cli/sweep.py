@@ -52,9 +52,7 @@ Field = Annotated[
 ]
 Without = Annotated[
     list[str] | None,
-    typer.Option(
-        "--without", metavar="ARM", help="An arm that is left out; may be given several times."
-    ),
+    typer.Option("--without", metavar="ARM", help="An arm to leave out; may be repeated."),
 ]
 Specification = Annotated[
     Path,
@@ -64,7 +62,7 @@ Specification = Annotated[
     ),
 ]
 SweepFolder = Annotated[
-    Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
+    Path, typer.Option(file_okay=False, help="Folder of the sweep, created or continued.")
 ]
 Jobs = Annotated[
     int | None,

@@ -36,7 +36,7 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in --out, by its own options; others given here are refused.",
+            help="Resume the run in --out with its own options; other options are refused.",
         ),
     ] = False,
     fsdp: Annotated[
@@ -46,7 +46,7 @@ def train(
         ),
     ] = False,
 ) -> None:
-    """Train one network and keep its records and checkpoints.
+    """Train one network and save its records and checkpoints.
 
     Under torchrun all processes train the same run, each on its part of every batch:
     `torchrun --standalone --nproc-per-node 2 -m lpkernels train --out results/a`

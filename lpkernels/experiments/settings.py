@@ -19,7 +19,7 @@ class Settings(BaseModel):
     """A table of settings, checked when it is made; it never changes and can be hashed.
 
     A field is declared with its default, its range and its description, which is the help of its
-    option: `epochs: int = Field(10, ge=1, description="Times over the training examples.")`. Whole
+    option: `epochs: int = Field(10, ge=1, description="Passes over the training examples.")`. Whole
     numbers become floats where the field is a float, so that equal settings have equal texts.
 
     Raises:

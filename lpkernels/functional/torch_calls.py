@@ -17,7 +17,7 @@ from lpkernels.rng import Role
 
 
 class Watcher(Protocol):
-    """A TorchFunctionMode that is told of the calls of `own`, since it cannot take them."""
+    """A TorchFunctionMode that gets the calls of `own`, since it cannot take them."""
 
     def see(
         self,
@@ -167,7 +167,7 @@ def _unseen(
         count = torch._C._len_torch_function_stack()
         entered = [id(torch._C._get_function_stack_at(i)) for i in range(count)]
         compute: Callable[..., Any] = computing
-        # The modes of this thread; the innermost comes last and is told first.
+        # The modes of this thread; the innermost comes last and gets a call first.
         for watcher in _watchers:
             if id(watcher) in entered:
                 compute = partial(_told, watcher, function, compute)

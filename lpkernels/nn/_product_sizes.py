@@ -1,8 +1,8 @@
 """The multiply-adds of operators, read off their arguments and results.
 
-An operator is counted (`SIZES`), or makes no product, or runs as other operators, or multiplies
-matrices by nobody knows how many multiply-adds: that is what a name means that looks like a
-product's and is none of the others (tests/nn/test_product_sizes.py lists torch's).
+An operator is counted (`SIZES`), or makes no product, or runs as other operators, or has an unknown
+number of multiply-adds. An operator counts as unknown if its name looks like a product's and none
+of the other cases applies (tests/nn/test_product_sizes.py lists torch's).
 """
 
 from __future__ import annotations

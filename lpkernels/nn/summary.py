@@ -80,7 +80,7 @@ class Summary(Tabular):
 
     @property
     def not_counted(self) -> tuple[Row, ...]:
-        """The rows of operators that multiply matrices by nobody knows how many multiply-adds."""
+        """The rows of operators whose number of multiply-adds is unknown."""
         return tuple(row for row in self.rows if row.macs is None)
 
     def require(self, share: float) -> Summary:

@@ -272,7 +272,7 @@ _EMULATIONS: dict[str, Emulation] = {
     **{conv.__name__: Emulation(_CONV, conv) for conv in _CONVOLUTIONS},
     **{conv.__name__: Emulation(_CONV_TRANSPOSE, conv) for conv in _TRANSPOSED},
 }  # fmt: skip
-# Functions that multiply and are not emulated; none of their arguments is told by name.
+# Functions that multiply and are not emulated; the table names none of their arguments.
 _NOT_EMULATED = (
     "conv_tbc", "convolution", "_convolution", "chain_matmul", "multi_dot", "addbmm",
     "matrix_power", "addmm_", "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm",

@@ -27,7 +27,7 @@ class Stateful:
         return {"type": type(self).__name__, **{_key(n): plain(getattr(self, n)) for n in names}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the state was saved.
+        """Continues from the saved state.
 
         Raises:
             TypeError: no mapping.

@@ -35,7 +35,7 @@ class AccumulateConfig(NetworkConfig):
         "module:function returning (model, sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(
-        "e5m2", description="Of all operands, as fp8_e4m3."
+        "e5m2", description="Format of all operands, as fp8_e4m3."
     )
     chunk: Annotated[str, checked(_check_chunk)] = Field(
         "none", description="Length of the inner sums, none (or 0), or best."

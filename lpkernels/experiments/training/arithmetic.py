@@ -38,11 +38,11 @@ class ArithmeticConfig(Settings):
     )
     grads: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        description="Rounding of all incoming gradients instead of the recipe's, e.g. "
+        description="Rounding of all output gradients instead of the recipe's, e.g. "
         "affine8:stochastic.",
     )
     edge: Annotated[str, checked(parse_format)] = Field(
-        "", description="Format of the first input and the last layer's operands."
+        "", description="Format of the first layer's input and the last layer's operands."
     )
     acc: Annotated[str, checked(as_accumulator)] = Field(
         "",
@@ -50,7 +50,7 @@ class ArithmeticConfig(Settings):
     )
     torch_layers: str = Field(
         "",
-        description="Layers that stay torch's own: names or globs with commas between, as "
+        description="Layers that torch computes in float32: names or globs with commas, as "
         "head,blocks.1.*.",
     )
     layer_accs: Annotated[LayerAccs, Option("")] = Field(

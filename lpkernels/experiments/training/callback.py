@@ -170,7 +170,7 @@ C = TypeVar("C", bound=CallbackConfig)
 
 
 def register(name: str, *, order: int) -> Callable[[type[C]], type[C]]:
-    """Makes a CallbackConfig known by `name`, as a class decorator.
+    """Registers a CallbackConfig under `name`, as a class decorator.
 
     Args:
         name: in records, checkpoints and specifications.

@@ -56,10 +56,10 @@ class RunConfig(Settings):
     """
 
     name: str = Field("run", description="Name of the run in tables and plots.")
-    epochs: int = Field(10, ge=1, description="Times over the training examples.")
+    epochs: int = Field(10, ge=1, description="Passes over the training examples.")
     batch: int = Field(64, ge=1, description="Examples in a step of all processes.")
     clip: float | None = Field(
-        None, gt=0, description="Largest norm of all gradients together, after unscaling."
+        None, gt=0, description="Gradient clipping: the largest total norm, after unscaling."
     )
     seed: int = Field(0, ge=0, description="Seed of weights, order and stochastic rounding.")
     device: Annotated[str, checked(_device)] = Field("cpu", description="cpu, cuda, cuda:1, ...")

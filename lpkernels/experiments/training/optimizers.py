@@ -33,13 +33,15 @@ class OptimizerConfig(Settings):
     lr: float | None = Field(
         None, gt=0, description="Peak learning rate; default: 0.1 for sgd, 0.001 for the others."
     )
-    momentum: float | None = Field(None, ge=0, description="Of sgd; default 0.9.")
-    nesterov: bool | None = Field(None, description="Of sgd: Nesterov's momentum.")
-    beta1: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.9.")
-    beta2: float | None = Field(None, ge=0, description="Of adam and adamw; default 0.999.")
-    eps: float | None = Field(None, gt=0, description="Of adam and adamw; default 1e-8.")
+    momentum: float | None = Field(None, ge=0, description="Momentum of sgd; default 0.9.")
+    nesterov: bool | None = Field(None, description="Nesterov's momentum, of sgd.")
+    beta1: float | None = Field(None, ge=0, description="beta1 of adam and adamw; default 0.9.")
+    beta2: float | None = Field(None, ge=0, description="beta2 of adam and adamw; default 0.999.")
+    eps: float | None = Field(None, gt=0, description="eps of adam and adamw; default 1e-8.")
     weight_decay: float | None = Field(
-        None, ge=0, description="Of all parameters; default: sgd 1e-4, adam 0, adamw 0.01."
+        None,
+        ge=0,
+        description="Weight decay; default: 1e-4 of sgd, 0 of adam, 0.01 of adamw.",
     )
     lr_schedule: Literal["cosine", "cycles", "constant"] = Field(
         "cosine",
@@ -51,7 +53,7 @@ class OptimizerConfig(Settings):
         ge=0,
         description="Steps in which the learning rate rises to its peak before the schedule.",
     )
-    lr_cycles: int = Field(8, ge=1, description="With cycles: how many, each half a cosine.")
+    lr_cycles: int = Field(8, ge=1, description="Number of cycles, each half a cosine.")
 
     @model_validator(mode="after")
     def _check_arguments(self) -> "OptimizerConfig":

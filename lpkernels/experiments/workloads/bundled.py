@@ -1,4 +1,4 @@
-"""Networks that the command line can ask about, with random weights, a random batch and a loss."""
+"""Networks that the command line can plan for, with random weights, a random batch and a loss."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -45,12 +45,12 @@ class WorkloadConfig(NetworkConfig):
         0.0,
         ge=0,
         le=1,
-        description="Share of the training labels replaced by a class drawn from all.",
+        description="Share of the training labels replaced by a random class.",
     )
     train_size: int = Field(
         0,
         ge=0,
-        description="Training examples kept, as many of each class as can be, of text evenly; 0: "
-        "all.",
+        description="Training examples that are used, evenly by class, of text evenly spaced; "
+        "0: all.",
     )
-    classes: int = Field(0, ge=0, description="Classes kept, the first so many; 0: all.")
+    classes: int = Field(0, ge=0, description="Number of classes, the first ones; 0: all.")

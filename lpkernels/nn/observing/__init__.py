@@ -1,4 +1,4 @@
-"""Observation of a running model: a visitor is told of each call, with tensors and gradients.
+"""Observation of a running model: a visitor gets each call, with tensors and gradients.
 
 class Largest(Visitor):
     def gradient(self, call, of, gradient):

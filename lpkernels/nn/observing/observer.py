@@ -39,7 +39,7 @@ def observe(
     around: bool = True,
     operators: Operators | None = None,
 ) -> Iterator[None]:
-    """Inside this context the visitor is told of the calls of the model and of the code around it.
+    """Inside this context the visitor gets the calls of the model and of the code around it.
 
     Observation changes nothing: results, gradients and random draws are the same as without it.
     (`parts` is the exception: it rounds differently, and dropout inside attention and
@@ -56,10 +56,10 @@ def observe(
             all other operations of layers, `EVERYTHING` all operations.
         parts: whether attention and recurrent layers that are torch's own are told as their
             products: "in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj";
-            "ih_l0", and "hh_l0" as one product of all steps, told after the layer.
-        around: whether calls around the model, such as the loss, are told too. Without them a loop
-            is faster, since torch then does not show its other calls.
-        operators: counts all products that reach torch meanwhile, told or not; without the calls
+            "ih_l0", and "hh_l0" as one product of all steps, after the layer.
+        around: whether the visitor gets calls around the model too, such as the loss. Without
+            them a loop is faster, since torch then does not show its other calls.
+        operators: counts all products that reach torch meanwhile, shown or not; without the calls
             around, the products of the model's first run.
 
     Raises:
@@ -180,7 +180,7 @@ def trace(
         inputs, kwargs: the arguments of the model.
         loss: makes a scalar of the model's output. Its gradients are computed for the parameters
             and for inputs that require one. None: forward alone, without gradients.
-        visitor, operations, parts, operators: as in `observe`. Calls of loss are told too.
+        visitor, operations, parts, operators: as in `observe`. The visitor gets calls of loss too.
 
     Raises:
         ValueError: loss gives no finite scalar (on the meta device nobody knows), or one without a

@@ -36,7 +36,7 @@ class Runs:
     def __init__(self) -> None:
         self.innermost = Run("", None, None)
         # For backward, where `keeps_order`: at each change the number of the next node of a graph,
-        # the innermost run, and whether a visitor is told of the call that it makes.
+        # the innermost run, and whether a visitor gets the call that it makes.
         self.keeps_order = self._told = False
         self._starts: list[int] = []
         self._order: list[tuple[Run, bool]] = []
@@ -72,7 +72,7 @@ class Runs:
             self._order.append((run, told))
 
     def current(self) -> tuple[Run, bool]:
-        """The innermost run, and whether a visitor is told of the call that it makes; in backward
+        """The innermost run, and whether a visitor gets the call that it makes; in backward
         those of the forward pass that made the node which runs."""
         if self.innermost.outer is not None or self._told or not is_in_backward():
             return self.innermost, self._told
@@ -86,7 +86,7 @@ class Runs:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A context around a call that a visitor is told of."""
+        """A context around a call that a visitor gets."""
         run, told = self.innermost, self._told
         self._go_on(run, True)
         try:
@@ -261,7 +261,7 @@ class Reporter:
         self._sees_rounding = type(visitor).rounding is not Visitor.rounding
 
     def close(self) -> None:
-        """From now on the visitor is told nothing, even if backward comes later."""
+        """From now on the visitor gets nothing, even if backward comes later."""
         self._sees_rounding = False
         if self._hooks is not None:
             self._hooks.close()

@@ -59,7 +59,7 @@ class Call:
 
 
 class Visitor:
-    """Is told of every call. Override the methods you need; whatever is to be kept, keep yourself.
+    """Gets every call. Override the methods you need, and store what you want to keep.
 
     The methods run without recording gradients and unseen by any TorchFunctionMode; they must not
     change the tensors. An exception goes to the code that made the call or ran backward.

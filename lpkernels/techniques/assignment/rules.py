@@ -163,7 +163,7 @@ def uniform(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS
 def operator_based(
     ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NO_PINS
 ) -> Assignment:
-    """Low precision for the operands of GEMMs, forward and backward; the ends stay high.
+    """Low precision for the operands of GEMMs, except in the first operations and the last group.
 
     Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
     gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read

@@ -110,7 +110,7 @@ class PFQ(PrecisionSetter):
             self.look(float(self.sum) / self.period)
 
     def count_step(self) -> None:
-        """Adds the cost of a training step at the bits of now; `step` does it too. The step's loss
+        """Adds the cost of a training step at the current bits; `step` does it too. The step's loss
         is then to be added to `sum`."""
         self.steps += 1
         self.period_steps += 1

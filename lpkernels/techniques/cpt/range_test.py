@@ -84,7 +84,7 @@ def precision_range_test(
     share: float = 0.9,
     threshold: float = 0.01,
 ) -> PrecisionRange:
-    """Finds the bounds of a precision schedule by training for a little at each precision.
+    """Finds the bounds of a precision schedule by a short training at each precision.
 
     Each candidate trains from the same state. The improvement of a candidate is its mean training
     accuracy over the last window minus the mean over the first window of the highest candidate. The

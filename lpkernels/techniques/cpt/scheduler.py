@@ -381,7 +381,7 @@ def recalibrate(
 def recalibrated(
     model: Module, loader: Iterable[Any], *, forward: Forward | None = None
 ) -> Iterator[None]:
-    """`recalibrate` at the bits of now, undone at the end of the block."""
+    """`recalibrate` at the current bits, undone at the end of the block."""
     with attribute_backup(model.modules()):
         recalibrate(model, loader, forward=forward)
         yield

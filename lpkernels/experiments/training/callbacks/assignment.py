@@ -221,7 +221,7 @@ class EveryTensorConfig(CallbackConfig):
 
     tensors: Annotated[str, checked(as_quantizer)] = Field(
         "",
-        description="Rounding of every tensor, forward and backward, but of weights' gradients, "
+        description="Rounding of every tensor, forward and backward, except gradients of weights, "
         "which --opt-grad rounds: e4m3_sat:stochastic.",
     )
     ends: Annotated[str, checked(as_quantizer)] = Field(

@@ -34,7 +34,7 @@ class MasterWeightsConfig(CallbackConfig):
         "", description="Format of the masters; its rounding rounds updates: e6m9:stochastic."
     )
     working: Annotated[str, checked(as_quantizer)] = Field(
-        "", description="Format of the weights that the model has, rounded from the masters."
+        "", description="Format of the model's weights, rounded from the masters."
     )
     opt_state: Annotated[str, checked(_states)] = Field(
         "",
@@ -46,8 +46,8 @@ class MasterWeightsConfig(CallbackConfig):
     )
     opt_pass: Literal["fused", "general"] = Field(
         "fused",
-        description="fused: updates in one pass over each parameter, where it can be; general: the "
-        "optimizer's own step, whose last places differ, as in records without this setting.",
+        description="fused: updates in one pass over each parameter, where possible; general: the "
+        "optimizer's own step, whose last bits differ, as in records without this setting.",
     )
 
     def build(self) -> Callback:

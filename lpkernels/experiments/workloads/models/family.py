@@ -58,7 +58,7 @@ B = TypeVar("B", bound=Builder)
 def family(
     name: str, *kinds: Kind, width: int, depth: int = 0, norms: tuple[str, ...] = ("none",)
 ) -> Callable[[B], B]:
-    """Makes a family of networks known, as a decorator of the class or function that builds its
+    """Registers a family of networks, as a decorator of the class or function that builds its
     members: build(task, depth, width, norm).
 
     First layers are called `stem`, last ones `head`.

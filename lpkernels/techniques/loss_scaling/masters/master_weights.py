@@ -219,7 +219,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was made, with any number of processes; all of them call it.
+        """Continues from a `state_dict`, with any number of processes; all of them call it.
 
         Load the model's state_dict as well, before or after.
         Raises: ValueError: the state is not of a MasterWeights of such parameters, shapes and
