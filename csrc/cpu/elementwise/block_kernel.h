@@ -394,8 +394,8 @@ void code_errors(const ErrorSpan& span, float* to) {
     store(to + i, span.squares ? u * u : as_floats<V>(as_words<V>(u) & ~kSignWord));
   }
   for (; i < span.count; ++i) {
-    const float u = span.codes[i] * span.scale[i] * span.amax[i] / span.largest -
-                    float_of_bits(span.x[i]);
+    const float u =
+        span.codes[i] * span.scale[i] * span.amax[i] / span.largest - float_of_bits(span.x[i]);
     to[i] = span.squares ? u * u : std::fabs(u);
   }
 }

@@ -34,8 +34,8 @@ class ExactSum {
 // The tiles of a piece: values, and both candidates of them.
 class Choice {
  public:
-  Choice(const View& view, const Candidate& six, const Candidate& four,
-         const TileColumns& tiles, int64_t wide, bool squares)
+  Choice(const View& view, const Candidate& six, const Candidate& four, const TileColumns& tiles,
+         int64_t wide, bool squares)
       : view_(view), six_(six), four_(four), tiles_(tiles), wide_(wide), squares_(squares) {}
 
   // Whether the codes of 4 are nearer to a tile, whose largest magnitude is `largest`, in real

@@ -134,8 +134,8 @@ void multiply_totals(const TotalsArgs& args) {
   });
 }
 
-void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale,
-                       const float* t, bool by_line, float* x) {
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, const float* t,
+                       bool by_line, float* x) {
   multiply(args, scale, t, by_line, !by_line && *t == 1, x,
            [&](int64_t index, int64_t, float*) { return codes + index; });
 }

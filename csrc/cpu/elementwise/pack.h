@@ -43,8 +43,8 @@ int64_t pack_parts(const PackArgs& args, const Parts& parts, uint8_t* codes);
 void unpack_parts(const PackArgs& args, const uint8_t* codes, const Parts& parts);
 // x = codes times the scales of their tiles times t, rounded once; by_line: t has a number for
 // every line.
-void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale,
-                       const float* t, bool by_line, float* x);
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, const float* t,
+                       bool by_line, float* x);
 
 // Matrices (batch, rows, cols) times totals. A value is multiplied by the rounded product of two
 // totals: one of its row, or of all rows, and one of its column, or of all columns. A null pointer

@@ -82,7 +82,7 @@ class Blocks : BlockSource {
     std::vector<float> scales;
     for (const double amax : amax_.values()) {
       const double t = !format_.has_tensor_scale() ? 1
-                       : is_exact()                ? exact_tensor_scale(amax, format_)
+                       : is_exact() ? exact_tensor_scale(amax, format_)
                                     : ProgramTensor(static_cast<float>(amax), format_).t;
       scales.push_back(static_cast<float>(t));
     }
