@@ -201,7 +201,7 @@ _switch = _Switch()
 
 @contextmanager
 def packed_activations(on: bool) -> Iterator[None]:
-    """Inside the block, layers pack the operands that they keep and their recipe rounds, or do not.
+    """Inside the block, layers pack the rounded operands that they save for backward, or do not.
 
     By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
     unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.

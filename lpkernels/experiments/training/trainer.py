@@ -53,7 +53,7 @@ class Position:
 
 
 class Trainer(Context):
-    """Trains the network of `config`, keeping everything in `folder`.
+    """Trains the network of `config`, and saves everything in `folder`.
 
     Equal configurations start from the same weights, see the same batches and end, on one machine
     type, with the same bits, also where a run was stopped and resumed: the batches of an epoch

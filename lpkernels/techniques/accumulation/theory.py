@@ -70,7 +70,7 @@ _BLOCK = 256
 
 
 class ModelWarning(UserWarning):
-    """The question lies where the theory is known to be wrong."""
+    """The question lies outside of the range in which the theory holds."""
 
 
 def vrr(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> tuple[Any, Any]:

@@ -302,7 +302,7 @@ PAPER = Formats()
 
 @dataclass(frozen=True, init=False)
 class Pins:
-    """Tensors held in a precision, by globs of their keys ("conv1.*", "*.GY").
+    """Tensors whose precision no rule changes, by globs of their keys ("conv1.*", "*.GY").
 
     Args:
         high: stay in high precision.
