@@ -494,7 +494,7 @@ class EmulatedLayer(torch.autograd.Function):
         return dx, dw, db, None, None, None
 
 
-_EMPTY = torch.empty(0)
+_EMPTY = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 def keep_places(ctx: Any, *inputs: Tensor | None) -> None:

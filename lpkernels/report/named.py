@@ -109,7 +109,7 @@ def format_details(fmt: Format) -> Table:
 def probes(values: Sequence[float], fmt: Format, rounding: str, *, seed: int = 0) -> Table:
     """The code, the result and the error of values that are rounded to a format, straight from
     float64. Block and affine formats take their scale from all values together."""
-    x = torch.tensor(values, dtype=torch.float64)
+    x = torch.tensor(values, dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
     results = quantize(x, fmt, rounding, generator=generator).double().tolist()
     cells = [
@@ -125,7 +125,7 @@ def code_text(value: float, fmt: Format) -> str:
     if not isinstance(fmt, Number):
         return ""
     try:
-        packed = pack(torch.tensor([value], dtype=torch.float32), fmt)
+        packed = pack(torch.tensor([value], dtype=torch.float32, device="cpu"), fmt)
     except ValueError:
         return ""
     bits = f"{int.from_bytes(bytes(packed.tolist()), 'little'):0{fmt.bits}b}"
