@@ -125,7 +125,7 @@ def fits(acc: lp.Accumulator, k: int = 64, initial: Tensor | None = None) -> boo
 
 
 def test_which_sums_fit_into_float32() -> None:
-    named = {name for name, acc in UNIT_ACCUMULATORS.items() if fits(acc)}
+    named = {n for n, acc in UNIT_ACCUMULATORS.items() if not acc.has_core and fits(acc)}
     assert named == {
         "ada_e4m3", "ada_e4m3_fp16", "ada_e5m2", "ada_e5m2_fp16", "h100_e4m3", "h100_e5m2",
         "hopper_fp8",
