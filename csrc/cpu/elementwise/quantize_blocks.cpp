@@ -36,7 +36,8 @@ class Blocks : BlockSource {
         program_(format_, args.rounding),
         of_program_(numbers_of_lines(), format_.by_line()) {
     if (args.tensor_scale != nullptr) {
-      std::transform(t_.values().begin(), t_.values().end(), args.tensor_scale, canonical_float);
+      std::transform(t_.values().begin(), t_.values().end(), args.tensor_scale,
+                     [](float t) { return canonical_float(t); });
     }
     for (const float t : t_.values()) {
       has_t_ |= t != 1;
