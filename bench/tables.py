@@ -127,6 +127,8 @@ PAGES: dict[str, list[Table]] = {
             **{f"{what} {tensor}": ("mean", f"{what}_{tensor}", 3, 100)
                for tensor in ("input", "weight", "grad_output") for what in ("clipped", "zeroed")},
         }),
+        compared("Four over six and scales of rows", ("GPT, text (bits)",
+                 "sweep-gpt-four-over-six", BITS), reference="nvfp4, squares"),
         beside(*(compared("Second derivatives", (head, "second-order", ("", field, 3, 1.0)),
                           task=task)
                  for task, head, field in (("critic", "critic, distance", "distance"),
