@@ -150,6 +150,8 @@ PAGES: dict[str, list[Table]] = {
                  reference="fp32 sums"),
         compared("Sums of tensor cores", ("MNIST-1D (%)", "sweep-mnist1d-units", ACCURACY),
                  ("GPT, text (bits)", "sweep-gpt-units", BITS_3), reference="fp32 sums"),
+        compared("Sums of AMD's matrix cores", ("GPT, text (bits)", "sweep-gpt-amd-cores", BITS),
+                 reference="fp32 sums"),
     ],
     "techniques": [
         compared("Recipes", ("MNIST-1D (%)", "sweep-mnist1d-recipes", ACCURACY)),
