@@ -273,7 +273,7 @@ def read(record: str) -> list[Record]:
 
 
 def rows(table: Table) -> dict[tuple[str, ...], list[str]]:
-    """The cells of each row, by its values of the fields of `rows`; those of the heads first."""
+    """The cells of the heads, then those of each row, by the values of the fields `rows`."""
     records = [r for r in read(table.record) if table.where.items() <= r.items()]
 
     @cache

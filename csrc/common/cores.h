@@ -102,7 +102,7 @@ LPK_HD D cut_product(D p, const AlignedPlace<D>& place, bool small) {
   return place.cut(magnitude<D>(p) >= 0x1p128 ? infinite : p);
 }
 
-// CDNA3. Of halves, those of even and of odd positions are cut at places of their own.
+// CDNA3 with halves: products of even and of odd positions are cut at two different places.
 template <class D>
 LPK_HD D floored_block(D c, const D* p, const D* binades, int block, bool small,
                        const Accumulator& acc) {

@@ -275,7 +275,7 @@ class BlockFormat(Named):
 
     @property
     def has_candidates(self) -> bool:
-        """Whether every block has two candidates, of which the better one is stored."""
+        """Whether every block is encoded twice and the better encoding is stored."""
         return isinstance(self.target, str)
 
     @property

@@ -45,8 +45,8 @@ def name_of(case: str, axis: int = -1) -> str:
 
 def codes(q: twin.Scaled) -> NDArray[np.uint8]:
     """One code a byte, the sign on top, but for -0."""
-    found = encode(widen(q.values), FP4_E2M1)[0].astype(np.uint8)
-    return np.where(found == NEGATIVE_ZERO, 0, found)
+    elements = encode(widen(q.values), FP4_E2M1)[0].astype(np.uint8)
+    return np.where(elements == NEGATIVE_ZERO, 0, elements)
 
 
 def assert_recorded(q: twin.Scaled, key: str, suffix: str = "") -> None:

@@ -74,10 +74,10 @@ def exactly(x, v_6, v_4, largest, S: tl.constexpr):
     finite = (largest > 0.0) & (largest < float("inf"))
     top = tl.where(finite, (bits_of(largest) >> 52) - 1023, 0)
     unit = value_of((58 - top + 1023) << 52)[:, None]
-    taken = ((v_6 != 0.0) | (v_4 != 0.0)) & finite[:, None]
-    whole = tl.where(taken, x * unit, 0.0).to(tl.int64)
-    to_6 = tl.where(taken, v_6 * unit, 0.0).to(tl.int64) - whole
-    to_4 = tl.where(taken, v_4 * unit, 0.0).to(tl.int64) - whole
+    nonzero = ((v_6 != 0.0) | (v_4 != 0.0)) & finite[:, None]
+    whole = tl.where(nonzero, x * unit, 0.0).to(tl.int64)
+    to_6 = tl.where(nonzero, v_6 * unit, 0.0).to(tl.int64) - whole
+    to_4 = tl.where(nonzero, v_4 * unit, 0.0).to(tl.int64) - whole
     if S.candidates == _MAE:
         high, low = wide_sum(tl.abs(to_4) - tl.abs(to_6))
         return high + (low >> 32) < 0

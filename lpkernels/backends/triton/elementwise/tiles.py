@@ -50,7 +50,7 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
     """The tiles of a tensor of this shape, without empty dimensions, for a block format.
 
     A tile is one part where it has two candidates. TransformerEngine's candidates have tiles of all
-    rows and columns, of which some do not exist.
+    rows and columns; some rows and columns do not exist.
     """
     grid, by_line, together = (
         grid_of(shape, fmt),
