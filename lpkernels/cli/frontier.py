@@ -54,7 +54,6 @@ KnownFile = Annotated[
         "the columns task, configuration, memory and error.",
     ),
 ]
-Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
 Rank = Annotated[int, typer.Option(min=1, help="With --known: dimensions of the embeddings.")]
 
 
@@ -67,7 +66,6 @@ def run(
     measure: Annotated[
         int, typer.Option(min=1, help="With --known: configurations of each task to train.")
     ] = 8,
-    task: Task = "",
     rank: Rank = 3,
     cap: Annotated[
         str,
@@ -89,13 +87,12 @@ def run(
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """
     check_one_process("frontier run")
-    from lpkernels.experiments.sweeps.frontiers import one_task, run_study
+    from lpkernels.experiments.sweeps.frontiers import run_study
     from lpkernels.experiments.sweeps.specification import read_spec
 
     with running(_NAMES):
-        tasks = read_spec(spec)
         study = run_study(
-            one_task(tasks, task) if task else tasks,
+            read_spec(spec),
             out,
             known=_matrix(known),
             n=measure,
@@ -134,7 +131,7 @@ def table(
 def predict(
     folder: Folder,
     known: KnownFile = None,
-    task: Task = "",
+    task: Annotated[str, typer.Option(help="Only this task; default: all.")] = "",
     rank: Rank = 3,
     cap: Annotated[
         str,
@@ -170,7 +167,8 @@ def predict(
 
 
 def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) -> None:
-    from lpkernels.experiments.sweeps.frontiers import one_task
+    from lpkernels.experiments.sweeps.frontiers import task_config
+    from lpkernels.experiments.sweeps.specification import settings_of
     from lpkernels.experiments.training.config import command_of
     from lpkernels.techniques.pareto import TrainingRecipe, choose
 
@@ -181,8 +179,8 @@ def _show_choice(study: "Study", task: str, frontier: "Frontier", cap: float) ->
     configuration = f"{space.names[index]}, {size}, error {error:.4f}"
     say(f"choice for {task}, at most {bytes_text(cap)}: {configuration}")
     say(f"recipe: {TrainingRecipe(*space[index])}")
-    spec = one_task(study.spec, task).replace(chosen={task: [space.names[index]]})
-    say(command_of(spec.cells()[0].config.replace(name="run")))
+    settings = settings_of(space[index])
+    say(command_of(task_config(study.spec, task, seed=study.spec.seeds[0], **settings)))
 
 
 def _measured(folder: Path) -> "Study":

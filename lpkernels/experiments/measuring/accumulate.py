@@ -30,8 +30,8 @@ class AccumulateConfig(NetworkConfig):
 
     model: str = Field(
         "resnet32-cifar",
-        description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet, "
-        "tiny-gpt), a network for --data (resnet8, cnn3, ...), or "
+        description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet), a "
+        "network for --data (resnet8, cnn3, ...), or "
         "module:function returning (model, sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(

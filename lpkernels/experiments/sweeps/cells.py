@@ -33,7 +33,7 @@ from lpkernels.experiments.records import (
     unsealed,
     write_lines,
 )
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged, recorded_spec
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.experiments.training.config import RunConfig
 
@@ -98,7 +98,7 @@ class Folder:
                 "something else; remove it and give the command of the sweep again, which keeps "
                 "the cells"
             )
-        return recorded_spec(schemas.check(record, self.spec)["spec"])
+        return SweepSpec(**schemas.check(record, self.spec)["spec"])
 
     def specification(self) -> SweepSpec:
         """As `read_spec`. Raises: FileNotFoundError: there is no sweep."""

@@ -7,7 +7,6 @@ configurations it trains those that tell most.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.formats.elsewhere import nearest
+from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
@@ -46,10 +46,6 @@ class Study(NamedTuple):
     spec: SweepSpec
     matrix: ErrorMatrix
     lost: list[str]
-
-    def errors(self, task: str) -> np.ndarray:
-        """(configurations,), the means over the seeds of a task."""
-        return self.matrix.mean[self.matrix.tasks.index(task)]
 
 
 def study_spec(folder: str | Path) -> SweepSpec:
@@ -79,7 +75,7 @@ def read_study(folder: str | Path) -> Study:
         figures = figures_of(results.table, results.metric.field)
         for run, figure in zip(results.runs, figures, strict=True):
             name = run.axes[CONFIGURATION]
-            if math.isnan(figure):
+            if np.isnan(figure):
                 why = run.error or run.status
                 lost.append(f"{run.arm}: {name}, seed {run.seed}: {why}")
             place = tasks.index(run.arm), names.index(name), spec.seeds.index(run.seed)
@@ -87,22 +83,15 @@ def read_study(folder: str | Path) -> Study:
     return Study(spec, ErrorMatrix(spec.space, tasks, errors), lost)
 
 
-def one_task(spec: SweepSpec, task: str) -> SweepSpec:
-    """The specification without the other tasks. Raises: ValueError: no such task."""
-    task_config(spec, task)
-    chosen = {name: names for name, names in spec.chosen.items() if name == task}
-    return spec.replace(arms={task: spec.arms[task]}, compare=task, chosen=chosen)
-
-
-def task_config(spec: SweepSpec, task: str) -> RunConfig:
-    """The run of a task, in no configuration yet.
+def task_config(spec: SweepSpec, task: str, **settings: Any) -> RunConfig:
+    """The run of a task with further settings, such as those of a configuration.
 
     Raises: ValueError: no such task.
     """
     if task not in spec.arms:
         listed = nearest(task, spec.arms, "`lpkernels frontier table` lists all")
         raise ValueError(f"task: expected one of {listed}, got {task!r}")
-    return RunConfig.of(**{**spec.base, **spec.arms[task]})
+    return RunConfig.of(**{**spec.base, **spec.arms[task], **settings})
 
 
 def task_memory(spec: SweepSpec, task: str) -> Floats:
@@ -161,9 +150,9 @@ def run_study(
         former = store.read_spec()
         for task in spec.arms:
             names = former.chosen.get(task, []) if former else []
-            asked = [space.names.index(name) for name in names]
+            measured = [space.names.index(name) for name in names]
             errors, memory = errors_of_others(known, task, rank), task_memory(spec, task)
-            more = choose_next(errors, rank, memory, n, asked=asked, cap=cap)
+            more = _further(errors, rank, memory, n, measured, cap)
             chosen[task] = [*names, *(space.names[index] for index in more)]
     with owned(path):
         run_sweep(spec.replace(chosen=chosen), path, **how)
@@ -202,36 +191,24 @@ def _embeddings(errors: Floats, rank: int) -> Floats:
     return embed(filled(errors, rank, clip=(0, 1)), rank)
 
 
-def choose_next(
-    errors: Floats, rank: int, memory: Floats, n: int, *, asked: list[int], cap: float | None
+def _further(
+    errors: Floats, rank: int, memory: Floats, n: int, measured: list[int], cap: float | None
 ) -> Ints:
-    """The configurations to measure beside those asked for, until there are n.
-
-    Args:
-        errors: (tasks, configurations), of other tasks.  rank: of their embeddings.
-        memory: (configurations,) bytes.
-        cap: only configurations with at most that many bytes; None: all.
-    Raises: ValueError: a cap below the cheapest configuration, n below 1 or above the number of
-        configurations below the cap; a configuration that no other task has measured.
-    """
-    if n < 1:
-        raise ValueError(f"measure: expected at least 1, got {n}")
-    if len(asked) >= n:
-        return np.array([], dtype=np.int64)
+    """The configurations of at most `cap` bytes to measure beside those that are, until there are
+    n; errors (tasks, configurations) are those of other tasks."""
     among = np.flatnonzero(memory <= (memory.max() if cap is None else cap))
-    if cap is not None and not len(among):
+    if not len(among):
         raise ValueError(
             f"cap: {cap:.0f} bytes are below the cheapest configuration's {memory.min():.0f}"
         )
-    left = np.setdiff1d(among, asked)
-    if n - len(asked) > len(left):
-        raise ValueError(
-            f"measure: expected at most {len(asked) + len(left)}, all that there are, got {n}"
-        )
+    left = np.setdiff1d(among, measured)
+    checks.whole("measure", n, 1, len(measured) + len(left))
+    if n <= len(measured):
+        return np.array([], dtype=np.int64)
     y = _embeddings(errors, rank)
     # Measurements fewer than the dimensions, as below a cap, see only so many dimensions.
     y = y[: max(1, min(len(y), n, len(among)))]
-    return select(y, n=n - len(asked), measured=asked, among=left)
+    return select(y, n=n - len(measured), measured=measured, among=left)
 
 
 @dataclass(frozen=True)
@@ -280,7 +257,7 @@ def frontier_of(
 def frontiers(
     study: Study, *, task: str = "", known: ErrorMatrix | None = None, rank: int = 3
 ) -> dict[str, Frontier]:
-    """The frontier of each task that has measurements, by the task's name.
+    """The frontier of each task, by the task's name.
 
     Args:
         task: only this one; "": all.
@@ -291,12 +268,10 @@ def frontiers(
     spec = study.spec
     if known is not None:
         known = known.for_space("known", spec.space)
-    if task:
-        task_config(spec, task)
-    tasks = [task] if task else [t for t in spec.arms if spec.chosen.get(t) != []]
     result = {}
-    for name in tasks:
-        errors, memory = study.errors(name), task_memory(spec, name)
+    for name in [task] if task else spec.arms:
+        memory = task_memory(spec, name)
+        errors = study.matrix.mean[study.matrix.tasks.index(name)]
         others = None if known is None else errors_of_others(known, name, rank)
         try:
             result[name] = frontier_of(memory, errors, known=others, rank=rank)

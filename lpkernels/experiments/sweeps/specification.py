@@ -241,13 +241,6 @@ def read_spec(path: str | Path) -> SweepSpec:
         raise type(error)(f"{path}: {error}") from error
 
 
-def recorded_spec(values: Mapping[str, Any]) -> SweepSpec:
-    """The specification in a record. Earlier versions wrote a time limit of cells, which means
-    nothing any more, and an empty list of accumulators."""
-    gone = {"cell_seconds"} if values.get("accumulators") else {"cell_seconds", "accumulators"}
-    return SweepSpec(**{name: value for name, value in values.items() if name not in gone})
-
-
 def merged(former: SweepSpec, current: SweepSpec) -> SweepSpec:
     """One specification with the arms, values, chosen configurations and seeds of both; other
     fields are the current one's.

@@ -131,7 +131,7 @@ class RunConfig(Settings):
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
-        """The inverse of `to_dict`, which reads the tables of earlier versions too.
+        """The inverse of `to_dict`.
 
         Args:
             values: the plain values that were written.
@@ -139,37 +139,13 @@ class RunConfig(Settings):
         Raises: ValueError: a field or a callback that this version does not know, or a value that
             it refuses.
         """
-        tables = _without_gone(values)
-        fields = {_RENAMED.get(name, name): table for name, table in tables.items()}
         try:
-            return RunConfig(**fields)
+            return RunConfig(**values)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{error}; written by lpkernels {version or 'of another version'}, this is "
                 f"{lpkernels.__version__}"
             ) from error
-
-
-# Earlier versions called callbacks parts, had callbacks that only looked, and further fields. At
-# these values they did what a run without them does.
-_RENAMED = {"parts": "callbacks"}
-_ONLY_LOOKED = ("log", "layer_errors")
-_GONE = {
-    "accumulate": 1, "chunk": 0, "depth": 0, "acc_rounding": "nearest_even", "dampening": None,
-    "amsgrad": None, "scale_consecutive": False, "scale_at_floor": "stay", "scale_ceiling": None,
-    "tensor_sums": "", "milestones": "0.5,0.75", "lr_decay": 0.1,
-}  # fmt: skip
-
-
-def _without_gone(table: Any) -> Any:
-    if not isinstance(table, Mapping):
-        return table
-    rest = {
-        k: v
-        for k, v in table.items()
-        if k not in _ONLY_LOOKED and (k not in _GONE or v != _GONE[k])
-    }
-    return {name: _without_gone(value) for name, value in rest.items()}
 
 
 #: The sections that every run has; a callback's section has the callback's name.

@@ -161,10 +161,8 @@ class Trainer(Context):
     def _load(self, state: dict[str, Any]) -> None:
         replicas.load_model(self.model, state["model"])
         replicas.load_optimizer(self.optimizer, state["optimizer"])
-        # Checkpoints of earlier versions call them parts.
-        states = state["callbacks"] if "callbacks" in state else state["parts"]
         for config, callback in zip(self.config.callbacks, self.callbacks, strict=True):
-            callback.load_state_dict(states[config.NAME])
+            callback.load_state_dict(state["callbacks"][config.NAME])
         self.position = Position(**state["position"])
         # The sums of all processes, as one of them has them from now on.
         self.tally = Tally(

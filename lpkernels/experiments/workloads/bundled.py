@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.models.residual import resnet18
-from lpkernels.experiments.workloads.models.transformer import GPT, LanguageLSTM
 from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["Network", "network"]
@@ -43,14 +42,11 @@ def alexnet() -> nn.Sequential:
 
 
 _CIFAR, _IMAGENET = Task("images", (3, 32, 32), 10), Task("images", (3, 224, 224), 1000)
-_TEXT = Task("text", (128,), 256)
 _MODELS: dict[str, tuple[Callable[[], nn.Module], Task]] = {
     "resnet20-cifar": (lambda: build_model("resnet20", _CIFAR), _CIFAR),
     "resnet32-cifar": (lambda: build_model("resnet32", _CIFAR), _CIFAR),
     "resnet18-imagenet": (lambda: resnet18(_IMAGENET, large=True), _IMAGENET),
     "alexnet-imagenet": (alexnet, _IMAGENET),
-    "tiny-gpt": (GPT, _TEXT),
-    "tiny-lstm": (lambda: LanguageLSTM(_TEXT, 1, 128), _TEXT),
 }
 #: The names `network` knows, and what an error says of them.
 BUNDLED = tuple(_MODELS)
@@ -58,7 +54,7 @@ LISTED = "docs/choosing-an-accumulator.md lists all"
 
 
 def network(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Network:
-    """The bundled network of that name, on a batch of random images or tokens, random labels.
+    """The bundled network of that name, on a batch of random images with random labels.
 
     Args:
         name: of BUNDLED.
@@ -73,10 +69,6 @@ def network(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") ->
     build, task = _MODELS[name]
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
-        if task.kind == "text":
-            tokens = torch.randint(task.outputs, (batch, task.shape[0] + 1))
-            inputs, labels = tokens[:, :-1], tokens[:, 1:].flatten()
-            return Network(build(), inputs, lambda y: cross_entropy(y.flatten(0, 1), labels))
         model, images = build(), torch.randn(batch, *task.shape)
-        answers = torch.randint(task.outputs, (batch,))
-        return Network(model, images, lambda y: cross_entropy(y, answers))
+        labels = torch.randint(task.outputs, (batch,))
+        return Network(model, images, lambda y: cross_entropy(y, labels))

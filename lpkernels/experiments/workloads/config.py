@@ -28,7 +28,7 @@ class NetworkConfig(Settings):
     width: int = Field(
         0,
         ge=0,
-        description="Channels of the first layer (of lee-... percent); 0: the model's default.",
+        description="Channels of the first layer; 0: the model's default.",
     )
 
 

@@ -78,7 +78,8 @@ def test_table_and_predict(study: Path, tmp_path: Path) -> None:
 def test_a_choice_by_known_tasks_says_its_recipe(spec: Path, known: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--known", known, "--rank", 2)
-    done("run", spec, "--out", out, *options, "--task", "noisy", "--measure", 3, "--jobs", 1)
+    spec.write_text(TOML.replace("[arms.clean]\n", ""))
+    done("run", spec, "--out", out, *options, "--measure", 3, "--jobs", 1)
     assert "3 cells: 3 finished" in commands.done("sweep", "status", out)
     said = done("predict", out, "--cap", "1MiB", *options).splitlines()
     choice, recipe = (next(x for x in said if x.startswith(y)) for y in ("choice for", "recipe: "))
@@ -131,7 +132,9 @@ def test_wrong_options_are_named_after_missing_files(
     given = ("--known", known, "--rank", 2)
     fails("--cap", "below the cheapest configuration's", *run, *given, "--cap", "1B")
     fails("--cap", "expected a size such as 64KiB", *run, "--cap", "much")
-    fails("--task", "expected one of clean, noisy, got 'other'", *run, "--task", "other")
+    fails(
+        "--task", "expected one of clean, noisy, got 'other'", "predict", study, "--task", "other"
+    )
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("cells/*"))
 
 

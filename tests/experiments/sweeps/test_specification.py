@@ -9,7 +9,6 @@ from lpkernels.experiments.sweeps.specification import (
     SweepSpec,
     merged,
     read_spec,
-    recorded_spec,
     settings_of,
 )
 from lpkernels.experiments.training.config import RunConfig
@@ -85,9 +84,6 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
     assert [(c.arm, c.seed, c.config.threads) for c in spec.cells()] == [("base", 0, 1)]
     assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
-    spec = SweepSpec(seeds=2)
-    # Earlier records have a time limit of cells, and an empty list of accumulators.
-    assert recorded_spec({**spec.to_dict(), "cell_seconds": 60.0, "accumulators": []}) == spec
 
 
 def test_a_configuration_sets_layers_masters_and_the_loss_scale() -> None:

@@ -53,24 +53,6 @@ def test_callbacks_are_in_their_order_absent_at_defaults_and_replaced_as_fields(
     assert config.replace(epochs=10, lr=1, width=0) == EVERYTHING
 
 
-def test_fields_of_earlier_versions_are_read_where_they_had_no_effect() -> None:
-    values = RunConfig().to_dict()
-    values["parts"] = {
-        **values.pop("callbacks"),
-        "log": {"log": "tensorboard:a"},
-        "layer_errors": {"layer_errors": True},
-    }
-    values["accumulate"], values["workload"]["depth"], values["arithmetic"]["acc_rounding"] = (
-        1,
-        0,
-        "nearest_even",
-    )
-    assert RunConfig.from_dict(values) == RunConfig()
-    values["workload"]["depth"] = 2
-    with pytest.raises(ValueError, match="WorkloadConfig: unknown field depth"):
-        RunConfig.from_dict(values)
-
-
 test_config_of_another_version_is_refused = rejects(
     lambda values: RunConfig.from_dict(values, "9.9"),
     [

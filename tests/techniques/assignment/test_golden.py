@@ -31,23 +31,20 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Op, assign, demote, group, trace
 from lpkernels.techniques.loss_scaling import LossScaler
+from tests.techniques.assignment.lee_networks import NETWORKS
 
 GOLDEN = Path(__file__).parent / "golden"
-NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
 RELEASED = json.loads((GOLDEN / "released.json").read_text())
 BATCH = 8
 
 
-def lees(name: str, pixels: int, width: int) -> nn.Module:
-    return build_model(f"lee-{name}", Task("images", (3, pixels, pixels), 10), width=width)
-
-
 @functools.cache
 def traced(name: str) -> tuple[Op, ...]:
-    return trace(lees(name, 32, 25), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
+    return trace(
+        NETWORKS[name](25, 10), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4))
+    )
 
 
 def results(name: str) -> dict[str, Any]:
@@ -69,7 +66,7 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
     # A group opens with every product.
     assert ["input", *(op.name for op in ops if op.is_gemm)] == [home.ends[0] for home in groups]
     # Every parameter and every result is counted with its gradient.
-    parameters = sum(p.numel() for p in lees(name, 32, 25).parameters())
+    parameters = sum(p.numel() for p in NETWORKS[name](25, 10).parameters())
     elements = parameters + sum(op.numel for op in ops)
     assert sum(home.numel for home in groups) == 2 * elements
     assert demote(groups, 0.0).bits == 32 * elements
@@ -79,7 +76,7 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
 @pytest.mark.parametrize("name", RELEASED["groups"])
 def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -> None:
     batch = torch.zeros(2, 3, 8, 8), torch.arange(2)
-    sizes = [home.numel for home in group(trace(lees(name, 8, 10), cross_entropy, batch))]
+    sizes = [home.numel for home in group(trace(NETWORKS[name](10, 10), cross_entropy, batch))]
     pairs = zip(sizes, RELEASED["groups"][name], strict=True)
     less = {at: released - size for at, (size, released) in enumerate(pairs) if released != size}
     # There the mean loss counts for each of the two examples, with its gradient.
@@ -92,7 +89,7 @@ def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -
 def test_ten_steps_go_as_the_released_code_goes() -> None:
     """Roundings differ where docs/assignments.md says so; a promotion comes one step later here."""
     torch.manual_seed(0)
-    model = lees("resnet18", 8, 10)
+    model = NETWORKS["resnet18"](10, 10)
     # The gradient of tiny first weights overflows at the first scale, and so do results of large
     # images, which are promoted. Norms have small scales, so some results are rounded to 0.
     with torch.no_grad():

@@ -12,6 +12,7 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, assign
 from tests.compare import assert_bit_equal
 from tests.support.autograd import Computes
+from tests.techniques.assignment.lee_networks import squeezenet
 from tests.techniques.assignment.networks import chain_batch, chain_model, demoted
 from tests.techniques.assignment.runs import assigned_of, chained, gradients, same
 
@@ -154,7 +155,10 @@ def test_codes_fill_whole_bytes_and_data_need_no_matrix_backward():
 KEPT: dict[str, tuple[Any, list[int]]] = {
     "pooled": (PACKED["pooled"], [82424, 53624, 41212]),
     "resnet18": (lambda: built("resnet18", 4, *IMAGES), [393944, 301628, 196972]),
-    "squeezenet": (lambda: built("lee-squeezenet", 10, *IMAGES), [500584, 368944, 250292]),
+    "squeezenet": (
+        lambda: (squeezenet(10, 10), (torch.randn(2, *IMAGES), torch.arange(2))),
+        [500584, 368944, 250292],
+    ),
     "mlp3": (lambda: built("mlp3", 32, 20), [5240, 3064, 2620]),
     "signals": (lambda: built("cnn3", 8, 1, 40), [3480, 2360, 1740]),
 }

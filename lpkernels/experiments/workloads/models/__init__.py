@@ -4,7 +4,6 @@ All name their first layer `stem` and their last `head`, so that a recipe can tr
 """
 
 from lpkernels.experiments.workloads.models import (  # noqa: F401
-    lee,
     plain,
     residual,
     transformer,

@@ -1,8 +1,5 @@
 """Residual networks for small images, and ResNet-18 for those of ImageNet too."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -35,19 +32,6 @@ class BasicBlock(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-def chain(
-    block: Callable[..., nn.Module], c_in: int, rows: Iterable[Sequence[Any]]
-) -> list[nn.Module]:
-    """Blocks made by `block(c_in, channels, stride, ...)`, `count` for each row (channels, count,
-    stride, ...). The first block of a row has the row's stride, the others have 1."""
-    blocks = []
-    for channels, count, stride, *rest in rows:
-        for number in range(count):
-            blocks.append(block(c_in, channels, 1 if number else stride, *rest))
-            c_in = channels
-    return blocks
-
-
 class ResNet(nn.Module):
     """A stem, stages of `blocks` blocks each, average pool, linear layer. The first stage has the
     width of the stem; each further one halves the image and doubles the width.
@@ -69,9 +53,14 @@ class ResNet(nn.Module):
         self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         body, c_in = [], width
         for stage in range(stages):
-            row = (width << stage, blocks, 2 if stage else 1, norm)
-            body.append(nn.Sequential(*chain(BasicBlock, c_in, [row])))
-            c_in = width << stage
+            channels, first = width << stage, 2 if stage else 1
+            body.append(
+                nn.Sequential(
+                    BasicBlock(c_in, channels, first, norm),
+                    *(BasicBlock(channels, channels, 1, norm) for _ in range(blocks - 1)),
+                )
+            )
+            c_in = channels
         self.stages = nn.Sequential(*body)
         self.head = nn.Linear(c_in, task.outputs)
 
@@ -94,7 +83,7 @@ def resnet18(
     task: Task, depth: int = 18, width: int = 64, norm: str = "batch", *, large: bool = False
 ) -> ResNet:
     """ResNet-18: four stages of two blocks; the `width` is 64 in the paper. Without `large` it is
-    like the ResNet-18 of Lee et al. 2023 (arXiv 2301.13464), which is `lee-resnet18` exactly."""
+    like the ResNet-18 of Lee et al. 2023 (arXiv 2301.13464)."""
     return ResNet(task, 4, 2, width, norm, large=large)
 
 

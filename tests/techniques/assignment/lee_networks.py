@@ -5,13 +5,13 @@ biases, order of operations and initial distributions.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.workloads.models.family import Task, family
-from lpkernels.experiments.workloads.models.residual import BasicBlock, chain
+from lpkernels.experiments.workloads.models.residual import BasicBlock
 
 # By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
 # and expand convolutions. The last fire module has the same at every width.
@@ -139,11 +139,22 @@ class ShuffleUnit(nn.Module):
         return y.view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
-def _stem(task: Task, channels: int, *, bias: bool = False) -> nn.Conv2d:
-    return nn.Conv2d(task.shape[0], channels, 3, 1, 1, bias=bias)
+def blocks(block: Callable[..., nn.Module], c_in: int, rows: Sequence[Any]) -> list[nn.Module]:
+    """Blocks made by `block(c_in, channels, stride, ...)`, `count` for each row (channels, count,
+    stride, ...). The first block of a row has the row's stride, the others have 1."""
+    body = []
+    for channels, count, stride, *expansion in rows:
+        for number in range(count):
+            body.append(block(c_in, channels, 1 if number else stride, *expansion))
+            c_in = channels
+    return body
 
 
-def _divided(channels: int, width: int) -> int:
+def stem(channels: int, *, bias: bool = False) -> nn.Conv2d:
+    return nn.Conv2d(3, channels, 3, 1, 1, bias=bias)
+
+
+def divided(channels: int, width: int) -> int:
     """The multiple of 8 (of 4 at a quarter and below) nearest to width percent of the channels, if
     it is at least nine tenths of that share, else the next one."""
     step, share = 4 if width <= 25 else 8, channels * width / 100
@@ -151,58 +162,49 @@ def _divided(channels: int, width: int) -> int:
     return nearest + step if nearest < 0.9 * share else nearest
 
 
-def _percent(name: str, width: int) -> int:
-    if width not in _SHUFFLE:
-        raise ValueError(
-            f"{name}: width must be {', '.join(map(str, _SHUFFLE))}, in percent of the paper's, "
-            f"got {width}"
-        )
-    return width
-
-
-@family("lee-resnet18", "images", width=100, norms=("batch",))
-def _resnet18(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    width = _percent("lee-resnet18", width)
-    widths = [_divided(64 << stage, width) for stage in range(4)]
+def resnet18(width: int, classes: int) -> LeeNetwork:
+    widths = [divided(64 << stage, width) for stage in range(4)]
     rows = [(channels, 2, 2 if stage else 1) for stage, channels in enumerate(widths)]
-    blocks = chain(BasicBlock, widths[0], rows)
-    return LeeNetwork(_stem(task, widths[0]), blocks, nn.Linear(widths[-1], task.outputs)).fan_out()
+    body = blocks(BasicBlock, widths[0], rows)
+    return LeeNetwork(stem(widths[0]), body, nn.Linear(widths[-1], classes)).fan_out()
 
 
-@family("lee-squeezenet", "images", width=100, norms=("batch",))
-def _squeezenet(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    c_in, squeezed, expanded = _SQUEEZE[_percent("lee-squeezenet", width)]
-    stem, body = _stem(task, c_in, bias=True), list[nn.Module]()
+def squeezenet(width: int, classes: int) -> LeeNetwork:
+    c_in, squeezed, expanded = _SQUEEZE[width]
+    first, body = stem(c_in, bias=True), list[nn.Module]()
     for number, (squeeze, expand) in enumerate(zip(squeezed, expanded, strict=True)):
         body += [nn.MaxPool2d(2)] if number in _HALVED else []
         body.append(Fire(c_in, squeeze, expand))
         c_in = 2 * expand
-    network = LeeNetwork(stem, body, nn.Conv2d(c_in, task.outputs, 1))
+    network = LeeNetwork(first, body, nn.Conv2d(c_in, classes, 1))
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=math.sqrt(2 / module.weight[0].numel()))
     return network
 
 
-@family("lee-mobilenetv2", "images", width=100, norms=("batch",))
-def _mobilenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    width = _percent("lee-mobilenetv2", width)
-    stem = _stem(task, _divided(32, width))
-    rows = [(_divided(usual, width), *rest) for usual, *rest in _MOBILE]
-    blocks, head = chain(Inverted, stem.out_channels, rows), nn.Linear(1280, task.outputs)
+def mobilenetv2(width: int, classes: int) -> LeeNetwork:
+    first = stem(divided(32, width))
+    rows = [(divided(usual, width), *others) for usual, *others in _MOBILE]
+    body, head = blocks(Inverted, first.out_channels, rows), nn.Linear(1280, classes)
     end = conv_norm(rows[-1][0], 1280, 1)
-    network = LeeNetwork(stem, [*blocks, *end, nn.ReLU()], head).fan_out()
+    network = LeeNetwork(first, [*body, *end, nn.ReLU()], head).fan_out()
     nn.init.normal_(head.weight, std=0.01)
     nn.init.zeros_(head.bias)
     return network
 
 
-@family("lee-shufflenetv2", "images", width=100, norms=("batch",))
-def _shufflenetv2(task: Task, depth: int, width: int, norm: str) -> nn.Module:
-    widths = _SHUFFLE[_percent("lee-shufflenetv2", width)]
-    stem = _stem(task, 24)
-    body = chain(
-        ShuffleUnit, 24, [(c, count, 2) for c, count in zip(widths, (4, 8, 4), strict=True)]
-    )
-    body += [*conv_norm(widths[-1], 1024, 1), nn.ReLU()]
-    return LeeNetwork(stem, body, nn.Linear(1024, task.outputs))
+def shufflenetv2(width: int, classes: int) -> LeeNetwork:
+    widths = _SHUFFLE[width]
+    rows = [(channels, count, 2) for channels, count in zip(widths, (4, 8, 4), strict=True)]
+    body = [*blocks(ShuffleUnit, 24, rows), *conv_norm(widths[-1], 1024, 1), nn.ReLU()]
+    return LeeNetwork(stem(24), body, nn.Linear(1024, classes))
+
+
+#: By name, functions of the width in percent (100, 50, 25 or 10) and the number of classes.
+NETWORKS: dict[str, Callable[[int, int], LeeNetwork]] = {
+    "squeezenet": squeezenet,
+    "shufflenetv2": shufflenetv2,
+    "mobilenetv2": mobilenetv2,
+    "resnet18": resnet18,
+}
