@@ -57,7 +57,7 @@ def demo(
     """
     check_one_process("demo")
     from lpkernels.experiments.sweeps.sweep import run_sweep
-    from lpkernels.report.runs import by_name, plot_curves, summary
+    from lpkernels.report.runs import plot_curves, summary
 
     with running():
         spec = demo_spec(epochs=epochs, seed=seed)
@@ -66,6 +66,6 @@ def demo(
         raise typer.Exit(1)
     work = results.runs[0].config.workload
     show_table(summary(results.runs, title=f"{work.model} on {work.data}, seed {seed}"))
-    title, curves = "One network, one seed, three arithmetics", by_name(results.runs)
-    show_picture(lambda: plot_curves(curves), out / "curves.png", title=title)
+    title = "One network, one seed, three arithmetics"
+    show_picture(lambda: plot_curves(results.runs), out / "curves.png", title=title)
     say(f"records in {out}")

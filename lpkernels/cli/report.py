@@ -40,7 +40,7 @@ def report(
     """
     from lpkernels.experiments.records import find_runs
     from lpkernels.report.html import write_page
-    from lpkernels.report.runs import by_name, plot_curves, summary
+    from lpkernels.report.runs import plot_curves, summary
 
     if html is not None:
         with system_errors("no report was written"), named_options():
@@ -56,4 +56,4 @@ def report(
         )
     show_table(summary(runs))
     if plot is not None:
-        show_picture(lambda: plot_curves(by_name(runs)), plot, option="--plot")
+        show_picture(lambda: plot_curves(runs), plot, option="--plot")

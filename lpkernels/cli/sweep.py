@@ -226,15 +226,13 @@ def _summary(
 
 
 def show_losses(results: "Results") -> int:
-    """Says which cells failed or cannot be read, and which cells other versions of lpkernels or
-    other commits have trained; returns how many failed or cannot be read."""
+    """Says which cells failed or cannot be read, and where different versions or commits have
+    trained the cells; returns how many failed or cannot be read."""
     failed = [run for run in results.runs if run.status == "failed"]
     for run in failed:
         say(f"failed: {run.label()}: {run.error} (failed/{run.cell})")
     for text in results.broken:
         say(f"broken: {text}")
-    for version, number in results.others.items():
-        say(f"{number} cells of lpkernels {version}: not counted")
     if len(results.codes) > 1:
         listed = ", ".join(f"{code} ({number} cells)" for code, number in results.codes.items())
         say(

@@ -91,11 +91,6 @@ class Run(Place):
         """Time spent in the epochs, training and test together."""
         return round(sum(epoch["seconds"] for epoch in self.epochs), 3)
 
-    def curve(self, field: str) -> dict[int, float]:
-        """The figures of the epochs that have the field, by their numbers; NaN for None."""
-        figures = {epoch["epoch"]: epoch[field] for epoch in self.epochs if field in epoch}
-        return {epoch: math.nan if x is None else float(x) for epoch, x in figures.items()}
-
 
 def run_of(header: Record, epochs: list[Record]) -> Run:
     """The run of a header and its epochs, whose figures say how it ended."""
@@ -195,16 +190,6 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text("".join(lines), encoding="utf-8")
     temporary.replace(path)
-
-
-def begins_with(path: Path, lines: Iterable[str]) -> bool:
-    """Whether the file is there and begins with `lines`."""
-    whole = "".join(lines).encode()
-    try:
-        with path.open("rb") as file:
-            return file.read(len(whole)) == whole
-    except OSError:
-        return False
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

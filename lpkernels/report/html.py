@@ -12,13 +12,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lpkernels.experiments.records import Run, find_runs, read_records, write_lines
+from lpkernels.experiments.records import Run, find_runs, read_records, table_of, write_lines
 from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.results import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.config import command_of
 from lpkernels.report.figures import save_figure
-from lpkernels.report.runs import by_name, plot_curves, summary
+from lpkernels.report.runs import plot_curves, summary
 from lpkernels.report.sweeps import plot_sweep, sweep_table
 from lpkernels.report.tables import make_table
 
@@ -104,15 +104,17 @@ def _sweep(results: Results) -> Iterator[str]:
 def _runs(runs: Mapping[Path, Run]) -> Iterator[str]:
     """The last figures of each run, a panel of curves for each figure that changes, and the shares
     of elements that under- and overflowed in the epochs of diagnosed runs."""
-    values: dict[str, set[Any]] = {}
-    for epoch in (epoch for run in runs.values() for epoch in run.epochs):
-        for name in epoch.keys() - {"epoch", "updates", "seconds"}:
-            if isinstance(epoch[name], int | float | None):
-                values.setdefault(name, set()).add(epoch[name])
-    field = next(iter(runs.values())).metric.field
-    changing = sorted(name for name in values.keys() - {field} if len(values[name]) > 1)
-    yield _shown(summary(list(runs.values())))
-    yield _drawn(plot_curves(by_name(list(runs.values())), [field, *changing]))
+    listed = list(runs.values())
+    field, table = listed[0].metric.field, table_of(listed, epochs=True)
+    apart = ["epoch", "updates", "seconds", field]
+    figures = table.loc[:, "epoch":].drop(columns=apart, errors="ignore")
+    changing = [
+        name.removesuffix("_figure")
+        for name in sorted(figures.select_dtypes("number"))
+        if figures[name].nunique() > 1
+    ]
+    yield _shown(summary(listed))
+    yield _drawn(plot_curves(listed, [field, *changing]))
     for folder in runs:
         file = folder / "diagnosis.jsonl"
         lines = read_records(file) if file.is_file() else []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from lpkernels.experiments.records import table_of
 from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 
@@ -62,37 +63,31 @@ def _figures(run: Run) -> list[str]:
     return [loss_text, done, str(skipped), f"{run.seconds:.1f}"]
 
 
-def by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs by their name and their forward accumulator."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(f"{run.arm} ({run.header['accumulator']})", []).append(run)
-    return groups
-
-
-def plot_curves(runs: Mapping[str, Sequence[Run]], fields: Sequence[str] = ()) -> Any:
+def plot_curves(runs: Sequence[Run], fields: Sequence[str] = ()) -> Any:
     """A figure of the runs' epochs: a panel for each field, a curve for each run that has it, a
-    colour for each label of `runs`.
+    colour for each name and forward accumulator.
 
     fields: of the records; (): the first run's metric, and the training loss.
 
     Raises: ValueError: no run has a finished epoch.
     """
-    groups = {label: [run for run in group if run.epochs] for label, group in runs.items()}
-    first = next((group[0] for group in groups.values() if group), None)
-    if first is None:
+    runs = [run for run in runs if run.epochs]
+    if not runs:
         raise ValueError("plot_curves: expected at least one run with a finished epoch, got none")
-    fields = fields or [first.metric.field, "train_loss"]
+    metric, table = runs[0].metric, table_of(runs, epochs=True)
+    labels = [f"{run.arm} ({run.header['accumulator']})" for run in runs]
+    colours = {label: f"C{place % 10}" for place, label in enumerate(dict.fromkeys(labels))}
+    fields = fields or [metric.field, "train_loss"]
     grid = panels(len(fields), (4.7, 3.6))
     for axes, field in zip(grid, fields, strict=True):
-        percent = field == first.metric.field and first.metric.percent
-        for colour, (label, group) in enumerate(groups.items()):
-            for run in group:
-                curve = run.curve(field)
-                values = [(100 if percent else 1) * value for value in curve.values()]
-                style = {"color": f"C{colour % 10}", "label": label if run is group[0] else None}
-                axes.plot(list(curve), values, marker=".", **style)
-        name = first.metric.label if field == first.metric.field else field.replace("_", " ")
+        column = f"{field}_figure" if f"{field}_figure" in table else field
+        percent = field == metric.field and metric.percent
+        for number, epochs in table.groupby("run"):
+            label = labels[number]
+            values = (100 if percent else 1) * epochs[column].astype(float)
+            shown = label if labels.index(label) == number else None
+            axes.plot(epochs["epoch"], values, marker=".", color=colours[label], label=shown)
+        name = metric.label if field == metric.field else field.replace("_", " ")
         scale = "log" if field.endswith("_loss") else "linear"
         legend = "" if axes is grid[0] else None
         finish(axes, legend=legend, xlabel="epoch", ylabel=name + " (%)" * percent, yscale=scale)

@@ -14,7 +14,7 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.figures import save_figure
 from lpkernels.report.named import code_text, format_details, named_formats, probes
-from lpkernels.report.runs import by_name, plot_curves, summary
+from lpkernels.report.runs import plot_curves, summary
 from lpkernels.report.tables import bytes_text
 from lpkernels.schemas import header
 from tests.report.shown import same_each_time, text
@@ -52,12 +52,12 @@ def test_summary_shows_accuracy_time_and_accumulator() -> None:
 
 def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Path) -> None:
     runs = [make_run("a $\\x{$", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
-    same_each_time(lambda: plot_curves(by_name(runs)), tmp_path)
+    same_each_time(lambda: plot_curves(runs), tmp_path)
 
 
 def test_the_axes_of_one_epoch_have_plain_numbers(tmp_path: Path) -> None:
     near = [make_run(str(i), [0.5 + i / 10**9], loss=2.5 + i / 1000) for i in range(2)]
-    figure = plot_curves(by_name(near))
+    figure = plot_curves(near)
     save_figure(figure, tmp_path / "a.png")
     for axes in figure.axes:
         low, high = axes.get_xlim()
@@ -70,7 +70,7 @@ def test_the_axes_of_one_epoch_have_plain_numbers(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_label_share_a_colour_and_every_field_has_a_panel() -> None:
-    runs = {"a": [make_run("a", [0.5, 0.6])] * 2, "b": [make_run("b", [0.1])]}
+    runs = [make_run("a", [0.5, 0.6])] * 2 + [make_run("b", [0.1])]
     figure = plot_curves(runs, ["test_accuracy", "skipped_steps", "train_loss"])
     accuracy, skipped, loss, _ = figure.axes
     assert [line.get_color() for line in accuracy.lines] == ["C0", "C0", "C1"]
@@ -80,9 +80,9 @@ def test_runs_of_one_label_share_a_colour_and_every_field_has_a_panel() -> None:
 
 def test_runs_without_epochs_and_unknown_endings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least one run with a finished epoch"):
-        plot_curves({"a": [make_run("a", [])]})
+        plot_curves([make_run("a", [])])
     with pytest.raises(ValueError, match="not supported"):
-        save_figure(plot_curves({"a": [make_run("a", [0.5])]}), tmp_path / "a.docx")
+        save_figure(plot_curves([make_run("a", [0.5])]), tmp_path / "a.docx")
 
 
 def test_named_formats_list_every_name_and_details_the_values_of_small_formats() -> None:

@@ -1,6 +1,6 @@
 """The folder of a sweep, and its cells.
 
-    sweep.json                  the specification of all that was run here
+    sweep.json                  the specification of the sweep
     cells/<cell>/               a finished cell: records.jsonl of its run, and cell.json
     failed/<cell>/              a cell that failed twice
     work/<try>/<cell>/          a cell under way, with the files from which its run goes on
@@ -18,6 +18,7 @@ import re
 import shutil
 import sys
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 
 import lpkernels
@@ -33,7 +34,7 @@ from lpkernels.experiments.records import (
     unsealed,
     write_lines,
 )
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.experiments.training.config import RunConfig
 
@@ -50,8 +51,8 @@ _CELL = re.compile(f"[0-9a-f]{{{_DIGITS}}}")
 _TRY = re.compile("[0-9a-f]{32}")
 
 
-def cell_name(config: RunConfig, version: str = lpkernels.__version__) -> str:
-    """The name of a cell's folder: the hash of its settings and of the package's version.
+def cell_name(config: RunConfig) -> str:
+    """The name of a cell's folder: the hash of its settings.
 
     The run's name, by which tables call it, is no part of it: a renamed arm keeps its cells. Fields
     at their defaults are no part of it either, so that later versions with more fields find the
@@ -59,7 +60,8 @@ def cell_name(config: RunConfig, version: str = lpkernels.__version__) -> str:
     """
     usual = RunConfig().flat()
     values = {k: v for k, v in config.flat().items() if k != "name" and v != usual[k]}
-    text = json.dumps([version, values], sort_keys=True, separators=(",", ":"))
+    # The number keeps the names that cells had in the first version.
+    text = json.dumps(["0.1.0", values], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
@@ -82,7 +84,7 @@ class Folder:
         self.cells, self.failed = self.root / "cells", self.root / "failed"
 
     def read_spec(self) -> SweepSpec | None:
-        """The specification of all that was run here; None where there is no sweep.
+        """The specification of the sweep; None where there is none.
 
         Raises: ValueError: the file is damaged, something else, or of another version of lpkernels.
         """
@@ -110,32 +112,27 @@ class Folder:
             )
         return spec
 
-    def joined(self, spec: SweepSpec) -> SweepSpec:
-        """The specification of the folder once `spec` runs there, beside what was run before.
+    def join(self, spec: SweepSpec, names: Collection[str]) -> None:
+        """Makes the folder that of `spec`, whose cells have these names.
 
-        Raises: ValueError: it is the folder of another sweep.
+        Raises: ValueError: it holds cells that are none of these.
         """
-        former = self.read_spec()
-        try:
-            return spec if former is None else merged(former, spec)
-        except ValueError as error:
+        others = (self.finished() | self.given_up()).difference(names)
+        if others:
             raise ValueError(
-                f"{self.root} holds another sweep; choose another folder (option --out): {error}"
-            ) from error
-
-    def join(self, spec: SweepSpec) -> None:
-        """Makes the folder one where `spec` runs; errors as in `joined`."""
-        both = self.joined(spec)
-        if both != self.read_spec():
-            record = {**schemas.header(KIND), "spec": both.to_dict()}
-            write_lines(self.spec, [line_of(sealed(record))])
+                f"{self.root} holds another sweep, {len(others)} of whose cells this one does not "
+                "have; choose another folder (option --out), or keep the arms, values and seeds of "
+                "before in the specification"
+            )
+        record = {**schemas.header(KIND), "spec": spec.to_dict()}
+        write_lines(self.spec, [line_of(sealed(record))])
 
     def finished(self) -> set[str]:
-        """The names of finished cells, of any version."""
+        """The names of finished cells."""
         return _cells_in(self.cells)
 
     def given_up(self) -> set[str]:
-        """The names of cells that failed, of any version."""
+        """The names of cells that failed."""
         return _cells_in(self.failed) - self.finished()
 
     def settled(self, name: str) -> Path:

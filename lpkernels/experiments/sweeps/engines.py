@@ -101,7 +101,7 @@ def run_cells(
     store: Folder,
     cells: Mapping[str, Cell],
     train: Train,
-    look: Callable[[], None],
+    renew: Callable[[bool], None],
 ) -> None:
     """Trains the cells; one that fails, or that its worker dies of, is tried once more.
 
@@ -111,7 +111,7 @@ def run_cells(
         store: the folder of the sweep.
         cells: by their names.
         train: a function that trains a cell.
-        look: called now and then, to show how far the cells are.
+        renew: called now and then, at the end with True, to show how far the cells are.
     Raises:
         KeyboardInterrupt: ctrl-C; workers have saved their state.
         OSError: there is no room left.
@@ -127,11 +127,12 @@ def run_cells(
                     folder = store.begin(name)
                     task = Task(cells[name], folder, store.cells, train)
                     running[workers.submit(task)] = task
-                look()
+                renew(False)
                 for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
                     task = running.pop(future)
                     if not ends.is_last(task, future):
                         queue.append(task.name)
+            renew(True)
         except BaseException:
             for task in running.values():
                 (task.folder.parent / STOP).touch()

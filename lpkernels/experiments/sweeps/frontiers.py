@@ -145,11 +145,10 @@ def run_study(
         raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
     chosen: dict[str, list[str]] = {}
     if known is not None:
-        known, store = known.for_space("known", space), Folder(path)
-        store.joined(spec)
-        former = store.read_spec()
+        known, former = known.for_space("known", space), Folder(path).read_spec()
         for task in spec.arms:
-            names = former.chosen.get(task, []) if former else []
+            chosen_before = former.chosen.get(task, []) if former else []
+            names = [name for name in chosen_before if name in space.names]
             measured = [space.names.index(name) for name in names]
             errors, memory = errors_of_others(known, task, rank), task_memory(spec, task)
             more = _further(errors, rank, memory, n, measured, cap)

@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 KIND = "sweep-results"
 # Fields of a cell in a file of results, and of the file's header.
 _CELL_FIELDS = ("arm", "axes", "seed", "status", "values", "cell", "error")
-_HEADER_FIELDS = ("environments", "cells", "others", "codes")
+_HEADER_FIELDS = ("environments", "cells", "codes")
 
 
 @dataclass(frozen=True)
 class Results:
     """The results of a sweep.
 
-    spec: of all that was run there.  metric: the figure by which the cells are compared.
+    spec: of the sweep.  metric: the figure by which the cells are compared.
     cells: how many there should be.
     runs: the cells that came to an end, in the order of the specification.
     environments: where the cells ran, each once.
-    others: how many cells of other versions of lpkernels lie in the folder, by version.
-    codes: how many cells each code trained, by the code in words.
+    codes: how many cells each code trained, by the code in words: version, commit, own module.
     broken: for cells that came to an end, why their records cannot be read.
     """
 
@@ -49,7 +48,6 @@ class Results:
     cells: int
     runs: list[Run]
     environments: list[Record]
-    others: dict[str, int]
     codes: dict[str, int]
     broken: tuple[str, ...] = ()
 
@@ -74,8 +72,7 @@ def read_results(path: str | Path) -> Results:
     """The results of a sweep's folder, or of a file that `write_results` made.
 
     Args:
-        path: the folder or the file. A folder without cells of this version of lpkernels gives
-            those of the version with the most cells.
+        path: the folder or the file.
     Raises:
         FileNotFoundError: neither is there.
         ValueError: they hold something else.
@@ -91,13 +88,7 @@ def read_results(path: str | Path) -> Results:
             runs[name] = read_cell(store.settled(name))
         except ValueError as error:
             damages[name] = str(error)
-    cells = spec.cells()
-    names = {cell_name(cell.config): cell for cell in cells}
-    others = Counter(run.header["version"] for name, run in runs.items() if name not in names)
-    if others and not names.keys() & {*runs, *damages}:
-        version = max(others, key=others.__getitem__)
-        del others[version]
-        names = {cell_name(cell.config, version): cell for cell in cells}
+    names = {cell_name(cell.config): cell for cell in spec.cells()}
     # The arm is called as the specification calls it now.
     own = [replace(runs[name], arm=names[name].arm) for name in names if name in runs]
     environments = {json.dumps(run.header["environment"]): run.header["environment"] for run in own}
@@ -108,8 +99,7 @@ def read_results(path: str | Path) -> Results:
         len(names),
         own,
         [*filter(None, environments.values())],
-        dict(others),
-        dict(Counter(run.header["code"] for run in own)),
+        dict(Counter(f"lpkernels {r.header['version']}, {r.header['code']}" for r in own)),
         tuple(f"{names[name].label()}: {damages[name]}" for name in names if name in damages),
     )
 
@@ -145,7 +135,7 @@ def _read_file(path: Path) -> Results:
             f"{header.get('kind')!r}"
         )
     try:
-        about = {"others": {}, "codes": {}, **header}
+        about = {"codes": {}, **header}
         fields: dict[str, Any] = {name: about[name] for name in _HEADER_FIELDS}
         # Nothing is trained by it: settings that this version does not know are no error.
         spec = SweepSpec.model_construct(**about["spec"])

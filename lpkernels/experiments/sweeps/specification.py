@@ -241,47 +241,6 @@ def read_spec(path: str | Path) -> SweepSpec:
         raise type(error)(f"{path}: {error}") from error
 
 
-def merged(former: SweepSpec, current: SweepSpec) -> SweepSpec:
-    """One specification with the arms, values, chosen configurations and seeds of both; other
-    fields are the current one's.
-
-    Raises: ValueError: they belong to different sweeps: their bases, the names of their axes, their
-        formats or an arm of both differ.
-    """
-    names = former.base.keys() | current.base.keys()
-    other = sorted(k for k in names if former.base.get(k) != current.base.get(k))
-    if other:
-        was, now = ({k: spec.base.get(k) for k in other} for spec in (former, current))
-        raise ValueError(f"another base makes another sweep: {was} there, {now} here")
-    if set(former.axes) != set(current.axes):
-        axes = [", ".join(spec.axes) or "none" for spec in (former, current)]
-        raise ValueError(f"other axes make another sweep: {axes[0]} there, {axes[1]} here")
-    if bool(former.low) != bool(current.low) or former.space != current.space:
-        formats = [str(spec.space) if spec.low else "none" for spec in (former, current)]
-        raise ValueError(f"other formats make another sweep: {formats[0]} there, {formats[1]} here")
-    for arm in former.arms.keys() & current.arms.keys():
-        if former.arms[arm] != current.arms[arm]:
-            raise ValueError(
-                f"arm {arm!r} is another one there: {former.arms[arm]} there, {current.arms[arm]} "
-                "here; give it another name"
-            )
-    # An arm that one of them trains in all configurations has no choice.
-    chosen = {
-        arm: list(dict.fromkeys([*former.chosen.get(arm, []), *current.chosen.get(arm, [])]))
-        for arm in {**former.chosen, **current.chosen}
-        if all(arm in spec.chosen for spec in (former, current) if arm in spec.arms)
-    }
-    return current.replace(
-        arms={**former.arms, **current.arms},
-        axes={
-            name: [*values, *(value for value in current.axes[name] if value not in values)]
-            for name, values in former.axes.items()
-        },
-        seeds=sorted({*former.seeds, *current.seeds}),
-        chosen=chosen,
-    )
-
-
 def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A table of fields, which may stand in tables of their sections, flat.
 

@@ -1,8 +1,8 @@
 """Runs the cells of a specification that a folder lacks."""
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,13 @@ from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.sweeps.training import Train, is_full, train_cell
 from lpkernels.experiments.training.config import device_exists
 from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.experiments.training.progress import progress_bar
 from lpkernels.experiments.workloads.registry import find
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["run_sweep"]
-
-# The time left is judged by what was done in so many seconds: cells take minutes.
-_SPEED_SECONDS = 3600.0
 
 
 def run_sweep(
@@ -42,11 +40,11 @@ def run_sweep(
     then given up, with its error among the results; so is one that kills its worker twice. A
     diverged run is a result like any other.
 
-    Finished cells that another commit of lpkernels, or another source of their own module, has
-    trained stay; `Results.codes` counts them.
+    Finished cells that another version or commit of lpkernels, or another source of their own
+    module, has trained stay; `Results.codes` counts them.
 
     Args:
-        spec: the cells to run. More arms, seeds or values of the axes may be added later.
+        spec: the cells to run. Later it may have more arms, seeds and values of the axes.
         folder: where results go; made if absent. It belongs to this call until it returns.
         jobs: workers at a time. 1 with engine "processes": this very process. None: this machine's
             processors divided by the threads of a cell; with Ray or Dask one for each processor.
@@ -57,7 +55,7 @@ def run_sweep(
         train: a function that makes a cell's records, in place of the trainer.
     Raises:
         ValueError: a cell's configuration, workload or device cannot be; jobs is less than 1; the
-            folder is another sweep's. Nothing has run then.
+            folder holds cells that `spec` does not have. Nothing has run then.
         ModuleNotFoundError: the engine is not installed. Nothing has run then.
         BlockingIOError: another command owns the folder. Nothing has run then.
         Interrupted: ctrl-C; what ran is saved.
@@ -79,11 +77,12 @@ def run_sweep(
     store = Folder(Path(folder).absolute())
     try:
         with owned(store.root):
-            store.join(spec)
+            store.join(spec, cells)
             left = _left(store, cells, retry_failed)
             if left:
-                with _shown(console, store, cells) as look:
-                    run_cells(engine, jobs, store, left, train or train_cell, look)
+                look = partial(_look, store, cells)
+                with progress_bar(console, len(cells), look) as renew:
+                    run_cells(engine, jobs, store, left, train or train_cell, renew)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_so_far(store, cells)}") from stop
     except OSError as error:
@@ -121,39 +120,12 @@ def _counts(store: Folder, cells: dict[str, Cell]) -> tuple[int, int]:
     return len(store.finished() & cells.keys()), len(store.given_up() & cells.keys())
 
 
-@contextmanager
-def _shown(
-    console: "Console | None", store: Folder, cells: dict[str, Cell]
-) -> Iterator[Callable[[], None]]:
-    """A function that renews a bar on `console`, which is there while the context lasts."""
-    if console is None:
-        yield lambda: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.percentage:>3.0f}%"),
-        BarColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, speed_estimate_period=_SPEED_SECONDS) as bar:
-        task = bar.add_task("", total=len(cells))
-
-        def look() -> None:
-            (finished, failed), begun = _counts(store, cells), store.begun()
-            shares = [share_done(begun[name], cells[name]) for name in begun.keys() & cells.keys()]
-            words = f"{finished} finished, {len(shares)} under way" + f", {failed} failed" * (
-                failed > 0
-            )
-            bar.update(task, description=words, completed=finished + failed + sum(shares))
-
-        # Cells that were done before do not count for the speed.
-        look()
-        try:
-            yield look
-        finally:
-            look()
+def _look(store: Folder, cells: dict[str, Cell]) -> tuple[float, str]:
+    """How many cells are done, with the shares of those under way, and the same in words."""
+    (finished, failed), begun = _counts(store, cells), store.begun()
+    shares = [share_done(begun[name], cells[name]) for name in begun.keys() & cells.keys()]
+    words = f"{finished} finished, {len(shares)} under way" + f", {failed} failed" * (failed > 0)
+    return finished + failed + sum(shares), words
 
 
 def _so_far(store: Folder, cells: dict[str, Cell]) -> str:

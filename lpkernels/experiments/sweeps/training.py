@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import lpkernels
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.folders import this_process
-from lpkernels.experiments.sweeps.cells import ERROR, WORKER, cell_name, cell_record, settle
+from lpkernels.experiments.sweeps.cells import ERROR, WORKER, cell_record, settle
 from lpkernels.experiments.sweeps.specification import Cell
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
@@ -42,12 +43,14 @@ class Task:
 
     folder: of this try at the cell.
     final: the folder of finished cells.
+    version: of lpkernels, which the worker must have too.
     """
 
     cell: Cell
     folder: Path
     final: Path
     train: Train
+    version: str = lpkernels.__version__
 
     @property
     def name(self) -> str:
@@ -94,7 +97,7 @@ def work(task: Task, stop: InterruptRequest | None = None) -> End:
 
     stop: gets the ctrl-C of this process, for a caller that wants to know of it.
     """
-    if cell_name(task.cell.config) != task.name:
+    if task.version != lpkernels.__version__:
         return End(UNFIT, f"{this_process()} has another version of lpkernels; all need the same")
     if (task.final / task.name).is_dir():
         # Dask makes a result again whose worker died before it handed the result over.

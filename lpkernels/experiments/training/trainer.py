@@ -5,8 +5,8 @@ It knows workloads and callbacks by their protocols, and no technique.
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -24,6 +24,7 @@ from lpkernels.experiments.training.callback import Context
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
+from lpkernels.experiments.training.progress import progress_bar
 from lpkernels.experiments.training.step import Step, Tally
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.streams import stream_seed
@@ -38,8 +39,6 @@ __all__ = ["Trainer"]
 
 #: Called with the steps done and the steps of the whole run.
 OnProgress = Callable[[int, int], None]
-# A bar that reads the loss more often than this would make a GPU wait.
-_SHOW_EVERY_S = 0.2
 
 
 @dataclass
@@ -179,14 +178,11 @@ class Trainer(Context):
                 f"{checkpoints.PREVIOUS}, epoch "
                 f"{self.position.epoch + 1}, step {self.position.step}"
             )
-        path = self.folder / records.RECORDS
-        if not records.begins_with(path, self._lines):
-            self.notices.append(f"{records.RECORDS} was written anew from the checkpoint")
         if self.position.epoch < self.config.epochs:
             where = {"epoch": self.position.epoch, "step": self.position.step}
             how = {"notices": self.notices, **records.machine(self.config, self.processes)}
             self._lines.append(records.line_of({"type": "resume", **where, **how}))
-        records.write_lines(path, self._lines)
+        records.write_lines(self.folder / records.RECORDS, self._lines)
 
     @property
     def checkpoint(self) -> Path:
@@ -212,49 +208,33 @@ class Trainer(Context):
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.threads or threads)
-        bar = self._bar(console if self.processes.first else None)
+        shown = console if self.processes.first else None
+        bar = progress_bar(shown, self.total_steps, self._shown)
         try:
-            with torch.random.fork_rng(devices=[]), InterruptRequest() as stop, bar as show:
+            with torch.random.fork_rng(devices=[]), InterruptRequest() as stop, bar as renew:
                 torch.set_rng_state(self._rng_state)
+
+                def after_step() -> None:
+                    renew(self.done == self.total_steps)
+                    if on_progress is not None:
+                        on_progress(self.done, self.total_steps)
+
                 while self.position.epoch < self.config.epochs:
-                    self._epoch(stop, [on_progress, show] if on_progress else [show])
+                    self._epoch(stop, after_step)
                 if self.processes.any(stop.requested):
                     raise Interrupted(f"stopped after the last epoch; saved to {self.checkpoint}")
         finally:
             torch.set_num_threads(threads)
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
-    @contextmanager
-    def _bar(self, console: "Console | None") -> Iterator[OnProgress]:
-        """A progress bar, where there is a console; yields the function to call after each step."""
-        if console is None:
-            yield lambda done, total: None
-            return
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def _shown(self) -> tuple[float, str]:
+        """The steps so far, and the words beside the bar: epoch and loss."""
+        loss = self.processes.count * self.tally.here("loss") / max(self.position.seen, 1)
+        epochs = self.config.epochs
+        epoch = f"epoch {min(self.position.epoch + 1, epochs)}/{epochs}"
+        return self.done, f"{self.config.name}  {epoch}  loss {loss:.3f}"
 
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(self.config.name, total=self.total_steps, note="")
-            shown = time.perf_counter()
-
-            def show(done: int, total: int) -> None:
-                nonlocal shown
-                now = time.perf_counter()
-                if now - shown > _SHOW_EVERY_S or done == total:
-                    loss = self.tally.here("loss") / max(self.position.seen, 1)
-                    epoch = f"epoch {self.position.epoch + 1}/{self.config.epochs}"
-                    note = f"{epoch}  loss {loss * self.processes.count:.3f}"
-                    bar.update(task, completed=done, note=note)
-                    shown = now
-
-            yield show
-
-    def _epoch(self, stop: InterruptRequest, reports: list[OnProgress]) -> None:
+    def _epoch(self, stop: InterruptRequest, after_step: Callable[[], None]) -> None:
         """Runs the rest of the current epoch: training steps, test, record, checkpoint."""
         position, start = self.position, time.perf_counter() - self.position.seconds
         plan = self.workload.train.plan(self.seed, position.epoch)
@@ -268,8 +248,7 @@ class Trainer(Context):
             position.seen += len(batch[0])
             position.step += 1
             position.seconds = time.perf_counter() - start
-            for report in reports:
-                report(self.done, self.total_steps)
+            after_step()
         self._check(stop)
         tested = self.evaluate()
         position.seconds = time.perf_counter() - start

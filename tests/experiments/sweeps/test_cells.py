@@ -58,10 +58,6 @@ def test_cells_of_other_settings_have_other_names(settings: dict[str, Any]) -> N
     assert cell_name(RunConfig.of(**settings)) != cell_name(RunConfig())
 
 
-def test_cells_of_other_versions_have_other_names() -> None:
-    assert cell_name(RunConfig(), "9.9") != cell_name(RunConfig())
-
-
 @pytest.mark.parametrize(
     "settings", [{"name": "b"}, {"loss_scale": 1.0, "clip": None, "model": ""}], ids=str
 )
@@ -110,12 +106,13 @@ def test_a_failed_cell_is_forgotten_and_what_is_no_sweep_s_stays(there: Folder) 
 
 def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None:
     assert there.read_spec() is None
-    there.join(SPEC)
-    there.join(SweepSpec(base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2]}, seeds=1))
+    there.join(SPEC, [X])
+    settle(begun(there, X, ""), there.cells, record(X))
+    there.join(SPEC.replace(seeds=[0, 1, 2]), [X, Y])
     spec = there.read_spec()
-    assert spec is not None and (list(spec.arms), spec.seeds) == (["a", "b"], [0, 1])
-    with pytest.raises(ValueError, match=r"holds another sweep; choose another .* another base"):
-        there.join(SweepSpec(base={"epochs": 3}))
+    assert spec is not None and spec.seeds == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"holds another sweep, 1 of whose .* choose another"):
+        there.join(SPEC, [Y])
     whole = there.spec.read_bytes()
     name = whole.index(b'"sha256"')
     for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:

@@ -47,14 +47,11 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
         task_config(study, "other")
 
 
-def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
+def test_tasks_and_seeds_may_follow(tmp_path: Path) -> None:
     run_study(spec(0.1), tmp_path, **HOW)
-    study = run_study(spec(0.3, seeds=2), tmp_path, **HOW)
+    study = run_study(spec(0.1, 0.3, seeds=2), tmp_path, **HOW)
     assert study.matrix.tasks == ("noise 0.1", "noise 0.3")
-    assert study.spec.seeds == [0, 1]
-    # The second seed of the first task was not asked for.
-    missing = (study.matrix.errors != study.matrix.errors).sum(axis=(1, 2))
-    assert list(missing) == [12, 0]
+    assert study.spec.seeds == [0, 1] and not np.isnan(study.matrix.errors).any()
 
 
 def test_a_folder_of_another_study_or_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -65,7 +62,7 @@ def test_a_folder_of_another_study_or_of_something_else_is_refused(tmp_path: Pat
         study_spec(tmp_path / "sweep")
     run_study(spec(0.1), tmp_path / "study", known=KNOWN, n=2, rank=2, **HOW)
     for folder in ("sweep", "study"):
-        with pytest.raises(ValueError, match="holds another sweep; choose another folder"):
+        with pytest.raises(ValueError, match=r"holds another sweep, .* choose another folder"):
             run_study(spec(0.1, space=OTHERS), tmp_path / folder, **HOW)
 
 

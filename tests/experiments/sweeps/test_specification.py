@@ -7,7 +7,6 @@ import pytest
 from lpkernels.experiments.sweeps.results import read_results
 from lpkernels.experiments.sweeps.specification import (
     SweepSpec,
-    merged,
     read_spec,
     settings_of,
 )
@@ -108,8 +107,6 @@ def test_a_study_has_tasks_times_configurations_times_seeds_or_those_that_are_ch
     assert cell.config.flat()["ends"] == "e8m7:stochastic"
     # The paper's configurations are those of a specification without formats.
     assert len(SweepSpec().space) == 99
-    more = merged(few, spec.replace(chosen={"noisy": ["e5m2_sat e8m7"]}))
-    assert more.chosen == {"noisy": ["e4m2_sat e8m7", "e5m2_sat e8m7"]}
 
 
 test_wrong_specifications = rejects(
@@ -173,29 +170,3 @@ def test_a_specification_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"sweep.toml: .*{message}"):
         read_spec(written(tmp_path, text))
-
-
-def test_sweeps_merge() -> None:
-    first = SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [0.1]}, seeds=2)
-    more = SweepSpec(
-        base={"epochs": 2}, arms={"b": {"batch": 8}}, axes={"lr": [0.2, 0.1]}, seeds=[1, 5]
-    )
-    both = merged(first, more)
-    assert (list(both.arms), both.axes, both.seeds) == (["a", "b"], {"lr": [0.1, 0.2]}, [0, 1, 5])
-
-
-test_specifications_of_other_sweeps_do_not = rejects(
-    lambda other: merged(SweepSpec(base={"epochs": 2}, arms={"a": {}}), other),
-    [
-        (SweepSpec(base={"epochs": 3}, arms={"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
-        (
-            SweepSpec(base={"epochs": 2}, arms={"a": {}}, axes={"lr": [1]}),
-            "other axes .*: none there, lr here",
-        ),
-        (SweepSpec(base={"epochs": 2}, arms={"a": {"batch": 8}}), "arm 'a' is another one there"),
-        (
-            SweepSpec(base={"epochs": 2}, arms={"a": {}}, low=["e4m3"], high=["fp16"]),
-            "other formats .*: none there, e4m3 x e5m10 here",
-        ),
-    ],
-)

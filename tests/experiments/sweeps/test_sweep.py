@@ -14,10 +14,8 @@ from rich.console import Console
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps import cells, engines, sweep, training
-from lpkernels.experiments.sweeps import results as reading
-from lpkernels.experiments.sweeps.cells import cell_name
-from lpkernels.experiments.sweeps.results import read_results, read_status
+from lpkernels.experiments.sweeps import engines, training
+from lpkernels.experiments.sweeps.results import read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -44,7 +42,7 @@ def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Pat
     for result in results.runs:
         assert (result.status, result.values["epoch"]) == ("finished", 3)
         assert 0 <= result.values["test_accuracy"] < 1
-    assert (results.missing, results.others, results.spec) == (0, {}, spec)
+    assert (results.missing, results.spec) == (0, spec)
     assert not any((tmp_path / "work").iterdir())
     assert {path.name for path in tmp_path.iterdir()} == {"sweep.json", "cells", "failed", "work"}
 
@@ -58,16 +56,13 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
         results = toy.run(spec, tmp_path / "out", train=noted)
         assert (len(toy.starts(book)), results.missing) == (begun, 0)
     assert len(results.runs) == 12
-    # Another command that asks for less does not forget the rest.
-    assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").runs) == 1
 
 
 @pytest.mark.parametrize(
     "spec, options, message",
     [
-        (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
-        (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
-        (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
+        (toy.spec("a", epochs=4), {}, "holds another sweep, .* choose another folder"),
+        (toy.spec("a", lr=[1]), {}, "holds another sweep, 1 of whose cells"),
         (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
         (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
         (SweepSpec(base={"data": "mnist"}), {"train": None}, "got 'mnist'"),
@@ -128,29 +123,19 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert result.values["train_loss"] is None
 
 
-def test_cells_of_other_versions_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = toy.run(toy.spec("a", seeds=2), tmp_path)
-    for module in (cells, sweep, reading, training):
-        monkeypatch.setattr(module, "cell_name", lambda c, version="9": cell_name(c, version))
-    monkeypatch.setattr(lpkernels, "__version__", "9")
-    # There are no results of this version, so the results of the other version are read.
-    assert read_results(tmp_path) == own
-    results = toy.run(toy.spec("a", seeds=1), tmp_path)
-    assert [r.cell for r in results.runs] != [r.cell for r in own.runs[:1]]
-    assert results.others == {"0.1.0": 2} and results.missing == 1
-
-
-def test_cells_of_other_commits_are_told_and_stay(tmp_path: Path, monkeypatch: Any) -> None:
+def test_cells_of_other_versions_and_commits_are_told_and_stay(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     own = toy.run(toy.spec("a", seeds=1), tmp_path)
     ((code, _),) = own.codes.items()
     monkeypatch.setattr(_build, "commit", lambda: "0123456789abcdef+")
     both = toy.run(toy.spec("a", "always", seeds=1), tmp_path, train=toy.failing)
     assert both.runs[0] == own.runs[0]
-    assert both.codes == {code: 1, "commit 0123456789ab+": 1}
+    assert both.codes == {code: 1, "lpkernels 0.1.0, commit 0123456789ab+": 1}
 
 
 def test_workers_of_another_version_stop_it(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(training, "cell_name", lambda config: "other")
+    monkeypatch.setattr(lpkernels, "__version__", "9")
     with pytest.raises(RuntimeError, match=r"process .* has another version of lpkernels"):
         toy.run(toy.spec("a"), tmp_path)
 
