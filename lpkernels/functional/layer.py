@@ -141,11 +141,11 @@ class Layer(NamedTuple):
         if first is None:
             first = call.operand(left, of_left, x, product if batches else "")
         elif not of_left.on_matrix and x is not first.values:
-            first = first._replace(values=x)
+            first = Operand(x, *first[1:])
         if second is None:
             second = call.operand(right, of_right, y, product if batches else "")
         elif not of_right.on_matrix and y is not second.values:
-            second = second._replace(values=y)
+            second = Operand(y, *second[1:])
         return first, second
 
     def forward(self, x: Source, w: Source, b: Tensor | None) -> Tensor:
@@ -186,7 +186,8 @@ class Layer(NamedTuple):
         else:
             operand = call.operand(g, reading, g.tensor)
         rows = self.geometry.rows(operand.values, shape)
-        return call.bias_gradient(operand._replace(values=rows)).reshape(shape)
+        sums = call.bias_gradient(Operand(rows, *operand[1:]))
+        return sums if sums.shape == shape else sums.view(shape)
 
 
 _GRADIENTS = {"dgrad": "grad_input", "wgrad": "grad_weight"}
@@ -314,13 +315,14 @@ def residual(
     layer: Layer,
     product: str,
     source: Source,
-    others: tuple[torch.Size, torch.Size],
+    left: Tensor,
+    shape: torch.Size,
     codes_of: Tensor | None = None,
 ) -> Residual:
     """How the right operand of a product is kept.
 
-    others: the shapes of the left operand and of the result. codes_of: the tensor that the
-    operand's codes are made from, where it is known.
+    left: a tensor of the left operand's shape, which is not read. shape: of the result. codes_of:
+    the tensor that the operand's codes are made from, where it is known.
     """
     x, call = source.tensor, layer.call
     reading: Reading = getattr(call.recipe.readings, product)[1]
@@ -328,7 +330,7 @@ def residual(
     if not ints or (reading.transform and not reading.is_block):
         return Residual(x)
     if reading.is_block:
-        return _residual_in_parts(layer, product, source, others, codes_of)
+        return _residual_in_parts(layer, product, source, left, shape, codes_of)
     fmt = residual_format(x, ints)
     if reading.fused:
         codes = call.run.encode(x, reading.fused, fmt, call.backend) if fmt else None
@@ -351,7 +353,8 @@ def _residual_in_parts(
     layer: Layer,
     product: str,
     source: Source,
-    others: tuple[torch.Size, torch.Size],
+    left: Tensor,
+    shape: torch.Size,
     codes_of: Tensor | None,
 ) -> Residual:
     x, call = source.tensor, layer.call
@@ -363,8 +366,7 @@ def _residual_in_parts(
     if reading.from_codes and codes_of is None:
         tensor = layer.source_of_codes(x, product, source)
     if reading.on_matrix:
-        left = x.new_empty(()).expand(others[0])
-        _, tensor = layer.geometry.factors(product, left, tensor, others[1])
+        _, tensor = layer.geometry.factors(product, left, tensor, shape)
         ints, key = reading.matrix_ints, reading.matrix_key
         if layer.geometry.two_activations and tensor.shape != x.shape:
             key += product
@@ -453,9 +455,9 @@ class EmulatedLayer(torch.autograd.Function):
         of_wgrad = of_dgrad = None
         # dgrad reads w, wgrad reads x: neither is kept for a gradient that nobody asks for.
         if needs_w:
-            of_wgrad = residual(layer, "wgrad", left, (y.shape, w.shape))
+            of_wgrad = residual(layer, "wgrad", left, y, w.shape)
         if keeps_w:
-            of_dgrad = residual(layer, "dgrad", right, (y.shape, x.shape))
+            of_dgrad = residual(layer, "dgrad", right, y, x.shape)
         elif needs_x:
             of_dgrad = Residual(w)
         if of_wgrad is not None and of_dgrad is not None:

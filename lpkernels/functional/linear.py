@@ -14,7 +14,7 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Sum
 from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.running import Scales
-from lpkernels.functional.torch_calls import own, unsafe_view
+from lpkernels.functional.torch_calls import in_shape, own
 from lpkernels.ops import Product, is_direct
 from lpkernels.recipes import as_recipe
 
@@ -52,8 +52,7 @@ class LinearGeometry:
         else:
             with how.by_torch(x):
                 y = own(F.linear, x, w, b)
-        # A view made inside a Function could not be changed in place by the layer that follows.
-        return y if shape is None else unsafe_view(y, shape)
+        return y if shape is None else in_shape(y, shape, how.run.direct)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         dx = how.of(Product("matmul", g, w, (g.size(0), w.size(1))))

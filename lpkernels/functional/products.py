@@ -18,7 +18,7 @@ from lpkernels.functional.call import Sum
 from lpkernels.functional.dtypes import narrowed, result_dtype, widened
 from lpkernels.functional.layer import emulated_layer
 from lpkernels.functional.linear import LinearGeometry
-from lpkernels.functional.torch_calls import own, unsafe_view
+from lpkernels.functional.torch_calls import in_shape, own
 from lpkernels.ops import broadcast_batch, matmul_of
 from lpkernels.recipes import as_recipe
 
@@ -119,7 +119,7 @@ class ProductGeometry:
             y = self._scaled(sums.of(matmul_of(x, w.mT)))
         if shape is not None:
             # As in LinearGeometry, no view.
-            y = unsafe_view(y, shape)
+            y = in_shape(y, shape, how.run.direct)
         if b is None:
             return y
         return y + b if how.is_native else how.add_bias(y, b, -1)
@@ -412,7 +412,7 @@ class _OuterGeometry(ProductGeometry):
         self, x: Tensor, w: Tensor, b: Tensor | None, shape: torch.Size | None, how: Sum
     ) -> Tensor:
         y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), shape, how)
-        return unsafe_view(y, y.shape[:-1])
+        return in_shape(y, y.shape[:-1], how.run.direct)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return g

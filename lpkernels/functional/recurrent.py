@@ -150,8 +150,8 @@ class _ProductOfSteps:
         for rows in pieces:
             rounded = {} if reading.own or reading.fused else {reading.key: rows}
             source = Source(rows, {}, rounded)
-            shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
-            entries.append(residual(self.layer, "wgrad", source, shapes, rows))
+            left = rows.new_empty(()).expand(len(rows), self.w.shape[0])
+            entries.append(residual(self.layer, "wgrad", source, left, self.w.shape, rows))
         return entries
 
     def wgrad(self, entries: Sequence[Residual]) -> Tensor:

@@ -64,8 +64,14 @@ def is_dense(x: Tensor) -> bool:
     return torch.compiler.is_dynamo_compiling() or x.layout is torch.strided
 
 
-#: (tensor, shape): the tensor in another shape, and no view: what follows may change it in place.
-unsafe_view = torch.ops.aten._unsafe_view.default
+def in_shape(result: Tensor, shape: Sequence[int], direct: bool) -> Tensor:
+    """The result of a product, a new tensor, in another shape and no view: what follows may change
+    it in place. direct: of plain tensors, where the change itself is half the time of an operator.
+    """
+    if direct and result.is_contiguous():
+        return result.resize_(shape)
+    return torch.ops.aten._unsafe_view.default(result, shape)
+
 
 #: torch's convolutions by their dimensions.
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
