@@ -8,6 +8,7 @@ import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lpkernels.arithmetic import (
@@ -61,8 +62,6 @@ def recipe(name: str) -> Recipe:
     """
     if isinstance(name, str) and name.startswith("Recipe("):
         return Recipe.parse(name)
-    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
-        return _of_unit(UNITS[name])
     return _builder(name)()
 
 
@@ -71,18 +70,18 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
-    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
-        unit = UNITS[name]
-        return (
-            f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
-            f"Recordings decide: {unit.decided}. Not known: {unit.unknown}; the order of k and "
-            "split-K of libraries, in whose place stands the contract's order. Differs: a bias is "
-            "one more addition in the unit's format and mode, where libraries add it to nearest; "
-            "its gradient is a sum of the unit too; no scale factors.\n"
-            "Source: docs/tensor-cores.md "
-            "for the sums; for tensors in 16 bits that of fp16_mixed and bf16_mixed."
-        )
-    return inspect.getdoc(_builder(name)) or ""
+    build = _builder(name)
+    if name in _RECIPES:
+        return inspect.getdoc(build) or ""
+    unit = UNITS[name]
+    return (
+        f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
+        f"Recordings decide: {unit.decided}. Not known: {unit.unknown}; the order of k and split-K "
+        "of libraries, in whose place stands the contract's order. Differs: a bias is one more "
+        "addition in the unit's format and mode, where libraries add it to nearest; its gradient "
+        "is a sum of the unit too; no scale factors.\nSource: docs/tensor-cores.md for the sums; "
+        "for tensors in 16 bits that of fp16_mixed and bf16_mixed."
+    )
 
 
 # lpkernels.recipes is the function, which hides this module from those who look there.
@@ -98,26 +97,22 @@ def as_recipe(value: Recipe | str) -> Recipe:
         return value
     if isinstance(value, str):
         return recipe(value)
-    meant = _part(value) or f"; expected one of {_nearest(value)}"
-    raise TypeError(f"expected a Recipe or its name, got {value!s} ({type(value).__name__}){meant}")
+    raise TypeError(
+        f"expected a Recipe or its name, got {value!s} ({type(value).__name__}){_advice(value)}"
+    )
 
 
-def _part(value: Any) -> str:
-    """Advice where a format or an accumulator stands for a recipe, or nothing; "" elsewhere."""
+def _advice(value: Any) -> str:
+    """The end of an error: how a format or an accumulator becomes a recipe, else near names."""
     if value is None:
         return "; torch's own arithmetic is 'fp32', and lp.revert(model) gives torch's layers back"
-    operands = sums = ""
     with contextlib.suppress(TypeError, ValueError):
-        it = repr(str(as_quantizer(value)))
-        operands = f"lp.Recipe(input={it}, weight={it}, grad_output={it})"
+        fmt = repr(str(as_quantizer(value)))
+        return f"; it is a format, for lp.Recipe(input={fmt}, weight={fmt}, grad_output={fmt})"
     with contextlib.suppress(TypeError, ValueError):
-        it = repr(str(as_accumulator(value)))
-        sums = f"lp.Recipe(fprop={it}, dgrad={it}, wgrad={it})"
-    if operands and sums:
-        return f"; it is a format, for operands as {operands}, for sums as {sums}"
-    if operands:
-        return f"; it is a format, for {operands}"
-    return f"; it is an accumulator, for {sums}" if sums else ""
+        acc = repr(str(as_accumulator(value)))
+        return f"; it is an accumulator, for lp.Recipe(fprop={acc}, dgrad={acc}, wgrad={acc})"
+    return f"; expected one of {_nearest(value)}"
 
 
 def _nearest(name: object) -> str:
@@ -127,11 +122,11 @@ def _nearest(name: object) -> str:
 def _recipe_kind(value: object) -> str:
     """What `KINDS` says of a Recipe, of its name and of its text."""
     if isinstance(value, str):
-        meant = value in _RECIPES or value in UNITS or value.startswith("Recipe(")
+        is_recipe = value in _RECIPES or value in UNITS or value.startswith("Recipe(")
     else:
-        meant = isinstance(value, Recipe)
+        is_recipe = isinstance(value, Recipe)
     where = "pass recipe= to a layer or a function, or give it to lp.convert"
-    return f"a recipe: {where}" if meant else ""
+    return f"a recipe: {where}" if is_recipe else ""
 
 
 KINDS["recipe"] = _recipe_kind
@@ -149,10 +144,11 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"write them, as in Recipe(input=fmt, weight=fmt, grad_output=fmt, fprop={name!r}, "
             f"dgrad={name!r}, wgrad={name!r}) with fmt='block32_k_e4m3_up'"
         )
-    if name not in _RECIPES:
-        meant = _part(name) or f"; expected one of {_nearest(name)}"
-        raise ValueError(f"recipe: unknown name {name!r}{meant}")
-    return _RECIPES[name]
+    if name in _RECIPES:
+        return _RECIPES[name]
+    if name in UNITS:
+        return partial(_of_unit, UNITS[name])
+    raise ValueError(f"recipe: unknown name {name!r}{_advice(name)}")
 
 
 def _of_operands(fmt: str, acc: Accumulator | str = NATIVE, **fields: Any) -> Recipe:

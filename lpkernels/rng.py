@@ -188,10 +188,7 @@ def draws(
 
 def check_rng(rng: object, owner: str = "rng") -> str:
     """``rng`` if it names a generator.  Raises TypeError (no str) or ValueError."""
-    if not isinstance(rng, str):
-        raise TypeError(
-            f"{owner}: rng must be 'fast' or 'philox', got {rng!r} ({type(rng).__name__})"
-        )
-    if rng not in RNGS:
-        raise ValueError(f"{owner}: rng must be 'fast' or 'philox', got {rng!r}")
-    return rng
+    if isinstance(rng, str) and rng in RNGS:
+        return rng
+    error = ValueError if isinstance(rng, str) else TypeError
+    raise error(f"{owner}: rng must be 'fast' or 'philox', got {rng!r} ({type(rng).__name__})")

@@ -26,7 +26,7 @@ from lpkernels.arithmetic._scaling import (
     DelayedScaling,
     RunningRange,
 )
-from lpkernels.arithmetic._sum_bounds import bits_without_overflow, max_l1_norm
+from lpkernels.arithmetic._sum_bounds import bits_without_overflow
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
@@ -61,5 +61,4 @@ __all__ = [
     "accumulator",
     "as_quantizer",
     "bits_without_overflow",
-    "max_l1_norm",
 ]

@@ -11,6 +11,8 @@ from lpkernels.arithmetic.integers import (
     SCALE,
     SCALE_ORDERS,
     InAccumulator,
+    has_core,
+    sums_by_scale,
 )
 from lpkernels.arithmetic.text import PlainValues, options_of, whole, written_options
 from lpkernels.formats import (
@@ -373,7 +375,7 @@ class Accumulator(PlainValues):
     @property
     def takes_scales(self) -> bool:
         """Whether the scales of its operands enter the sum."""
-        return self.chunk == SCALE or self.group is not None
+        return sums_by_scale(self._ints)
 
     @property
     def in_sequence(self) -> bool:
@@ -383,7 +385,7 @@ class Accumulator(PlainValues):
     @property
     def has_core(self) -> bool:
         """Whether a block is added exactly, or by an adder of AMD's matrix cores."""
-        return self.adder != "aligned" or (self.block is not None and self.aligned_bits is None)
+        return has_core(self._ints)
 
     @property
     def turns(self) -> int:

@@ -297,10 +297,8 @@ def _check_reused(recipe: Recipe) -> None:
     if not fixed:
         return
     formats = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
-    backward = {
-        name: " and ".join(TENSORS[name].products).removeprefix("fprop and ") for name in fixed
-    }
-    reusing = ", ".join(f"{name}'s in {products}" for name, products in backward.items())
+    backward = {name: [p for p in TENSORS[name].products if p != "fprop"] for name in fixed}
+    reusing = ", ".join(f"{name}'s in {' and '.join(p)}" for name, p in backward.items())
     along_k = ", ".join(f"{name}='{replace(fmt, axis='k')}'" for name, fmt in fixed.items())
     warnings.warn(
         f"Recipe: {formats}: the gradients reuse codes whose blocks run along a fixed axis, not "

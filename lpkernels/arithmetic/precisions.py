@@ -45,8 +45,7 @@ class Precision(NamedTuple):
 
 def precision(recipe: Recipe) -> Precision:
     """The widths in bits of the quantizers of `recipe`; a block format has its element's width."""
-    forward = [bits for bits in _widths(recipe, _FORWARD) if bits is not None]
-    backward = [bits for bits in _widths(recipe, _BACKWARD) if bits is not None]
+    forward, backward = _widths(recipe, _FORWARD), _widths(recipe, _BACKWARD)
     differ = len(set(forward)) > 1
     return Precision(
         (forward[0], forward[1]) if differ else next(iter(forward), None),
@@ -54,9 +53,9 @@ def precision(recipe: Recipe) -> Precision:
     )
 
 
-def _widths(recipe: Recipe, names: tuple[str, ...]) -> list[int | None]:
+def _widths(recipe: Recipe, names: tuple[str, ...]) -> list[int]:
     quantizers = [getattr(recipe, name) for name in names]
-    return [None if quantizer is None else _width(quantizer.fmt) for quantizer in quantizers]
+    return [_width(quantizer.fmt) for quantizer in quantizers if quantizer is not None]
 
 
 def _width(fmt: Format) -> int:

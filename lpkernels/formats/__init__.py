@@ -6,13 +6,12 @@ Constants are upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"`
 """
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
-from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
-from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
+from lpkernels.formats._fixed import FixedFormat
+from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import (
     BF16,
     E4M3,
@@ -50,29 +49,7 @@ from lpkernels.formats.elsewhere import (
     of_another_kind,
     unless_dtype,
 )
-from lpkernels.formats.integers import (
-    AFFINE,
-    AXIS_K,
-    BLOCK,
-    CANDIDATES,
-    E8M0,
-    FIXED,
-    FLOAT,
-    FP32_SCALE,
-    KIND,
-    LINE_SCALE,
-    ROW,
-    RULES,
-    STEPS,
-    TABLE,
-    TENSOR,
-    TENSOR_SCALE,
-    InAffine,
-    InBlock,
-    InTable,
-    axis,
-    element,
-)
+from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND, TABLE
 
 __all__ = [
     "ALIASES",
@@ -241,52 +218,25 @@ def as_format(fmt: FormatLike) -> Format:
     )
 
 
+_FROM_INTS: dict[int, Callable[[tuple[int, ...]], Format]] = {
+    FLOAT: FloatFormat.from_ints,
+    FIXED: FixedFormat.from_ints,
+    AFFINE: AffineFormat.from_ints,
+    BLOCK: BlockFormat.from_ints,
+    TABLE: TableFormat.from_ints,
+}
+
+
 @lru_cache(maxsize=1024)
 def format_from_ints(ints: tuple[int, ...]) -> Format:
     """The format of the integers `ints` that ``fmt.to_ints()`` gives.
 
     Raises:  ValueError: the integers describe no format.
     """
-    kind, length = (ints or (None,))[KIND], len(ints)
-    if kind == FLOAT and length == 8:
-        _, exp_bits, man_bits, bias, specials, subnormals, overflow, unsigned = ints
-        return FloatFormat(
-            exp_bits, man_bits, bias=bias, specials=SPECIALS[specials],
-            subnormals=bool(subnormals), overflow=OVERFLOWS[overflow], signed=not unsigned,
-        )  # fmt: skip
-    if kind == FIXED and length == 8:
-        _, word, frac, signed, overflow, *_ = ints
-        return FixedFormat(word, frac, signed=bool(signed), overflow=FIXED_OVERFLOWS[overflow])
-    if kind == AFFINE and length == 8:
-        symmetric = bool(ints[InAffine.SYMMETRIC])
-        return AffineFormat(ints[InAffine.BITS], symmetric=symmetric, axis=axis(ints))
-    if kind == TABLE and length == 8:
-        return table_of_handle(ints[InTable.HANDLE])
-    if kind == BLOCK and length in (16, 24):
-        return _block_from_ints(ints)
-    raise ValueError(
-        f"format_from_ints: expected the 8, 16 or 24 integers of a format's to_ints(), got {ints}"
-    )
-
-
-def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
-    size, lines, scale = ints[InBlock.SIZE], ints[InBlock.LINES], ints[InBlock.SCALE]
-    element_format, scale_ints = format_from_ints(element(ints)), ints[InBlock.SCALE_FORMAT]
-    named = {E8M0: "e8m0", FP32_SCALE: "fp32"}
-    scale_format = format_from_ints(scale_ints) if scale_ints else named.get(scale)
-    if not isinstance(element_format, Number) or not isinstance(scale_format, FloatFormat | str):
-        raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
-    shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
-    target, scale_target = np.array([ints[InBlock.TARGET]], "<i8").view("<f4").tolist()
-    metrics = {number: name for name, number in CANDIDATES.items()}
-    return BlockFormat(
-        element_format,
-        shapes.get(lines, (lines, size)),
-        scale=scale_format,
-        axis="k" if ints[InBlock.AXIS] == AXIS_K else ints[InBlock.AXIS],
-        rule=RULES[ints[InBlock.RULE]],
-        tensor_scale="row" if scale == LINE_SCALE else scale == TENSOR_SCALE,
-        scale_target=scale_target or None,
-        target=metrics.get(ints[InBlock.TARGET] & 0xFFFFFFFF) or target or None,
-        steps=STEPS[ints[InBlock.STEPS]],
-    )
+    kind = ints[KIND] if ints else None
+    if kind not in _FROM_INTS or len(ints) not in ((16, 24) if kind == BLOCK else (8,)):
+        raise ValueError(
+            f"format_from_ints: expected the 8, 16 or 24 integers of a format's to_ints(), got "
+            f"{ints}"
+        )
+    return _FROM_INTS[kind](ints)

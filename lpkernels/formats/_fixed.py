@@ -110,3 +110,9 @@ class FixedFormat(Named):
         """Eight integers (`integers.InFixed`)."""
         overflow = FIXED_OVERFLOWS.index(self.overflow)
         return (FIXED, self.word_bits, self.frac_bits, int(self.signed), overflow, 0, 0, 0)
+
+    @staticmethod
+    def from_ints(ints: tuple[int, ...]) -> "FixedFormat":
+        """The format of `to_ints`."""
+        _, word, frac, signed, overflow, *_ = ints
+        return FixedFormat(word, frac, signed=bool(signed), overflow=FIXED_OVERFLOWS[overflow])

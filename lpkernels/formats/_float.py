@@ -235,6 +235,15 @@ class FloatFormat(Named):
             int(not self.signed),
         )
 
+    @staticmethod
+    def from_ints(ints: tuple[int, ...]) -> "FloatFormat":
+        """The format of `to_ints`."""
+        _, exp_bits, man_bits, bias, specials, subnormals, overflow, unsigned = ints
+        return FloatFormat(
+            exp_bits, man_bits, bias=bias, specials=SPECIALS[specials],
+            subnormals=bool(subnormals), overflow=OVERFLOWS[overflow], signed=not unsigned,
+        )  # fmt: skip
+
 
 def default_bias(exp_bits: int, specials: str) -> int:
     """The bias of a format that is given none."""

@@ -13,7 +13,7 @@ from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
 from lpkernels.formats._table import TableFormat, named_table, table_of_name
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.formats.integers import CANDIDATES, RULES, STEPS, is_mx
+from lpkernels.formats.integers import CANDIDATES, FIXED, FLOAT, KIND, RULES, STEPS, TABLE, is_mx
 
 if TYPE_CHECKING:
     from lpkernels.formats._tensor import BlockFormat
@@ -88,6 +88,14 @@ INTEGER_ELEMENT = re.compile(r"int(\d+)(?:f(-?\d+))?")
 
 
 Element = FloatFormat | FixedFormat | TableFormat
+_ELEMENTS: dict[int, type[Element]] = {FLOAT: FloatFormat, FIXED: FixedFormat, TABLE: TableFormat}
+
+
+def element_from_ints(ints: tuple[int, ...]) -> Element:
+    """The element with these eight integers.  Raises ValueError: there is none."""
+    if ints[KIND] not in _ELEMENTS:
+        raise ValueError(f"format_from_ints: no element of blocks has these integers: {ints}")
+    return _ELEMENTS[ints[KIND]].from_ints(ints)
 
 
 def largest(element: Element) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lpkernels.formats.checks import checked_choice, checked_int, set_fields
 from lpkernels.formats.elsewhere import nearest
-from lpkernels.formats.integers import TABLE
+from lpkernels.formats.integers import TABLE, InTable
 
 _NAME = re.compile("[a-z0-9_]{1,64}")
 # How the names of `named_tables` begin; that module is imported when one of them is used.
@@ -166,12 +166,6 @@ class TableFormat:
     def __repr__(self) -> str:
         return f"<TableFormat {self.name}: {len(self.values())} values {self.min} .. {self.max}>"
 
-    def __copy__(self) -> TableFormat:
-        return self
-
-    def __deepcopy__(self, memo: object) -> TableFormat:
-        return self
-
     def __reduce__(self) -> tuple[Any, ...]:
         return table_of_parts, self.parts()
 
@@ -216,6 +210,11 @@ class TableFormat:
     def to_ints(self) -> tuple[int, ...]:
         """Eight integers (`integers.InTable`), which only a process with this table reads."""
         return self._ints
+
+    @staticmethod
+    def from_ints(ints: tuple[int, ...]) -> TableFormat:
+        """The table of `to_ints`.  Raises ValueError: none was made in this process."""
+        return table_of_handle(ints[InTable.HANDLE])
 
 
 def table_of_parts(

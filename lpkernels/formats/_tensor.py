@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from lpkernels.formats.integers import (
     STEPS,
     TENSOR,
     TENSOR_SCALE,
+    InBlock,
     scale_bits,
 )
 
@@ -83,6 +85,12 @@ class AffineFormat(Named):
         """Eight integers (`integers.InAffine`)."""
         has_axis = self.axis is not None
         return (AFFINE, self.bits, int(self.symmetric), int(has_axis), self.axis or 0, 0, 0, 0)
+
+    @staticmethod
+    def from_ints(ints: tuple[int, ...]) -> "AffineFormat":
+        """The format of `to_ints`."""
+        _, bits, symmetric, has_axis, axis, *_ = ints
+        return AffineFormat(bits, symmetric=bool(symmetric), axis=axis if has_axis else None)
 
 
 @dataclass(frozen=True, init=False)
@@ -328,6 +336,26 @@ class BlockFormat(Named):
         rule, steps = RULES.index(self.rule), STEPS.index(self.steps)
         head = (BLOCK, size, axis, lines, scale, rule, target, steps)
         return (*head, *self.element.to_ints(), *scale_ints)
+
+    @staticmethod
+    def from_ints(ints: tuple[int, ...]) -> "BlockFormat":
+        """The format of `to_ints`."""
+        _, size, axis, lines, scale, rule, targets, steps = ints[: InBlock.ELEMENT.start]
+        shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
+        scale_format = {E8M0: "e8m0", FP32_SCALE: "fp32"}.get(scale)
+        target, scale_target = np.array([targets], "<i8").view("<f4").tolist()
+        metrics = {number: name for name, number in CANDIDATES.items()}
+        return BlockFormat(
+            _scaled.element_from_ints(ints[InBlock.ELEMENT]),
+            shapes.get(lines, (lines, size)),
+            scale=scale_format or FloatFormat.from_ints(ints[InBlock.SCALE_FORMAT]),
+            axis="k" if axis == AXIS_K else axis,
+            rule=RULES[rule],
+            tensor_scale="row" if scale == LINE_SCALE else scale == TENSOR_SCALE,
+            scale_target=scale_target or None,
+            target=metrics.get(targets & 0xFFFFFFFF) or target or None,
+            steps=STEPS[steps],
+        )
 
 
 def _bits(target: float | None) -> int:

@@ -1,12 +1,10 @@
-"""The l1 bounds of integer accumulators, by the worst inputs there are."""
+"""The bits of integer accumulators, by the worst inputs there are and by the bounds of papers."""
 
 import numpy as np
 import pytest
 
-from lpkernels.arithmetic import bits_without_overflow, max_l1_norm
+from lpkernels.arithmetic import bits_without_overflow
 from tests.support.refusals import refused
-
-CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
 
 
 def extremes(weights: np.ndarray, input_bits: int, signed: bool) -> tuple[int, int]:
@@ -22,37 +20,17 @@ def fits(value: int, accumulator_bits: int) -> bool:
     return -(2 ** (accumulator_bits - 1)) <= value < 2 ** (accumulator_bits - 1)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("p, n", CASES)
-def test_weights_within_the_bound_never_overflow_and_one_more_can(p: int, n: int, signed: bool):
-    bound = max_l1_norm(p, n, signed_inputs=signed)
-    rng = np.random.default_rng(p + n)
-    for _ in range(20):
-        places = rng.integers(0, 6, bound)
-        weights = np.bincount(places, minlength=6) * rng.choice([-1, 1], 6)
-        assert np.abs(weights).sum() == bound
-        assert all(fits(end, p) for end in extremes(weights, n, signed))
-        assert bits_without_overflow(weights, n, signed_inputs=signed) <= p
+@pytest.mark.parametrize("p, n", [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n])
+def test_weights_up_to_the_norms_of_the_papers_fit(p: int, n: int) -> None:
+    # A2Q, of unsigned and of signed inputs; in A2Q+ the weights sum to 0.
+    unsigned, signed = (2 ** (p - 1) - 1) // (2**n - 1), (2 ** (p - 1) - 1) // 2 ** (n - 1)
+    assert bits_without_overflow([unsigned], n) <= p < bits_without_overflow([unsigned + 1], n)
     # Signed inputs reach further down than up, so negative weights overflow first.
-    worst = np.array([bound + 1]) * (-1 if signed else 1)
-    assert not all(fits(end, p) for end in extremes(worst, n, signed))
-    assert bits_without_overflow(worst, n, signed_inputs=signed) > p
-
-
-@pytest.mark.parametrize("p, n", CASES)
-def test_weights_that_sum_to_zero_may_be_twice_as_large(p: int, n: int) -> None:
-    bound = max_l1_norm(p, n, zero_centred=True)
-    assert bound in (2 * max_l1_norm(p, n), 2 * max_l1_norm(p, n) + 1)
-    half = bound // 2
+    assert bits_without_overflow([-signed], n, signed_inputs=True) <= p
+    assert bits_without_overflow([-signed - 1], n, signed_inputs=True) > p
+    half = (2**p - 2) // (2**n - 1) // 2
     assert bits_without_overflow([half, -half], n) <= p
     assert bits_without_overflow([half + 1, -half - 1], n) > p
-
-
-def test_the_bounds_of_the_papers() -> None:
-    # A2Q: (2^(P-1) - 1) / 2^(N-1) for signed inputs; A2Q+: (2^P - 2) / (2^N - 1).
-    assert max_l1_norm(16, 8, signed_inputs=True) == (2**15 - 1) // 2**7 == 255
-    assert max_l1_norm(16, 8, zero_centred=True) == (2**16 - 2) // 255 == 256
-    assert max_l1_norm(16, 8) == 128
 
 
 def test_bits_without_overflow_takes_many_sums_at_once() -> None:
@@ -63,11 +41,8 @@ def test_bits_without_overflow_takes_many_sums_at_once() -> None:
 
 
 REFUSED = [
-    (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
-    (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
-    (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
-    (lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True), ValueError,
-     "zero_centred=True is the bound for unsigned inputs"),
+    (lambda: bits_without_overflow([1], 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
+    (lambda: bits_without_overflow([1], 8.0), TypeError, "input_bits must be an int"),
     (lambda: bits_without_overflow([0.5], 2), TypeError, "weights must be integers, got float64"),
 ]  # fmt: skip
 test_refusals = refused(REFUSED)
