@@ -132,7 +132,7 @@ PAGES: dict[str, list[Table]] = {
         beside(*(compared("Second derivatives", (head, "second-order", ("", field, 3, 1.0)),
                           task=task)
                  for task, head, field in (("critic", "critic, distance", "distance"),
-                                           ("heat", "heat, rms error", "error")))),
+                                           ("heat", "heat, rms error", "rms_error")))),
     ],
     "choosing-an-accumulator": [
         compared("The default plan", ("digits32 (%)", "sweep-digits32-default-plan", ACCURACY),
@@ -251,7 +251,7 @@ PAGES: dict[str, list[Table]] = {
 def derived(record: Record) -> Record:
     """Fields that follow from others. rise: the loss half a norm of the filters away from the
     weights over that at the weights.  over_...: our speed over that of a loop."""
-    if slices := record.get("slices"):
+    if slices := record.get("values", {}).get("slices"):
         return {"rise": sum((x[5] + x[-6]) / 2 - x[10] for x in slices) / len(slices)}
     if record.get("type") == "general path":
         own, gmacs = record["gmacs"]["one thread"], {"naive": None, **record["gmacs"]}

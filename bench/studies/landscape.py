@@ -4,15 +4,14 @@ It trains arms of bench/sweeps/mnist1d-schedules.toml as the sweep does, and loo
 around the weights they end on, over 1,000 training examples, in float64 and torch's own arithmetic:
 in emulated arithmetic the loss is a staircase, and its second derivatives say nothing about the
 valley. It measures the largest eigenvalue of the Hessian, and the loss along filter-normalised
-directions (Li et al. 2018, arXiv 1712.09913, section 4). Records are appended to
-bench/results/landscape.jsonl; a run that the file holds is not repeated.
+directions (Li et al. 2018, arXiv 1712.09913, section 4). It is a sweep, whose folder `--out` may be
+continued, and whose results are written to bench/results/landscape.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.recording import held, keep
-from lpkernels import schemas
-from lpkernels.experiments.sweeps.specification import Cell, read_spec
+from lpkernels.experiments.records import RECORDS, read_records, write_records
+from lpkernels.experiments.sweeps.results import write_results
+from lpkernels.experiments.sweeps.specification import read_spec
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.sweeps.training import Progress
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.nn import revert
 
 HERE = Path(__file__).resolve().parents[1]
 SPEC = HERE / "sweeps" / "mnist1d-schedules.toml"
 RESULTS = HERE / "results" / "landscape.jsonl"
-KEYS = ("arm", "seed")
 ARMS = ("static 8", "static 5", "static 4", "cpt 3-8", "shuffled 3-8", "rise 3-8", "fp32")
 EXAMPLES = 1000
 DIRECTIONS = 3
@@ -112,15 +113,11 @@ def top_eigenvalue(
     return above + value, steps + more, converged and also
 
 
-def measured(cell: Cell) -> dict[str, Any]:
-    """Trains the cell, and measures the valley that it ends in."""
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(cell.config, folder)
-        trainer.fit()
-        tested = trainer.evaluate()
-        batch = trainer.workload.train.plan(0, 0)(0, EXAMPLES)
-        exact = tuple(t.double() if t.is_floating_point() else t for t in batch)
-        model = exact_copy(trainer.model)
+def valley(trainer: Trainer) -> dict[str, Any]:
+    """The loss around the weights that a run ended on."""
+    batch = trainer.workload.train.plan(0, 0)(0, EXAMPLES)
+    exact = tuple(t.double() if t.is_floating_point() else t for t in batch)
+    model = exact_copy(trainer.model)
 
     def loss(model: nn.Module) -> Tensor:
         return trainer.workload.loss(model, exact).losses.mean()
@@ -129,23 +126,28 @@ def measured(cell: Cell) -> dict[str, Any]:
     eigenvalue, iterations, converged = top_eigenvalue(model, loss)
     return {
         "eigenvalue": eigenvalue, "iterations": iterations, "converged": converged,
-        "train_loss": slices[0][POINTS // 2], "test_accuracy": tested["test_accuracy"],
-        "slices": [[round(x, 6) for x in each] for each in slices],
+        "train_loss": slices[0][POINTS // 2],
+        "slices": [[round(x, 6) for x in losses] for losses in slices],
     }  # fmt: skip
+
+
+def train(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Trains a cell, and adds the valley to the figures of its last epoch."""
+    torch.set_num_threads(1)
+    trainer = Trainer(config, folder, overwrite=True)
+    trainer.fit(on_progress=progress)
+    *lines, last = read_records(folder / RECORDS)
+    write_records(folder / RECORDS, [*lines, last | valley(trainer)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[1])
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("results/landscape"))
+    parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
-    cells = {(cell.arm, cell.config.seed): cell for cell in read_spec(SPEC).cells()}
-    for seed in range(asked.seeds):
-        for arm in ARMS:
-            if (arm, seed) not in held(asked.out, *KEYS):
-                run = {**schemas.line("landscape"), "arm": arm, "seed": seed}
-                keep(asked.out, run | measured(cells[arm, seed]))
+    schedules = read_spec(SPEC)
+    spec = schedules.replace(arms={arm: schedules.arms[arm] for arm in ARMS}, seeds=10)
+    write_results(run_sweep(spec, asked.out, jobs=asked.jobs, train=train), RESULTS)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """``python -m bench.studies.second_order``: training that differentiates twice, by recipe.
 
 A Wasserstein GAN learns digits, whose critic has a penalty of its gradients (Gulrajani et al. 2017,
-arXiv 1704.00028), and a network learns the heat equation from the equation itself. Records are
-appended to bench/results/second-order.jsonl; a run that the file holds is not repeated.
+arXiv 1704.00028), and a network learns the heat equation from the equation itself. It is a sweep of
+two programs, whose folder may be continued, and whose results are written to
+bench/results/second-order.jsonl.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from bench.recording import held, keep
-from lpkernels import schemas
+from lpkernels.experiments import records
+from lpkernels.experiments.sweeps.results import write_results
+from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.sweep import run_sweep
+from lpkernels.experiments.sweeps.training import Progress
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.workloads.workload import Metric
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "second-order.jsonl"
-KEYS = ("task", "arm", "seed")
 WIDE = {"fprop": "fp32", "dgrad": "fp32", "wgrad": "fp32"}
 RECIPES = {
     "fp32": lp.recipe("fp32"),
@@ -110,19 +114,33 @@ def heat(recipe: lp.Recipe, seed: int = 0, steps: int = 400) -> dict[str, float]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return {"before": before, "error": error()}
+    return {"before": before, "rms_error": error()}
 
 
-def main() -> None:
+#: The tasks, each with the figure that counts.
+TASKS: dict[str, tuple[Callable[[lp.Recipe, int], dict[str, float]], str]] = {
+    "critic": (critic, "distance"),
+    "heat": (heat, "rms_error"),
+}
+
+
+def specification() -> SweepSpec:
+    arms = {arm: {"recipe": str(recipe)} for arm, recipe in RECIPES.items()}
+    axes = {"data": list(TASKS)}
+    return SweepSpec(name="Second derivatives", base={"epochs": 1}, arms=arms, axes=axes, seeds=5)
+
+
+def train(config: RunConfig, folder: Path, progress: Progress) -> None:
+    """Runs the task that the cell names as its data, and writes its figures as one epoch."""
     torch.set_num_threads(1)
-    tasks: dict[str, Callable[[lp.Recipe, int], dict[str, Any]]] = {"critic": critic, "heat": heat}
-    for task, run in tasks.items():
-        for seed in range(5):
-            for arm, recipe in RECIPES.items():
-                if (task, arm, seed) not in held(RESULTS, *KEYS):
-                    line = {**schemas.line("second order"), "task": task, "arm": arm, "seed": seed}
-                    keep(RESULTS, line | run(recipe, seed))
+    task = config.workload.data
+    program, field = TASKS[task]
+    figures = program(lp.recipe(config.arithmetic.recipe), config.seed)
+    header = records.header(config, "", Metric(field, field, higher=False, percent=False))
+    epoch = {"type": "epoch", "epoch": 1, "task": task, **figures}
+    records.write_records(folder / records.RECORDS, [header, epoch])
 
 
 if __name__ == "__main__":
-    main()
+    results = run_sweep(specification(), "results/second-order", jobs=1, train=train)
+    write_results(results, RESULTS)

@@ -10,7 +10,6 @@ import pytest
 
 from bench import optimizer_states
 from bench.recording import held
-from bench.studies import landscape, second_order
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.results import read_results
@@ -24,8 +23,6 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results,
-    "landscape": lambda path: held(path, *landscape.KEYS),
-    "second order": lambda path: held(path, *second_order.KEYS),
     "optimizer states": lambda path: held(path, *optimizer_states.KEYS),
 }  # fmt: skip
 
