@@ -33,7 +33,6 @@ from lpkernels.functional.seeds import seed_from
 from lpkernels.functional.without_products import (
     batch_norm,
     embedding,
-    gelu,
     group_norm,
     layer_norm,
     rms_norm,
@@ -56,7 +55,6 @@ __all__ = [
     "count",
     "einsum",
     "embedding",
-    "gelu",
     "group_norm",
     "gru",
     "gru_cell",

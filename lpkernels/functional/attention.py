@@ -292,7 +292,7 @@ def multi_head_attention_forward(
             and bias_v (1, 1, E).
         key_padding_mask, attn_mask, need_weights, average_attn_weights: as there, the masks (N, S)
             and (L, S) or (N * heads, L, S).
-        static_k, static_v: (N * heads, S, E / heads) in place of the projected keys or values.
+        static_k, static_v: None; torch's layer has no way to give them.
         is_causal: a hint that attn_mask, which must be given, is the causal one.
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
         attention_recipe: the recipe of both products of the attention; None is `recipe`.
@@ -359,8 +359,6 @@ def multi_head(
     q, k, v = (
         x.reshape(len(x), batch * heads, x.shape[2] // heads).transpose(0, 1) for x in (q, k, v)
     )
-    k = k if of["static_k"] is None else of["static_k"].to(k.dtype)
-    v = v if of["static_v"] is None else of["static_v"].to(v.dtype)
     if of["add_zero_attn"]:
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
     mask = _mask(of["attn_mask"], of["key_padding_mask"], sizes, k, batched)
@@ -383,7 +381,7 @@ def ranks(*biases: Tensor | None) -> tuple[Ranks, Ranks]:
 
 
 def _weights(of: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights and biases of a call, and its static keys and values, as far as it has them."""
+    """The weights and biases of a call, as far as it has them."""
     separate = of["use_separate_proj_weight"]
     names = [f"{x}_proj_weight" for x in "qkv"] if separate else ["in_proj_weight"]
     names.append("out_proj_weight")
@@ -393,7 +391,7 @@ def _weights(of: Mapping[str, Any]) -> dict[str, Tensor]:
             f"{_MHA}: {missing[0]} is None; with use_separate_proj_weight={separate} expected "
             f"tensors for {', '.join(names)}"
         )
-    names += ["in_proj_bias", "out_proj_bias", "bias_k", "bias_v", "static_k", "static_v"]
+    names += ["in_proj_bias", "out_proj_bias", "bias_k", "bias_v"]
     return {name: of[name] for name in names if of[name] is not None}
 
 
@@ -409,13 +407,14 @@ def check_multi_head(of: Mapping[str, Any]) -> None:
             f"{_MHA}: key has shape {k} and value {v}; in_proj_weight takes keys and values with "
             f"E={embed}, use_separate_proj_weight=True also others"
         )
-    static = "static_k" in weights or "static_v" in weights
-    if ("bias_k" in weights) != ("bias_v" in weights) or ("bias_k" in weights and static):
-        raise ValueError(
-            f"{_MHA}: got {', '.join(weights)}; expected bias_k and bias_v together, and neither "
-            "with static_k or static_v"
+    if ("bias_k" in weights) != ("bias_v" in weights):
+        raise ValueError(f"{_MHA}: got {', '.join(weights)}; expected bias_k and bias_v together")
+    if of["static_k"] is not None or of["static_v"] is not None:
+        raise NotImplementedError(
+            f"{_MHA}: static_k and static_v are not emulated; leave them away, or exclude the "
+            "module that makes this call from lp.convert"
         )
-    expected = _shapes(q, k, v, heads, weights)
+    expected = _shapes(q, k, v, weights["out_proj_weight"])
     for name, w in weights.items():
         shape, meaning = expected[name]
         # torch takes bias_k and bias_v without their leading dimensions too.
@@ -447,18 +446,12 @@ def _check_masks(of: Mapping[str, Any], sizes: tuple[int, int, int, int]) -> Non
 
 
 def _shapes(
-    q: tuple[int, ...],
-    k: tuple[int, ...],
-    v: tuple[int, ...],
-    heads: int,
-    weights: dict[str, Tensor],
+    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], out: Tensor
 ) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The shape of each weight by its name, and its letters; q, k, v: the shapes of the inputs."""
-    embed, out, length = q[-1], weights["out_proj_weight"], k[0]
+    """The shape of each weight by its name, and its letters; q, k, v: the shapes of the inputs, and
+    out: out_proj_weight."""
+    embed = q[-1]
     features = out.shape[0] if out.dim() == 2 else embed
-    if "static_k" in weights and "static_v" in weights and weights["static_k"].dim() == 3:
-        length = weights["static_k"].shape[1]
-    static = ((q[1] if len(q) == 3 else 1) * heads, length, embed // heads)
     return {
         "in_proj_weight": ((3 * embed, embed), "(3 * E, E)"),
         "in_proj_bias": ((3 * embed,), "(3 * E,)"),
@@ -467,8 +460,6 @@ def _shapes(
         "v_proj_weight": ((embed, v[-1]), "(E, E_v)"),
         "bias_k": ((1, 1, embed), "(1, 1, E)"),
         "bias_v": ((1, 1, embed), "(1, 1, E)"),
-        "static_k": (static, "(N * heads, S, E / heads)"),
-        "static_v": (static, "(N * heads, S, E / heads)"),
         "out_proj_weight": ((features, embed), "(out_features, E)"),
         "out_proj_bias": ((features,), "(out_features,)"),
     }

@@ -386,21 +386,13 @@ def _arranged(x: Tensor, labels: str, groups: tuple[str, ...], sizes: dict[str, 
     return x.reshape([math.prod([sizes[label] for label in group]) for group in groups])
 
 
-class _InnerGeometry(LinearGeometry):
-    """t (n, O * J) = x1 (n, I) @ weight (O * J, I)^T."""
-
-    name: ClassVar[str] = "bilinear"
-    differentiable: ClassVar[bool] = False
-
-
-_FIRST = _InnerGeometry(final=False)
+_FIRST = LinearGeometry(final=False)
 
 
 class _OuterGeometry(ProductGeometry):
     """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,): a product with a single column."""
 
     name: ClassVar[str] = "bilinear"
-    differentiable: ClassVar[bool] = False
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size

@@ -32,19 +32,6 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-class _Unrecorded:
-    """The context of a forward whose backward nobody will call."""
-
-    def __init__(self, arguments: int) -> None:
-        self.needs_input_grad = (False,) * arguments
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keeps nothing."""
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Nothing is differentiable."""
-
-
 def is_recorded(*tensors: Tensor | None) -> bool:
     """Whether a gradient of one of these may be asked for.
 
@@ -150,11 +137,11 @@ def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor | Non
     )
 
 
-def apply(function: Any, tensors: tuple[Tensor | None, ...], *rest: Any) -> Any:
-    """function.apply(*tensors, *rest), or its forward alone where nothing is recorded."""
-    if is_recorded(*tensors):
-        return transforms.record(function, *tensors, *rest)
-    return function.forward(_Unrecorded(len(tensors) + len(rest)), *tensors, *rest)
+def apply(function: Any, *args: Any) -> Any:
+    """function.apply(*args) of a Function, or its forward alone where nothing is recorded."""
+    if is_recorded(*[x for x in args if isinstance(x, Tensor)]):
+        return transforms.record(function, *args)
+    return function.forward(transforms.Context(function, [False] * len(args)), *args)
 
 
 # (the result, the name of the operation within the call) -> the tensor to go on with.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from lpkernels.formats import AffineFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import checked_on_device
 from lpkernels.functional.dtypes import widened
-from lpkernels.functional.recording import apply, first_order
+from lpkernels.functional.quantize import straight_through
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
@@ -51,21 +51,8 @@ def rounded_input(
         limits = checked_on_device(ends.reshape(2, 1))
     if not isinstance(quantizer.fmt, AffineFormat):
         return widened(x)
-    call = (quantizer.to_ints(), seed, Role.INPUT, SITE_QUANTIZE, "auto", limits)
-    return apply(_InRange, (widened(x),), call)
-
-
-class _InRange(torch.autograd.Function):
-    layer = "a layer with a running range"
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Tensor:
-        return ops.quantize(x, *call)
-
-    @staticmethod
-    @first_order
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    ints, site = quantizer.to_ints(), SITE_QUANTIZE
+    return straight_through(widened(x), ints, seed, Role.INPUT, site, "auto", limits)
 
 
 class Delayed(NamedTuple):

@@ -1,5 +1,5 @@
-"""Functions without products under a Recipe: softmax and the norms, which have sums, GELU, and the
-look-up in a table of weights.
+"""Functions without products under a Recipe: softmax and the norms, which have sums, and the look-up
+in a table of weights.
 
 A norm is
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.call import Call, Sum
 from lpkernels.functional.dtypes import narrowed, result_dtype, widened
@@ -125,7 +125,7 @@ def softmax(
     ranks = Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT)
     seed = seeds.seed_of_call("softmax", recipe, generator, backend, ranks)
     x = widened(input) if input.dim() else widened(input).reshape(1)
-    y = apply(_Softmax, (x,), dim, recipe, seed, backend)
+    y = apply(_Softmax, x, dim, recipe, seed, backend)
     return narrowed(y.reshape(input.shape), result_dtype(input))
 
 
@@ -379,8 +379,8 @@ def _normalised(
     ranks = Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT)
     seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
     wide_w, wide_b = (None if t is None else widened(t) for t in (w, b))
-    tensors = (widened(x), wide_w, wide_b, *(statistics or (None, None)))
-    y, mean, var = apply(_Normalise, tensors, how, recipe, seed, backend)
+    x_wide, (mean, var) = widened(x), statistics or (None, None)
+    y, mean, var = apply(_Normalise, x_wide, wide_w, wide_b, mean, var, how, recipe, seed, backend)
     return narrowed(y, result_dtype(x, w, b)), mean, var
 
 
@@ -501,45 +501,7 @@ def _rounded(
     """x by the quantizer of one field, its gradient by that of another; x itself without both."""
     if getattr(recipe, field) is None and getattr(recipe, gradient_field) is None:
         return x
-    return apply(_RoundedBothWays, (x,), field, gradient_field, recipe, seed, backend)
-
-
-def gelu(
-    input: Tensor,
-    *,
-    approximate: str = "none",
-    recipe: Recipe | str = TORCH,
-    generator: torch.Generator | Tensor | None = None,
-    backend: str = "auto",
-) -> Tensor:
-    """``torch.nn.functional.gelu`` between the recipe's quantizers.
-
-    GELU has no sums: `input` and `output` round the tensors, and `grad_output` and `grad_input`
-    their gradients. The function of the rounded input, and its derivative, are float32's. A recipe
-    with none of these four quantizers is torch's own function.
-
-    Args:
-        input: any shape; dtypes as in ``linear``.
-        approximate: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
-
-    Returns: the shape of input; the dtype as in ``linear``.
-    Raises: as ``linear``.
-    """
-    recipe = as_recipe(recipe)
-    used = (recipe.input, recipe.output, recipe.grad_output, recipe.grad_input)
-    if all(quantizer is None for quantizer in used):
-        return own(F.gelu, input, approximate=approximate)
-    _checks.operands("gelu", input=input)
-    _checks.call("gelu", backend, generator)
-    _checks.no_matmul("gelu", recipe)
-    if recipe.axes:
-        check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
-    seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
-    x = _rounded(widened(input), "input", "grad_input", recipe, seed, backend)
-    y = own(F.gelu, x, approximate=approximate)
-    y = _rounded(y, "output", "grad_output", recipe, seed, backend)
-    return narrowed(y, result_dtype(input))
+    return apply(_RoundedBothWays, x, field, gradient_field, recipe, seed, backend)
 
 
 def embedding(

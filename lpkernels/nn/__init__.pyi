@@ -187,6 +187,3 @@ class GroupNorm(Emulated, torch.nn.GroupNorm):
 
 class Softmax(Emulated, torch.nn.Softmax):
     def __init__(self, dim: int | None = None, *, recipe: Recipe | str = "fp32") -> None: ...
-
-class GELU(Emulated, torch.nn.GELU):
-    def __init__(self, approximate: str = "none", *, recipe: Recipe | str = "fp32") -> None: ...

@@ -50,7 +50,7 @@ class Kind(NamedTuple):
             None of every other module.
         why_not: why the layer cannot be emulated, "" if it can; None if there is no layer.
         multiplies: whether it is a layer with products; an embedding has none.
-        by_class_alone: whether it is a norm, softmax or GELU, converted only by its class.
+        by_class_alone: whether it is a norm or softmax, converted only by its class.
         calls_functions: whether its forward is a user's own, which may call products as functions.
     """
 

@@ -79,7 +79,7 @@ class Calls(TorchFunctionMode):
 # Where a result goes, which is no part of the product.
 _WHEREABOUTS = ("out", "out_dtype")
 # Tensors of integers beside the operands.
-_NO_OPERANDS = ("offs", "target")
+_NO_OPERANDS = ("offs",)
 
 
 def _is_emulated(

@@ -50,7 +50,7 @@ def convert(
     """Make the layers of a model compute as the recipe says, and the products it calls, in place.
 
     It converts the layers that have a namesake in ``lpkernels.nn``, subclasses that inherit
-    ``forward``, and transformers' Conv1D; norms, Softmax and GELU, whose sums are no products, only
+    ``forward``, and transformers' Conv1D; norms and Softmax, whose sums are no products, only
     where a pattern is their class. Only the class of a layer changes: its object stays, with
     parameters, hooks, parametrizations and whatever refers to it. A layer that is converted already
     gets the new recipe. The model itself may be such a layer.

@@ -418,7 +418,6 @@ LayerNorm = _layer("LayerNorm", _Norm, "layer_norm")
 GroupNorm = _layer("GroupNorm", _Norm, "group_norm")
 RMSNorm = _layer("RMSNorm", _RMSNorm, "rms_norm")
 Softmax = _layer("Softmax", _Softmax, "softmax")
-GELU = _layer("GELU", _WithoutProducts, "gelu")
 
 #: torch.nn's layers without products, by the name of the function that computes them.
 WITHOUT_PRODUCTS: dict[str, tuple[type, ...]] = {}

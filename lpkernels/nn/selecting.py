@@ -368,7 +368,7 @@ def _refuse_unsupported(chosen: Selection, modules: list[Layer], able: list[Laye
             raise ValueError(
                 f"{chosen.function}: no layer matched {asked}: lpkernels cannot emulate "
                 f"{show_layers(blocked)}. Nothing was converted. 'name.*' are the layers in a "
-                "container; norms, Softmax and GELU are meant only where a pattern is their class"
+                "container; norms and Softmax are meant only where a pattern is their class"
             )
 
 

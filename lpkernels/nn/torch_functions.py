@@ -119,27 +119,6 @@ def _two_operands(args: Sequence[Any], options: Options) -> bool:
     return len(_einsum_operands(args[1:])) == 2
 
 
-def _linear_cross_entropy(
-    input: Tensor,
-    linear_weight: Tensor,
-    target: Tensor,
-    *,
-    linear_bias: Tensor | None = None,
-    recipe: Recipe,
-    **loss: Any,
-) -> Tensor:
-    """The layer, then the loss of its result. `options`, how torch saves memory, is not read."""
-    logits = functional.linear(input, linear_weight, linear_bias, recipe=recipe)
-    wanted = {k: v for k, v in loss.items() if v is not None and k != "options"}
-    return F.cross_entropy(logits, target, **wanted)
-
-
-def _one_output(args: Sequence[Any], options: Options) -> bool:
-    """linear_cross_entropy also takes the weights of several outputs."""
-    weight: Tensor = args[1] if len(args) > 1 else options["linear_weight"]
-    return weight.dim() == 2
-
-
 _CONVOLUTIONS = (functional.conv1d, functional.conv2d, functional.conv3d)
 _TRANSPOSED = (
     functional.conv_transpose1d,
@@ -255,7 +234,6 @@ _EMULATIONS: dict[str, Emulation] = {
     "grouped_mm": _GROUPED,
     "einsum": Emulation("equation", _einsum, takes=_two_operands),
     "linear": Emulation("input weight bias", functional.linear),
-    "linear_cross_entropy": Emulation("", _linear_cross_entropy, 2, _one_output),
     "bilinear": Emulation("input1 input2 weight bias", functional.bilinear),
     # The masks of attention are of any dtype, and so are the sizes of a packed sequence.
     "scaled_dot_product_attention": Emulation(
@@ -277,7 +255,7 @@ _NOT_EMULATED = (
     "conv_tbc", "convolution", "_convolution", "chain_matmul", "multi_dot", "addbmm",
     "matrix_power", "addmm_", "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm",
     "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm",
-    "sparse_mm", "smm", "sspaddmm", "hspmm", "vecdot",
+    "sparse_mm", "smm", "sspaddmm", "hspmm", "vecdot", "linear_cross_entropy",
 )  # fmt: skip
 PRODUCTS = frozenset({*_EMULATIONS, *_NOT_EMULATED} - {"rmatmul"})
 """The names of all functions that compute products."""
@@ -290,7 +268,6 @@ _WITHOUT_PRODUCTS: dict[str, str] = {
     "group_norm": "input num_groups weight bias eps",
     "rms_norm": "input normalized_shape weight eps",
     "softmax": "input dim",
-    "gelu": "input approximate",
 }
 
 LAYERS = PRODUCTS | _WITHOUT_PRODUCTS.keys()

@@ -115,5 +115,4 @@ CALLS = {
         lambda x, w, b: (x, None, None, w, b, True),
     ),
     "softmax": Call("softmax", ((3, 4),), (2, 0, 0, 2), options={"dim": -1}),
-    "gelu": Call("gelu", ((3, 4),), (2, 0, 0, 2)),
 }  # fmt: skip

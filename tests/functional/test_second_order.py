@@ -36,6 +36,7 @@ LAYERS = [
     ("broadcast", lp.matmul, torch.matmul, {}, [(2, 1, 4, 5), (3, 5, 2)]),
     ("baddbmm", LF.baddbmm, torch.baddbmm, {"alpha": 0.5, "beta": 2.0},
      [(1, 2), (3, 4, 5), (3, 5, 2)]),
+    ("bilinear", LF.bilinear, F.bilinear, {}, [(3, 2, 4), (3, 2, 5), (6, 4, 5), (6,)]),
     ("einsum", lambda a, b, **o: LF.einsum("nij,kj->nk", a, b, **o),
      lambda a, b: torch.einsum("nij,kj->nk", a, b), {}, [(3, 2, 5), (4, 5)]),
     ("attention", LF.scaled_dot_product_attention, F.scaled_dot_product_attention, {},
@@ -50,7 +51,6 @@ LAYERS = [
 ]  # fmt: skip
 WITHOUT_PRODUCTS = [
     ("softmax", lambda x, **o: LF.softmax(x, 1, **o), lambda x: F.softmax(x, 1), {}, [(4, 5, 3)]),
-    ("gelu", LF.gelu, F.gelu, {}, [(4, 5)]),
     ("layer norm", lambda x, *p, **o: LF.layer_norm(x, (5, 3), *p, **o),
      lambda x, *p: F.layer_norm(x, (5, 3), *p), {}, [(4, 5, 3), (5, 3), (5, 3)]),
     ("layer norm alone", lambda x, **o: LF.layer_norm(x, (5,), **o),

@@ -77,7 +77,6 @@ LAYERS: dict[str, Layer] = {
     "GroupNorm": Layer(partial(nn.GroupNorm, 2, 4), _random((4, 3)), "group_norm", (0, 1, 1, 0)),
     "RMSNorm": Layer(partial(nn.RMSNorm, 8), _random((4, 8)), "rms_norm", (0, 1, 0, 0)),
     "Softmax": Layer(partial(nn.Softmax, -1), _random((4, 8)), "softmax", (0, 0, 0, 0)),
-    "GELU": Layer(nn.GELU, _random((4, 8)), "gelu", (0, 0, 0, 0)),
 }  # fmt: skip
 #: Layers that compute by the function of another one, in other dimensions or with other gates, and
 #: those that take long to trace.

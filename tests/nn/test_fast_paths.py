@@ -47,9 +47,7 @@ def transformer() -> Any:
     return nn.Transformer(8, 2, 2, 1, 16, 0.0, nn.GELU(), batch_first=True)
 
 
-@pytest.mark.parametrize(
-    "child", ["linear1", "linear2", "norm1", "norm2", "self_attn", "activation"]
-)
+@pytest.mark.parametrize("child", ["linear1", "linear2", "norm1", "norm2", "self_attn"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["converted", "assigned"])
 @pytest.mark.parametrize("options", [{}, {"src_key_padding_mask": PADDING}], ids=["", "padded"])
 @pytest.mark.parametrize(
@@ -67,8 +65,8 @@ def test_a_transformer_computes_in_evaluation_what_it_computes_in_training(
         setattr(layer, child, converted(copy.deepcopy(getattr(layer, child))))
     trained, tested = of_both_modes(model, *inputs, **options)
     torch.testing.assert_close(tested, trained, rtol=1e-5, atol=1e-5)
-    # GELU and norms round little or nothing of this recipe.
-    if child not in ("activation", "norm1", "norm2"):
+    # Norms round little of this recipe.
+    if child not in ("norm1", "norm2"):
         assert not torch.allclose(trained, plain, atol=1e-3)
 
 

@@ -138,7 +138,7 @@ def _core(scores: int, values: int, left: tuple[str, ...], right: str, dropped: 
 
 
 def _multi_head(of: Mapping[str, Any], result: tuple[Tensor, Tensor | None]) -> Parts | None:
-    operands = ("bias_k", "bias_v", "static_k", "static_v")
+    operands = ("bias_k", "bias_v")
     if of.get("add_zero_attn") or any(of.get(x) is not None for x in operands):
         return None
     separate = bool(of.get("use_separate_proj_weight"))

@@ -259,7 +259,7 @@ FORMATS = {kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)}
 # The quantizers without a row: these layers do not have the tensors.
 WITHOUT = {
     "Embedding": {"input", "bias", "grad_input"}, "Softmax": {"weight", "bias", "grad_weight"},
-    "GELU": {"weight", "bias", "grad_weight"}, "RMSNorm": {"bias"},
+    "RMSNorm": {"bias"},
 }  # fmt: skip
 
 
