@@ -187,29 +187,22 @@ def generator(function: str, value: object) -> None:
     """value can seed a call: a torch.Generator on the CPU, a 0-d int64 tensor, or None."""
     if value is None:
         return
-    if isinstance(value, torch.Generator):
-        if value.device.type != "cpu":
-            raise ValueError(
-                f"{function}: generator must be on the CPU (the seed is drawn there for every "
-                "device), got one on "
-                f"{value.device}; use torch.Generator(), or a 0-d int64 tensor on the device"
-            )
-    elif isinstance(value, Tensor):
-        if value.dtype != torch.int64:
-            raise TypeError(
-                f"{function}: a tensor that gives the seed must be int64, got {value.dtype}; use "
-                ".to(torch.int64)"
-            )
-        if value.dim() != 0:
-            raise ValueError(
-                f"{function}: a tensor that gives the seed must be 0-d, got shape "
-                f"{tuple(value.shape)}; select one element or .reshape(())"
-            )
-    else:
+    is_seed = isinstance(value, Tensor) and value.dtype == torch.int64
+    if not is_seed and not isinstance(value, torch.Generator):
+        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
             f"{function}: generator must be a torch.Generator on the CPU, a 0-d int64 tensor or "
-            "None, "
-            f"got {type(value).__name__}; torch.Generator().manual_seed(seed) makes one of an int"
+            f"None, got {got}; torch.Generator().manual_seed(seed) makes one of an int"
+        )
+    if isinstance(value, Tensor) and value.dim() != 0:
+        raise ValueError(
+            f"{function}: a tensor that gives the seed must be 0-d, got shape "
+            f"{tuple(value.shape)}; select one element or .reshape(())"
+        )
+    if isinstance(value, torch.Generator) and value.device.type != "cpu":
+        raise ValueError(
+            f"{function}: generator must be on the CPU, where the seed of every device is drawn, "
+            f"got one on {value.device}; use torch.Generator(), or a 0-d int64 tensor on the device"
         )
 
 
@@ -271,27 +264,19 @@ def countable(function: str, fmt: tuple[int, ...]) -> None:
 
 def counts(function: str, target: object, x: Tensor) -> None:
     """target can receive the counts of x."""
-    lengths = (ops.COUNTS, ops.COUNTS + ops.BINS)
-    if not isinstance(target, Tensor):
+    few, many = ops.COUNTS, ops.COUNTS + ops.BINS
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        got = target.dtype if isinstance(target, Tensor) else type(target).__name__
         raise TypeError(
-            f"{function}: counts must be an int64 tensor of {lengths[0]} or {lengths[1]} elements, "
-            f"got {type(target).__name__}; torch.zeros({lengths[0]}, dtype=torch.int64)"
+            f"{function}: counts must be an int64 tensor of {few} or {many} elements, got {got}; "
+            f"torch.zeros({few}, dtype=torch.int64) is one"
         )
-    if target.dtype != torch.int64:
-        raise TypeError(
-            f"{function}: counts must be int64, got {target.dtype}; "
-            f"torch.zeros({lengths[0]}, dtype=torch.int64) is"
-        )
-    if target.device != x.device:
+    fits = target.dim() == 1 and target.numel() in (few, many) and target.is_contiguous()
+    if not fits or target.device != x.device:
         raise ValueError(
-            f"{function}: counts is on {target.device} but x on {x.device}; counts must be where "
-            "the values are, which nothing waits for then"
-        )
-    if target.dim() != 1 or target.numel() not in lengths or not target.is_contiguous():
-        raise ValueError(
-            f"{function}: counts has shape {tuple(target.shape)} and strides {target.stride()}, "
-            f"expected one contiguous dimension of {lengths[0]} elements, or of {lengths[1]} with "
-            "a histogram; a row of a contiguous table is one"
+            f"{function}: counts has shape {tuple(target.shape)}, strides {target.stride()} and "
+            f"device {target.device}; expected one contiguous dimension of {few} elements, or of "
+            f"{many} with a histogram, on {x.device}, where x is; a row of a table is one"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -74,9 +74,10 @@ def scaled_dot_product_attention(
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
-        torchs = F.scaled_dot_product_attention
-        masks = (attn_mask, dropout_p, is_causal)
-        return own(torchs, query, key, value, *masks, scale=scale, enable_gqa=enable_gqa)
+        return own(
+            F.scaled_dot_product_attention, query, key, value, attn_mask, dropout_p, is_causal,
+            scale=scale, enable_gqa=enable_gqa,
+        )  # fmt: skip
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
     # With enable_gqa the queries that share a head have a dimension of their own.
     q, k, v = (x.dim() + enable_gqa for x in (query, key, value))
@@ -97,16 +98,17 @@ def dot_product(of: Mapping[str, Any], matmul: Matmul) -> Tensor:
     query, key, value, mask = of["query"], of["key"], of["value"], of.get("attn_mask")
     empty_rows = None if mask is None else 0.0
     mask = _causal(query, key) == 0 if of.get("is_causal") else mask
-    options = (of.get("dropout_p", 0.0), of.get("scale"), matmul, empty_rows)
-    if not of.get("enable_gqa"):
-        return attended(query, key, value, mask, *options)[0]
-    heads = key.shape[-3]
-    query = query.unflatten(-3, (heads, -1))
-    key, value = key.unsqueeze(-3), value.unsqueeze(-3)
-    if mask is not None and mask.dim() > 2:
-        shared = mask.shape[-3] == 1
-        mask = mask.unsqueeze(-3) if shared else mask.unflatten(-3, (heads, -1))
-    return attended(query, key, value, mask, *options)[0].flatten(-4, -3)
+    shares_heads = of.get("enable_gqa", False)
+    if shares_heads:
+        heads = key.shape[-3]
+        query = query.unflatten(-3, (heads, -1))
+        key, value = key.unsqueeze(-3), value.unsqueeze(-3)
+        if mask is not None and mask.dim() > 2:
+            is_one = mask.shape[-3] == 1
+            mask = mask.unsqueeze(-3) if is_one else mask.unflatten(-3, (heads, -1))
+    dropout_p, scale = of.get("dropout_p", 0.0), of.get("scale")
+    y, _ = attended(query, key, value, mask, dropout_p, scale, matmul, empty_rows)
+    return y.flatten(-4, -3) if shares_heads else y
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
@@ -121,8 +123,8 @@ def matmul_under(recipe: Recipe, seed: Tensor | None, backend: str) -> Matmul:
     of_part = {"scores": seed, "values": seeds.seed_of_product(seed, 1)}
 
     def matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
-        operands = (widened(left), widened(right), None)
-        return product(_SDPA, *operands, 1.0, recipe, of_part[part], backend)
+        seed, left, right = of_part[part], widened(left), widened(right)
+        return product(_SDPA, left, right, None, 1.0, recipe, seed, backend)
 
     return matmul
 
@@ -400,7 +402,15 @@ def check_multi_head(of: Mapping[str, Any]) -> None:
     fit one another, and the masks are masks."""
     embed, heads = of["embed_dim_to_check"], of["num_heads"]
     q, k, v = (tuple(of[name].shape) for name in ("query", "key", "value"))
-    _check_sizes(q, k, v, embed, heads)
+    if len(q) not in (2, 3) or len(k) != len(q) or k[:-1] != v[:-1] or q[1:-1] != k[1:-1]:
+        raise ValueError(
+            f"{_MHA}: query has shape {q}, key {k} and value {v}; expected (L, N, E), (S, N, E_k) "
+            "and (S, N, E_v), or all without N"
+        )
+    if q[-1] != embed or embed % heads:
+        raise ValueError(
+            f"{_MHA}: query has E={q[-1]}; expected {embed}, a multiple of the {heads} heads"
+        )
     weights = _weights(of)
     if "in_proj_weight" in weights and not k[-1] == v[-1] == embed:
         raise ValueError(
@@ -465,20 +475,6 @@ def _shapes(
     }
 
 
-def _check_sizes(
-    q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], embed_dim: int, heads: int
-) -> None:
-    if len(q) not in (2, 3) or len(k) != len(q) or k[:-1] != v[:-1] or q[1:-1] != k[1:-1]:
-        raise ValueError(
-            f"{_MHA}: query has shape {q}, key {k} and value {v}; expected (L, N, E), (S, N, E_k) "
-            "and (S, N, E_v), or all without N"
-        )
-    if q[-1] != embed_dim or embed_dim % heads:
-        raise ValueError(
-            f"{_MHA}: query has E={q[-1]}; expected {embed_dim}, a multiple of the {heads} heads"
-        )
-
-
 def apart(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The three as three tensors: one that is given again is a view of itself.
 
@@ -492,21 +488,17 @@ def apart(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Te
 
 def _projected(of: Mapping[str, Any], linear: Linear) -> list[Tensor]:
     """query, key and value, each (length, N, E)."""
-    packed, bias = not of["use_separate_proj_weight"], of["in_proj_bias"]
-    embed = of["query"].shape[-1]
+    embed, bias = of["query"].shape[-1], of["in_proj_bias"]
     biases = (None, None, None) if bias is None else bias.split(embed)
+    if of["use_separate_proj_weight"]:
+        weights = [of[f"{x}_proj_weight"] for x in "qkv"]
+    else:
+        # Autograd joins the gradients of one split, and would add those of three.
+        weights = of["in_proj_weight"].split(embed)
     results: list[Tensor] = []
-    pieces: Sequence[Tensor] = ()
-    for i, name in enumerate(("query", "key", "value")):
-        x = of[name]
-        if packed:
-            # Autograd joins the gradients of one split, and would add those of three.
-            pieces = pieces or of["in_proj_weight"].split(embed)
-        w = pieces[i] if packed else of[f"{name[0]}_proj_weight"]
-        part = f"in_proj_{name[0]}"
-        results.append(
-            store(linear(x if x.dim() == 3 else x.unsqueeze(1), w, biases[i], part), part)
-        )
+    for name, w, b in zip(("query", "key", "value"), weights, biases, strict=True):
+        x, part = of[name], f"in_proj_{name[0]}"
+        results.append(store(linear(x if x.dim() == 3 else x.unsqueeze(1), w, b, part), part))
     return results
 
 
@@ -520,13 +512,13 @@ def _mask(
     """Both masks as one that is added to the scores (N * heads, L, keys) of the keys k; sizes:
     (heads, S). All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
     heads, sources = sizes
-    keys = k.shape[1]
-    shown = additive_mask(attn_mask, True, k.dtype)
-    if shown is not None:
-        shown = F.pad(shown.unsqueeze(0) if shown.dim() == 2 else shown, (0, keys - sources))
+    further = (0, k.shape[1] - sources)
+    mask = additive_mask(attn_mask, True, k.dtype)
+    if mask is not None:
+        mask = F.pad(mask.unsqueeze(0) if mask.dim() == 2 else mask, further)
     padding = additive_mask(key_padding_mask, True, k.dtype)
     if padding is None:
-        return shown
+        return mask
     padding = padding if batched else padding.unsqueeze(0)
-    padding = F.pad(padding, (0, keys - sources)).repeat_interleave(heads, 0).unsqueeze(1)
-    return padding if shown is None else shown + padding
+    padding = F.pad(padding, further).repeat_interleave(heads, 0).unsqueeze(1)
+    return padding if mask is None else mask + padding

@@ -152,8 +152,8 @@ def product(
     bias, rank = None if addend is None else addend.dim(), max(left.dim(), right.dim())
     ranks = Ranks(function, left.dim(), right.dim(), bias, rank)
     seed = seeds.seed_of_call(function, recipe, generator, backend, ranks)
-    operands = (left, right.mT, addend)
-    return emulated_layer(*operands, recipe, ProductGeometry(alpha), seed, backend)
+    geometry = ProductGeometry(alpha)
+    return emulated_layer(left, right.mT, addend, recipe, geometry, seed, backend)
 
 
 def _check_matrices(function: str, dims: int, a: Tensor, b: Tensor) -> None:
@@ -238,8 +238,9 @@ def _add_product(
     _check_matrices(name, dims, a, b)
     _checks.broadcasts(name, "input", input, (*a.shape[:-1], b.shape[-1]))
     addend = None if beta == 0 else widened(input) if beta == 1 else widened(input) * beta
-    call = (float(alpha), recipe, generator, backend)
-    return narrowed(product(name, widened(a), widened(b), addend, *call), result_dtype(input, a, b))
+    left, right = widened(a), widened(b)
+    y = product(name, left, right, addend, float(alpha), recipe, generator, backend)
+    return narrowed(y, result_dtype(input, a, b))
 
 
 baddbmm = member("baddbmm", _add_product, 3)
@@ -253,15 +254,13 @@ def einsum(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.einsum`` of two operands under a recipe.
+    """``torch.einsum`` of two operands under a recipe, as one product of two activations (``bmm``).
 
-    The result is one product of two activations, as in ``bmm``. Labels of both operands and of the
-    output are its batch, labels of the output and the first operand are its rows, and labels of the
-    output and the second operand its columns. All other labels are summed, in the order in which
-    they appear in the equation (the dimensions of an ellipsis stand where the ellipsis stands). A
-    label that only one operand has, and not the output, is summed with the other operand repeated.
-    Where an operand is repeated, for such a label or for a size of 1, the parts of its gradient are
-    added in float32.
+    Labels of both operands and of the output are its batch, labels of the output and the first
+    operand its rows, and labels of the output and the second operand its columns. All others are
+    summed, in the order in which they appear in the equation; the dimensions of an ellipsis stand
+    where it stands. An operand is repeated along a label that it lacks, and along a size of 1; the
+    parts of its gradient are then added in float32.
 
     Args:
         equation: letters, "..." and "->" as torch.einsum takes them; a label repeated in one
@@ -287,8 +286,6 @@ def einsum(
     a, b = operands
     _checks.operands("einsum", a=a, b=b)
     left, right, result = _labels(equation, a, b)
-    a, left = _diagonal(a, left)
-    b, right = _diagonal(b, right)
     sizes = _sizes(equation, (a, left), (b, right))
     batch = "".join(c for c in result if c in left and c in right)
     rows = "".join(c for c in result if c in left and c not in right)
@@ -345,21 +342,6 @@ def _ellipsis(equation: str, part: str, x: Tensor) -> int:
     return x.dim() - named
 
 
-def _diagonal(x: Tensor, labels: str) -> tuple[Tensor, str]:
-    """x without repeated labels, each pair of equal ones replaced by its diagonal, at the end."""
-    for label in dict.fromkeys(labels):
-        while labels.count(label) > 1:
-            i, j = labels.index(label), labels.rindex(label)
-            if x.shape[i] != x.shape[j]:
-                raise ValueError(
-                    f"einsum: label {label!r} is repeated over sizes {x.shape[i]} and {x.shape[j]}"
-                    "; a diagonal needs them equal"
-                )
-            x = x.diagonal(dim1=i, dim2=j)
-            labels = "".join(c for k, c in enumerate(labels) if k not in (i, j)) + label
-    return x, labels
-
-
 def _sizes(equation: str, *operands: tuple[Tensor, str]) -> dict[str, int]:
     """The size of every label; one of size 1 repeats."""
     sizes: dict[str, int] = {}
@@ -368,17 +350,19 @@ def _sizes(equation: str, *operands: tuple[Tensor, str]) -> dict[str, int]:
             size = sizes.get(label, 1)
             if 1 not in (size, n) and size != n:
                 raise ValueError(
-                    f"einsum: label {label!r} of {equation!r} has size {size} in one operand and "
-                    f"{n} in the other"
+                    f"einsum: label {label!r} of {equation!r} has the sizes {size} and {n}; "
+                    "expected equal ones, or 1"
                 )
             sizes[label] = n if size == 1 else size
     return sizes
 
 
 def _arranged(x: Tensor, labels: str, groups: tuple[str, ...], sizes: dict[str, int]) -> Tensor:
-    """x with one dimension for each group of labels, in their order; labels it lacks repeat."""
-    order = "".join(groups)
-    x = x.permute([labels.index(c) for c in order if c in labels])
+    """x with one dimension for each group of labels, in their order. A label that x lacks repeats
+    it, and a label that x has twice is its diagonal."""
+    order, numbers = "".join(groups), {label: i for i, label in enumerate(sizes)}
+    dims = [numbers[c] for c in labels], [numbers[c] for c in order if c in labels]
+    x = own(torch.einsum, x, dims[0], dims[1])
     for place, label in enumerate(order):
         if label not in labels:
             x = x.unsqueeze(place)

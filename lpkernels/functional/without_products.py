@@ -1,5 +1,5 @@
-"""Functions without products under a Recipe: softmax and the norms, which have sums, and the look-up
-in a table of weights.
+"""Functions without products under a Recipe: softmax and norms, which have sums, and embedding, the
+look-up in a table of weights.
 
 A norm is
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,15 +105,15 @@ def softmax(
 
     The first sum is in the recipe's fprop, the second, of products, in dgrad; `input`, `output`,
     `grad_output` and `grad_input` round what they name, and the gradient reads y before `output`.
-    Everything else is float32's.
+    Everything else is float32's. Dtypes, recipe, generator and backend are as in ``linear``.
 
     Args:
-        input: any shape; dtypes as in ``linear``.
+        input: any shape.
         dim: the axis of the sums, as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        recipe, generator, backend: as in ``linear``.
 
-    Returns: the shape of input; the dtype as in ``linear``.
+    Returns: the shape of input.
     Raises: as ``linear``; IndexError: a dim that input does not have.
     """
     recipe = as_recipe(recipe)
@@ -193,8 +194,8 @@ def layer_norm(
         input: (..., *normalized_shape); dtypes as in ``linear``.
         normalized_shape, eps: as there,
             https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.layer_norm.html.
-        weight, bias: of normalized_shape, or None; dtypes as input's.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        weight, bias: of normalized_shape, or None.
+        recipe, generator, backend: as in ``linear``.
 
     Returns: the shape of input; the dtype as in ``linear``.
     Raises: as ``linear``; ValueError: an accumulator for products of scaled operands.
@@ -217,14 +218,13 @@ def rms_norm(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.rms_norm`` under a recipe: as ``layer_norm`` without mean and bias.
+    """``torch.nn.functional.rms_norm`` under a recipe: ``layer_norm`` without mean and bias.
 
     Args:
-        input, normalized_shape, weight: as in ``layer_norm``.
+        input, normalized_shape, weight, recipe, generator, backend: as in ``layer_norm``.
         eps: added to the mean square; None is float32's machine epsilon, for 16-bit input too, as
             there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.rms_norm.html
             (torch before 2.7 took the 16-bit epsilon, which is large beside small inputs).
-        recipe, generator, backend: as in ``layer_norm``.
 
     Returns, Raises: as ``layer_norm``.
     """
@@ -248,11 +248,11 @@ def group_norm(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.group_norm`` under a recipe: as ``layer_norm``, where (channels of a
-    group, positions) share a mean and (n, positions) a weight.
+    """``torch.nn.functional.group_norm`` under a recipe: ``layer_norm`` where (channels of a group,
+    positions) share a mean and (n, positions) a weight.
 
     Args:
-        input: (N, C, ...); dtypes as in ``linear``.
+        input: (N, C, ...).
         num_groups: a divisor of C.
         weight, bias: (C,) or None.
         eps: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.group_norm.html.
@@ -287,11 +287,11 @@ def batch_norm(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.nn.functional.batch_norm`` under a recipe: as ``layer_norm``, where (n, positions)
-    of a channel share a mean and a weight.
+    """``torch.nn.functional.batch_norm`` under a recipe: ``layer_norm`` where (n, positions) of a
+    channel share a mean and a weight.
 
     Args:
-        input: (N, C, ...); dtypes as in ``linear``.
+        input: (N, C, ...).
         running_mean, running_var: (C,) or None, changed in place where `training`, from the sums in
             fprop, with `momentum`. Without training they are used as they are, so that
             neither the forward pass nor the input's gradient has sums.
@@ -306,8 +306,9 @@ def batch_norm(
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
-        stats = (running_mean, running_var)
-        return own(F.batch_norm, input, *stats, weight, bias, training, momentum, eps)
+        return own(
+            F.batch_norm, input, running_mean, running_var, weight, bias, training, momentum, eps
+        )
     _check("batch_norm", input, weight, bias)
     count = input.numel() // input.shape[1]
     if training and count == 1:
@@ -321,8 +322,9 @@ def batch_norm(
             raise ValueError("batch_norm: expected running_mean and running_var unless training")
         statistics = (running_mean.float(), running_var.float())
     how = _Normalisation("channels", eps)
-    call = (how, recipe, generator, backend, statistics)
-    y, mean, var = _normalised("batch_norm", input, weight, bias, *call)
+    y, mean, var = _normalised(
+        "batch_norm", input, weight, bias, how, recipe, generator, backend, statistics
+    )
     if training and running_mean is not None:
         _update(running_mean, mean, momentum)
     if training and running_var is not None:
@@ -343,8 +345,8 @@ def _check(
     trailing: Sequence[int] | None = None,
 ) -> None:
     """x (..., *trailing) with a weight and a bias of this shape, or (N, C, ...) and (C,)."""
-    tensors = {"input": x, "weight": w, "bias": b}
-    _checks.operands(function, **{name: t for name, t in tensors.items() if t is not None})
+    weights = {"weight": w, "bias": b}
+    _checks.operands(function, input=x, **{name: t for name, t in weights.items() if t is not None})
     sizes = [tuple(t.shape) for t in (w, b) if t is not None]
     if trailing is None:
         fits, shape, expected = x.dim() > 1, tuple(x.shape[1:2]), "(N, C, ...), and (C,)"
@@ -466,23 +468,17 @@ def _centred(h: Tensor, xhat: Tensor, how: _Normalisation, total: Sum) -> Tensor
 
 
 class _RoundedBothWays(torch.autograd.Function):
-    """x by the quantizer of one field of a recipe, its gradient by that of another."""
+    """x by the quantizer of a field of a recipe, its gradient by that of the field grad_<field>."""
 
     differentiable = ""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        field: str,
-        gradient_field: str,
-        recipe: Recipe,
-        seed: Tensor | None,
-        backend: str,
+        ctx: Any, x: Tensor, field: str, recipe: Recipe, seed: Tensor | None, backend: str
     ) -> Tensor:
         ctx.save_for_backward(seed)
         call = Call.of(recipe, seed, backend, x)
-        ctx.hook, ctx.field = call.hook, gradient_field
+        ctx.hook, ctx.field = call.hook, f"grad_{field}"
         ctx.recipe, ctx.backend = recipe, backend
         y = call.rounded(x, field)
         return x.clone() if y is x else y
@@ -492,16 +488,14 @@ class _RoundedBothWays(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (seed,) = ctx.saved_tensors
         call = Call.of(ctx.recipe, seed, ctx.backend, grad)
-        return call.rounded(grad, ctx.field), None, None, None, None, None
+        return call.rounded(grad, ctx.field), None, None, None, None
 
 
-def _rounded(
-    x: Tensor, field: str, gradient_field: str, recipe: Recipe, seed: Tensor | None, backend: str
-) -> Tensor:
-    """x by the quantizer of one field, its gradient by that of another; x itself without both."""
-    if getattr(recipe, field) is None and getattr(recipe, gradient_field) is None:
+def _rounded(x: Tensor, field: str, recipe: Recipe, seed: Tensor | None, backend: str) -> Tensor:
+    """x by the quantizer of a field, its gradient by that of grad_<field>; x where both are None."""
+    if getattr(recipe, field) is None and getattr(recipe, f"grad_{field}") is None:
         return x
-    return apply(_RoundedBothWays, x, field, gradient_field, recipe, seed, backend)
+    return apply(_RoundedBothWays, x, field, recipe, seed, backend)
 
 
 def embedding(
@@ -537,9 +531,9 @@ def embedding(
     """
     recipe = as_recipe(recipe)
     used = (recipe.weight, recipe.output, recipe.grad_output, recipe.grad_weight)
+    lookup = partial(F.embedding, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq)
     if all(quantizer is None for quantizer in used):
-        lookup = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-        return F.embedding(input, weight, *lookup)
+        return lookup(input, weight, padding_idx, max_norm, sparse=sparse)
     _checks.operands("embedding", weight=weight)
     _checks.no_matmul("embedding", recipe)
     if sparse and recipe.grad_weight is not None:
@@ -552,7 +546,7 @@ def embedding(
     if max_norm is not None:
         with torch.no_grad():
             torch.embedding_renorm_(weight, input.contiguous(), max_norm, norm_type)
-    table = _rounded(widened(weight), "weight", "grad_weight", recipe, seed, backend)
-    y = F.embedding(input, table, padding_idx, None, norm_type, scale_grad_by_freq, sparse)
-    y = _rounded(y, "output", "grad_output", recipe, seed, backend)
+    table = _rounded(widened(weight), "weight", recipe, seed, backend)
+    y = lookup(input, table, padding_idx, sparse=sparse)
+    y = _rounded(y, "output", recipe, seed, backend)
     return narrowed(y, result_dtype(weight))

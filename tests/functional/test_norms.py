@@ -10,7 +10,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.rng import derive_seed
-from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
+from tests.functional.layer_recipes import RECIPES
 from tests.support.autograd import (
     SEED,
     Steps,
@@ -19,7 +19,6 @@ from tests.support.autograd import (
     gradients,
     leaves,
     output_gradients,
-    same,
 )
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
