@@ -203,11 +203,10 @@ def check_weight(
     """The shape of a weight or a bias, by the name of its part of a direction."""
     out, hidden = widths
     rows = cell.gates * hidden
-    if part == "w_ih":
-        _checks.shape(function, name, w, (rows, features), "(gates * H, in)")
-    elif part == "w_hh":
-        _checks.shape(function, name, w, (rows, out), "(gates * H, H_out)")
-    elif part == "w_hr":
-        _checks.shape(function, name, w, (out, hidden), "(H_out, H)")
-    else:
-        _checks.shape(function, name, w, (rows,), "(gates * H,)")
+    matrices = {
+        "w_ih": ((rows, features), "(gates * H, in)"),
+        "w_hh": ((rows, out), "(gates * H, H_out)"),
+        "w_hr": ((out, hidden), "(H_out, H)"),
+    }
+    shape, meaning = matrices.get(part, ((rows,), "(gates * H,)"))
+    _checks.shape(function, name, w, shape, meaning)

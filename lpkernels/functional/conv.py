@@ -86,9 +86,9 @@ class ConvTransposeGeometry(_SlidingGeometry):
     ) -> Tensor:
         stride, padding, dilation, groups = self.conv
         if how.is_native:
-            numbers = (stride, padding, self.output_padding, groups, dilation)
+            torchs, extra = _TRANSPOSED[len(stride)], self.output_padding
             with how.by_torch(x):
-                return own(_TRANSPOSED[len(stride)], x, w, b, *numbers)
+                return own(torchs, x, w, b, stride, padding, extra, groups, dilation)
         size = (x.shape[0], w.shape[1] * groups, *self.output)
         product = Product("conv_dgrad", x, w, size, self.conv)
         return how.of(product) if b is None else how.add_bias(how.rounding(()).of(product), b, 1)
@@ -355,7 +355,7 @@ def _conv_transpose(
 
     Args:
         x: (N, C_in, *) or (C_in, *), as in ``conv2d``; dtypes as in ``linear``.
-        weight: (C_in, C_out / groups, *kernel), bias: (C_out,) or None, as in ``linear``.
+        weight: (C_in, C_out / groups, *kernel), bias: (C_out,) or None.
         stride, padding, dilation: an int or one per dimension.
         output_padding: the same, positions more on one side of the output, fewer than the stride or
             the dilation.
@@ -370,8 +370,8 @@ def _conv_transpose(
     if type(recipe) is not Recipe:
         recipe = as_recipe(recipe)
     if recipe.is_torch:
-        numbers = (stride, padding, output_padding, groups, dilation)
-        return own(_TRANSPOSED[dims], x, weight, bias, *numbers)
+        torchs = _TRANSPOSED[dims]
+        return own(torchs, x, weight, bias, stride, padding, output_padding, groups, dilation)
     name = f"conv_transpose{dims}d"
     _check_operands(name, dims, x, weight, bias, groups, transposed=True)
     conv = Convolution(

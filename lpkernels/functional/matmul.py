@@ -98,14 +98,24 @@ def matmul(
     if recipe is not None:
         if scaled:
             raise ValueError("matmul: a recipe quantizes operands itself; pass tensors, or acc=")
-        _check_only_recipe(acc=acc, initial=initial, output=output, out=out)
+        options = {"acc": acc, "initial": initial, "output": output, "out": out}
+        names = [name for name, option in options.items() if option is not None]
+        if names:
+            raise ValueError(
+                "matmul: a recipe brings its own accumulators and output quantizer, and has no "
+                f"out= or initial=; got {', '.join(names)} as well"
+            )
         return _matmul_by_recipe(left, right, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
     if backend != "auto" or generator is not None:
         _checks.call("matmul", backend, generator)
-    if initial is not None:
-        _check_starts(sums)
+    if initial is not None and not sums.starts:
+        raise ValueError(
+            "matmul: initial= needs a running sum that could start there, which order 'native' and "
+            "a tree without chunks have not; use another accumulator, or for torch's own sums "
+            "torch.addmm or torch.baddbmm"
+        )
     if sums.is_native and quantizer is None and not scaled:
         return own(torch.matmul, left, right, out=out)
     direct = ops.is_direct(left, right, dtype=torch.float32)
@@ -148,23 +158,6 @@ def matmul(
     return result if out is None else out.copy_(result)
 
 
-def _check_only_recipe(**given: object) -> None:
-    if any(value is not None for value in given.values()):
-        raise ValueError(
-            "matmul: a recipe brings its own accumulators and output quantizer, and has no out= or "
-            f"initial=; got {', '.join(name for name, v in given.items() if v is not None)} as well"
-        )
-
-
-def _check_starts(sums: _Sums) -> None:
-    if not sums.starts:
-        raise ValueError(
-            "matmul: initial= needs a running sum that could start there, which order 'native' and "
-            "a tree without chunks have not; use another accumulator, or for torch's own sums "
-            "torch.addmm or torch.baddbmm"
-        )
-
-
 def _matmul_by_recipe(
     a: Tensor,
     b: Tensor,
@@ -176,11 +169,14 @@ def _matmul_by_recipe(
         return own(torch.matmul, a, b)
     _checks.operands("matmul", a=a, b=b)
     shape = result_shape(a, b)
-    left = a.unsqueeze(0) if a.dim() == 1 else a
-    right = b.unsqueeze(1) if b.dim() == 1 else b
-    operands = (widened(left), widened(right), None)
-    y = product("matmul", *operands, 1.0, recipe, generator, backend)
+    left, right, _ = widened_all(*_as_matrices(a, b), None)
+    y = product("matmul", left, right, None, 1.0, recipe, generator, backend)
     return y if y.shape == shape else y.reshape(shape)
+
+
+def _as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The operands of a product, a vector as a matrix of one row or of one column."""
+    return a.unsqueeze(0) if a.dim() == 1 else a, b.unsqueeze(1) if b.dim() == 1 else b
 
 
 class _Sums(NamedTuple):
@@ -224,8 +220,7 @@ def _product(
     backend: str,
     fused: ops.Fused,
 ) -> Tensor:
-    left = a.unsqueeze(0) if a.dim() == 1 else a
-    right = b.unsqueeze(1) if b.dim() == 1 else b
+    left, right = _as_matrices(a, b)
     if sums.is_native:
         with native_sum(a, Role.DIRECT):
             return own(torch.matmul, left.float(), right.float())
@@ -312,12 +307,13 @@ def _scaled_matmul(
     backend: str,
 ) -> Tensor:
     """a (..., M, K) @ b (..., K, N), at least one of them scaled, as `lpkernels.matmul` says."""
-    plain = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, Tensor)}
-    _check_scaled(plain, a, b)
+    _check_scaled(a, b)
     if acc.is_native:
-        values = [x.dequantize(backend=backend) if isinstance(x, Scaled) else x for x in (a, b)]
-        with native_sum(values[0], Role.DIRECT):
-            return own(torch.matmul, *(x.float() for x in values))
+        left, right = (
+            x.dequantize(backend=backend) if isinstance(x, Scaled) else x for x in (a, b)
+        )
+        with native_sum(left, Role.DIRECT):
+            return own(torch.matmul, left.float(), right.float())
     by_scale = acc.takes_scales
     pair = (_operand(a, -1, by_scale, backend), _operand(b, -2, by_scale, backend))
     if acc.group is not None:
@@ -338,10 +334,10 @@ def _scaled_matmul(
     return products.multiply(product, pair, how, backend)
 
 
-def _check_scaled(plain: dict[str, Tensor], a: Tensor | Scaled, b: Tensor | Scaled) -> None:
-    _checks.operands("matmul", **plain)
-    parts = {"a": a, "b": b}
-    tensors = {n: x.values if isinstance(x, Scaled) else x for n, x in parts.items()}
+def _check_scaled(a: Tensor | Scaled, b: Tensor | Scaled) -> None:
+    tensors = {n: x.values if isinstance(x, Scaled) else x for n, x in (("a", a), ("b", b))}
+    unscaled = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, Tensor)}
+    _checks.operands("matmul", **unscaled)
     _checks.same_device("matmul", **tensors)
     for name, x in tensors.items():
         if x.dim() < 2:
@@ -349,8 +345,8 @@ def _check_scaled(plain: dict[str, Tensor], a: Tensor | Scaled, b: Tensor | Scal
                 f"matmul: {name} has shape {tuple(x.shape)}; a product of scaled operands takes "
                 "(..., M, K) and (..., K, N)"
             )
-    result_shape(*tensors.values())
-    for name, x in plain.items():
+    result_shape(tensors["a"], tensors["b"])
+    for name, x in unscaled.items():
         if x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"matmul: {name} requires a gradient, which a product with a Scaled operand has "
@@ -368,8 +364,8 @@ def _operand(x: Tensor | Scaled, along: int, by_scale: bool, backend: str) -> Op
             f"matmul: {fmt} has no zero and no negative values, and is for optimizers' states; use "
             "another format for operands, such as 'block128_nf4_sfp32', or x.dequantize()"
         )
-    lies = isinstance(fmt.block_size, tuple) or fmt.block_size == "tensor"
-    if not lies and fmt.axis % x.values.dim() != x.values.dim() + along:
+    has_axis = not isinstance(fmt.block_size, tuple) and fmt.block_size != "tensor"
+    if has_axis and fmt.axis % x.values.dim() != x.values.dim() + along:
         name, place = ("a", "its last dimension") if along == -1 else ("b", "its last but one")
         raise ValueError(
             f"matmul: {name} in {fmt} has blocks along axis {fmt.axis}, but the sum runs along "

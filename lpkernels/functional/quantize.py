@@ -121,27 +121,39 @@ def quantize(
     if direct and counts is None and out is None and not ops.needs_gradient(x):
         if seed is None or ops.is_direct(seed):
             return ops.DIRECT.quantize(x, quantizer, seed, backend=backend, limits=limits)
-    call = (quantizer, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+    role, site = Role.DIRECT, SITE_QUANTIZE
     if out is not None:
-        return ops.quantize(x, *call, limits, counts, out)
-    return straight_through(x, *call, limits, counts)
+        return ops.quantize(x, quantizer, seed, role, site, backend, limits, counts, out)
+    return straight_through(x, quantizer, seed, role, site, backend, limits, counts)
 
 
-def straight_through(x: Tensor, *call: Any) -> Tensor:
+def straight_through(
+    x: Tensor,
+    quantizer: ops.Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+    limits: Tensor | None = None,
+    counts: Tensor | None = None,
+) -> Tensor:
     """`ops.quantize` of these arguments, with the identity as its gradient."""
-    return record(_StraightThrough, x, *call) if is_recorded(x) else ops.quantize(x, *call)
+    if not is_recorded(x):
+        return ops.quantize(x, quantizer, seed, role, site, backend, limits, counts)
+    y: Tensor = record(_StraightThrough, x, quantizer, seed, role, site, backend, limits, counts)
+    return y
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *call: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
+        """arguments: those of `ops.quantize` behind x."""
         ctx.dtype = x.dtype
-        ctx.rest = len(call)
-        return ops.quantize(x, *call)
+        return ops.quantize(x, *arguments)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (grad.to(ctx.dtype), *[None] * ctx.rest)
+        return (grad.to(ctx.dtype), *[None] * (len(ctx.needs_input_grad) - 1))
 
 
 def count(
@@ -212,7 +224,13 @@ def _lowered(
 ) -> tuple[tuple[int, ...], bool]:
     if isinstance(fmt, Quantizer) or (isinstance(fmt, str) and ":" in fmt):
         quantizer, stochastic = lowered_quantizer(fmt)
-        _check_no_mode(function, fmt, quantizer, rounding, random_bits)
+        own_mode = ROUNDINGS[quantizer[InQuantizer.ROUNDING]]
+        if random_bits is not None or rounding not in ("nearest_even", own_mode):
+            raise ValueError(
+                f"{function}: the Quantizer {fmt} has its own rounding and random_bits, but got "
+                f"rounding={rounding!r}, random_bits={random_bits!r} as well; leave them away or "
+                "pass a format"
+            )
         return quantizer, stochastic
     if not isinstance(rounding, str):
         raise TypeError(
@@ -264,21 +282,3 @@ def _format_ints(name: str) -> tuple[int, ...]:
 
 def _mode_ints(rounding: str, random_bits: int | None = None) -> tuple[int, ...]:
     return Quantizer(FP32, rounding, random_bits=random_bits).to_ints()[InQuantizer.MODE]
-
-
-def _check_no_mode(
-    function: str,
-    fmt: Quantizer | str,
-    quantizer: tuple[int, ...],
-    rounding: str,
-    random_bits: int | None,
-) -> None:
-    if random_bits is None and rounding == "nearest_even":
-        return
-    if random_bits is None and ROUNDINGS[quantizer[InQuantizer.ROUNDING]] == rounding:
-        return
-    raise ValueError(
-        f"{function}: the Quantizer {fmt} has its own rounding and random_bits, but got "
-        f"rounding={rounding!r}, random_bits={random_bits!r} as well; leave them away or pass a "
-        "format"
-    )

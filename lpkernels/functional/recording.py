@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -48,7 +48,10 @@ def is_recorded(*tensors: Tensor | None) -> bool:
             transforms.refuse_mapped()
     tracing = torch.compiler.is_compiling()
     if tracing and transforms.differentiate():
-        transforms.refuse_compiled()
+        raise NotImplementedError(
+            "lpkernels: torch.compile has no gradient of emulated arithmetic inside torch.func's "
+            "transforms; compile the model, and not the function that torch.func makes of it"
+        )
     if not recorded and forward_ad._current_level < 0:
         return False
     if not tracing and forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):
@@ -101,7 +104,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
         hook = getattr(ctx, "hook", None)
         if hook is None:
             return backward(ctx, *grads)
-        with rounding_hook(hook):
+        with _with_hooks(rounding=hook):
             return backward(ctx, *grads)
 
     checked.is_first_order = True  # type: ignore[attr-defined]
@@ -167,14 +170,21 @@ def store(result: Tensor, part: str) -> Tensor:
     return result if hooks.store is None else hooks.store(result, part)
 
 
-@contextmanager
-def store_hook(hook: StoreHook) -> Iterator[None]:
+def store_hook(hook: StoreHook) -> AbstractContextManager[None]:
     """A context around a call, in this thread: `store` passes results through the hook."""
-    before, hooks.store = hooks.store, hook
+    return _with_hooks(store=hook)
+
+
+@contextmanager
+def _with_hooks(**values: Any) -> Iterator[None]:
+    """A context in which this thread has these hooks beside the others."""
+    before = dict(vars(hooks))
+    vars(hooks).update(values)
     try:
         yield
     finally:
-        hooks.store = before
+        vars(hooks).clear()
+        vars(hooks).update(before)
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
@@ -189,30 +199,14 @@ def masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(hidden, -math.inf)
 
 
-@contextmanager
-def rounding_hooks(make: Callable[[], RoundingHook]) -> Iterator[None]:
+def rounding_hooks(make: Callable[[], RoundingHook]) -> AbstractContextManager[None]:
     """A context around a call, in this thread: every tensor that a recipe's quantizer rounds, in
     the call or its backward pass, is shown to a hook before it is rounded. No bit changes.
 
     make: makes the hook of a product. It is called once for the call, and again for each product of
         a layer in it.
     """
-    before = hooks.make_rounding, hooks.rounding
-    hooks.make_rounding, hooks.rounding = make, make()
-    try:
-        yield
-    finally:
-        hooks.make_rounding, hooks.rounding = before
-
-
-@contextmanager
-def rounding_hook(hook: RoundingHook) -> Iterator[None]:
-    """A context around a backward pass; hook: `current_rounding_hook` in the forward pass."""
-    before, hooks.rounding = hooks.rounding, hook
-    try:
-        yield
-    finally:
-        hooks.rounding = before
+    return _with_hooks(make_rounding=make, rounding=make())
 
 
 def new_rounding_hook() -> RoundingHook | None:

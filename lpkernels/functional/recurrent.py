@@ -119,8 +119,8 @@ class _ProductOfSteps:
         how = call.sum("fprop", operands)
         y = _LINEAR.fprop(operands[0].values, operands[1].values, self.bias, None, how)
         if self.collects:
-            own = of_wgrad.fused or (of_wgrad.own and not of_wgrad.from_codes)
-            values = h if own else call.values(source, reading, h, reading.key, reading.ints)
+            reads_h = of_wgrad.fused or (of_wgrad.own and not of_wgrad.from_codes)
+            values = h if reads_h else call.values(source, reading, h, reading.key, reading.ints)
             self._inputs.append(values)
         return call.rounded(y, "output")
 
@@ -132,8 +132,8 @@ class _ProductOfSteps:
         how = call.sum("dgrad", operands)
         dh = _LINEAR.dgrad(operands[0].values, operands[1].values, self.w.shape, how)
         if self.collects:
-            own = of_wgrad.fused or of_wgrad.own
-            values = g if own else call.values(source, reading, g, reading.key, reading.ints)
+            reads_g = of_wgrad.fused or of_wgrad.own
+            values = g if reads_g else call.values(source, reading, g, reading.key, reading.ints)
             self._gradients.append(values)
             self._unrounded.append(g)
         return call.rounded(dh, "grad_input")
@@ -238,8 +238,8 @@ def _recurrence(
     if spec.recipe.readings.by_product:
         check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
-        y, last_h, last_c = record(_Recurrence, zx, h, c, *weights, spec, seed)
-        return y, last_h, None if c is None else last_c
+        y, end_h, end_c = record(_Recurrence, zx, h, c, *weights, spec, seed)
+        return y, end_h, None if c is None else end_c
     new_rounding_hook()
     return _steps(zx, h, c, _products(spec, weights, seed), spec)[:3]
 
@@ -276,7 +276,8 @@ class _Recurrence(torch.autograd.Function):
         spec, needs = ctx.spec, ctx.needs_input_grad
         entries: list[list[Residual]] = []
         for steps in ctx.entries:
-            entries.append([Residual(t, *rest) for t, rest in zip(tensors, steps, strict=False)])
+            pairs = zip(tensors, steps, strict=False)
+            entries.append([Residual(t, *fields) for t, fields in pairs])
             tensors = tensors[len(steps) :]
         size = len(tensors) // len(spec.sizes)
         collects = (needs[3] or needs[4], needs[5])
@@ -418,13 +419,11 @@ def _layers(
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:
-        first = (input, hx) if batch_sizes is None else (input, batch_sizes, hx)
+        torchs, params = getattr(torch, cell.name), list(weights)
         flags = (has_biases, num_layers, dropout, train, bidirectional)
-        layout = () if batch_sizes is not None else (batch_first,)
-        result: tuple[Tensor, ...] = own(
-            getattr(torch, cell.name), *first, list(weights), *flags, *layout
-        )
-        return result
+        if batch_sizes is not None:
+            return own(torchs, input, batch_sizes, hx, params, *flags)
+        return own(torchs, input, hx, params, *flags, batch_first)
     states_by_name = states_of(cell.name, hx)
     first_states = tuple(states_by_name.values())
     directions = 2 if bidirectional else 1
@@ -519,11 +518,12 @@ def _cell(
     cell_ranks = ranks(name, not (b_ih is None and b_hh is None))
     first = seeds.seed_of_call(name, recipe, generator, backend, cell_ranks)
     second = seeds.seed_of_product(first, 1)
-    of_input, of_state = widened_all(input, w_ih, b_ih), widened_all(states[0], w_hh, b_hh)
-    zx = linear(*of_input, recipe=recipe, generator=first, backend=backend)
-    zh = linear(*of_state, recipe=recipe, generator=second, backend=backend)
+    x, w, b = widened_all(input, w_ih, b_ih)
+    zx = linear(x, w, b, recipe=recipe, generator=first, backend=backend)
+    old_h, w, b = widened_all(states[0], w_hh, b_hh)
+    zh = linear(old_h, w, b, recipe=recipe, generator=second, backend=backend)
     old_c = widened(states[1]) if len(states) == 2 else None
-    step = cell.forward(zx, zh, of_state[0], old_c)
+    step = cell.forward(zx, zh, old_h, old_c)
     dtype = result_dtype(input, *states, *weights.values())
     h, c = (None if x is None else narrowed(x, dtype) for x in step[:2])
     return h if c is None else (h, c)  # type: ignore[return-value]

@@ -38,13 +38,6 @@ def refuse_mapped() -> NoReturn:
     )
 
 
-def refuse_compiled() -> NoReturn:
-    raise NotImplementedError(
-        "lpkernels: torch.compile has no gradient of emulated arithmetic inside torch.func's "
-        "transforms; compile the model, and not the function that torch.func makes of it"
-    )
-
-
 @assume_constant_result
 def differentiate() -> bool:
     """Whether one of the transforms that run takes gradients; a compiler asks once for a graph."""

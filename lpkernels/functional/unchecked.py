@@ -34,8 +34,8 @@ def rounded(
     counts: int64, 4 elements on x's device, to which the call adds; out may be x.
     """
     seed = seed_for(stochastic, None)
-    call = (seed, Role.DIRECT, SITE_QUANTIZE, "auto", None, counts, out)
-    return ops.quantize(x, quantizer, *call)
+    role, site = Role.DIRECT, SITE_QUANTIZE
+    return ops.quantize(x, quantizer, seed, role, site, "auto", None, counts, out)
 
 
 def counting_to_nearest(fmt: FloatFormat) -> ops.Counting:

@@ -492,7 +492,7 @@ class _RoundedBothWays(torch.autograd.Function):
 
 
 def _rounded(x: Tensor, field: str, recipe: Recipe, seed: Tensor | None, backend: str) -> Tensor:
-    """x by the quantizer of a field, its gradient by that of grad_<field>; x where both are None."""
+    """x by the quantizer of a field, its gradient by that of grad_<field>; x if both are None."""
     if getattr(recipe, field) is None and getattr(recipe, f"grad_{field}") is None:
         return x
     return apply(_RoundedBothWays, x, field, recipe, seed, backend)
