@@ -55,7 +55,7 @@ def recorded(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def _place(ctx: Any, i: int, saved: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensor at which gradients reach input i of a Function: the one that forward kept
+    """The tensor at which gradients reach input i of a Function: the one that forward residual
     (`layer.keep_places`), the leaf of autograd's graph that the input is, or the saved input."""
     places: dict[int, Tensor | None] = getattr(ctx, "places", {})
     if i in places or isinstance(ctx, Context):
@@ -65,8 +65,8 @@ def _place(ctx: Any, i: int, saved: Sequence[Tensor | None]) -> Tensor | None:
     node, number = ctx.next_functions[i]
     if node is None or hasattr(node, "variable"):
         return getattr(node, "variable", None)
-    kept = (x for x in saved if x is not None and x.grad_fn is node and x.output_nr == number)
-    return next(kept, None)
+    results = (x for x in saved if x is not None and x.grad_fn is node and x.output_nr == number)
+    return next(results, None)
 
 
 class _Gradients(torch.autograd.Function):
@@ -106,8 +106,8 @@ class _Gradients(torch.autograd.Function):
         formula = getattr(import_module(f"lpkernels.functional.{module}"), name)
         needs = ctx.needs_input_grad
         grads: Gradients = formula(ctx.first.holding(saved), g, incoming, needs)
-        asked = [x if need else None for x, need in zip(grads, needs, strict=False)]
-        return *asked, None, *[None] * len(saved)
+        results = [x if need else None for x, need in zip(grads, needs, strict=False)]
+        return *results, None, *[None] * len(saved)
 
 
 class _RoundedGradient(_Gradients):
@@ -127,7 +127,9 @@ def of_layer(first: Any, g: Tensor, incoming: Sequence[Any], needs: Sequence[boo
     recipe, geometry = first.recipe, first.geometry
     run = operators_for(g, x, w, v, u, seed)
     call = Call(recipe, seed, first.backend, run, None, first.scales)
-    read = _First(Layer(geometry, call), g, x, w, first.x, first.w, first.shapes)
+    of_x = None if x is None else Residual(x, *first.x)
+    of_w = None if w is None else Residual(w, *first.w)
+    operands = _First(Layer(geometry, call), g, of_x, of_w, first.shapes)
     needs_g, needs_x, needs_w, *_ = needs
     with_v, with_u = _recipes(recipe)
     of_g: list[Tensor] = []
@@ -136,16 +138,16 @@ def of_layer(first: Any, g: Tensor, incoming: Sequence[Any], needs: Sequence[boo
         layer = _layer(call, geometry, with_v, SECOND_OF_DX)
         in_place_of_x = Source(v, {}, {})
         if needs_g:
-            of_g.append(layer.forward(in_place_of_x, read.w(layer), None))
+            of_g.append(layer.forward(in_place_of_x, operands.w(layer), None))
         if needs_w:
-            dw = layer.gradient("wgrad", read.g(layer, "wgrad"), in_place_of_x, first.shapes[1])
+            dw = layer.gradient("wgrad", operands.g(layer, "wgrad"), in_place_of_x, first.shapes[1])
     if u is not None:
         layer = _layer(call, geometry, with_u, SECOND_OF_DW)
         in_place_of_w = Source(u, {}, {})
         if needs_g:
-            of_g.append(layer.forward(read.x(layer), in_place_of_w, None))
+            of_g.append(layer.forward(operands.x(layer), in_place_of_w, None))
         if needs_x:
-            dx = layer.gradient("dgrad", read.g(layer, "dgrad"), in_place_of_w, first.shapes[0])
+            dx = layer.gradient("dgrad", operands.g(layer, "dgrad"), in_place_of_w, first.shapes[0])
     if t is not None and needs_g:
         of_g.append(t if geometry.matmuls else t.reshape(-1, *[1] * (g.dim() - 2)))
     return _sum(of_g, g.shape), dx, dw
@@ -199,41 +201,49 @@ class _First(NamedTuple):
 
     layer: Layer
     grad_output: Tensor
-    x_codes: Tensor | None
-    w_codes: Tensor | None
-    x_kept: Any
-    w_kept: Any
+    x_residual: Residual | None
+    w_residual: Residual | None
     shapes: tuple[torch.Size, torch.Size, torch.Size | None]
 
     def w(self, layer: Layer) -> Source:
         """The weight that dgrad read, for fprop."""
-        assert self.w_codes is not None
-        kept, shape = Residual(self.w_codes, *self.w_kept), self.shapes[1]
-        tensors = (self.grad_output, kept.source(self.layer, "dgrad", shape).tensor)
-        read = _read(self.layer, "dgrad", 1, tensors, self.shapes[0], kept)
-        return self._in_place(read, shape, layer, "fprop", 1)
+        x, w, _ = self.shapes
+        return self._saved(self.w_residual, "dgrad", w, x, layer, 1)
 
     def x(self, layer: Layer) -> Source:
         """The input that wgrad read, for fprop."""
-        assert self.x_codes is not None
-        kept, shape = Residual(self.x_codes, *self.x_kept), self.shapes[0]
-        tensors = (self.grad_output, kept.source(self.layer, "wgrad", shape).tensor)
-        read = _read(self.layer, "wgrad", 1, tensors, self.shapes[1], kept)
-        return self._in_place(read, shape, layer, "fprop", 0)
+        x, w, _ = self.shapes
+        return self._saved(self.x_residual, "wgrad", x, w, layer, 0)
+
+    def _saved(
+        self,
+        residual: Residual | None,
+        product: str,
+        shape: torch.Size,
+        result: torch.Size,
+        layer: Layer,
+        side: int,
+    ) -> Source:
+        """A tensor of this shape that a product of the first order read, for fprop."""
+        assert residual is not None
+        tensors = (self.grad_output, residual.source(self.layer, product, shape).tensor)
+        operand = _read(self.layer, product, 1, tensors, result, residual)
+        return self._in_place(operand, shape, layer, "fprop", side)
 
     def g(self, layer: Layer, product: str) -> Source:
         """The output gradient for wgrad, as dgrad read it, or for dgrad, as wgrad read it."""
-        of_dgrad = product == "wgrad"
-        other, result = self.shapes[::-1][1:] if of_dgrad else self.shapes[:2]
+        x, w, _ = self.shapes
+        first, other, result = ("dgrad", w, x) if product == "wgrad" else ("wgrad", x, w)
         tensors = (self.grad_output, self.grad_output.new_empty(()).expand(other))
-        first = "dgrad" if of_dgrad else "wgrad"
-        read = _read(self.layer, first, 0, tensors, result, None)
-        return self._in_place(read, self.grad_output.shape, layer, product, 0)
+        operand = _read(self.layer, first, 0, tensors, result, None)
+        return self._in_place(operand, self.grad_output.shape, layer, product, 0)
 
     def _in_place(
-        self, read: _Read, shape: torch.Size, layer: Layer, product: str, side: int
+        self, first: _Operand, shape: torch.Size, layer: Layer, product: str, side: int
     ) -> Source:
-        """The operand for a product of the second order: what was read, or codes made of it."""
+        """The operand for a product of the second order: that of the first order, or codes of it.
+
+        side: 0 of a left operand, 1 of a right one."""
         place: Reading = getattr(layer.call.recipe.readings, product)[side]
         x, w, _ = self.shapes
         other = {"fprop": w if side == 0 else x, "dgrad": w, "wgrad": x}[product]
@@ -247,21 +257,21 @@ class _First(NamedTuple):
             return layer.geometry.factors(product, pair[0], pair[1], result)[side]
 
         empty = self.grad_output.new_empty(()).expand(shape)
-        reading = read.reading
-        remade = reading.transform is not None or (read.lies and reading.ints != place.ints)
-        parts = read.parts
-        if parts is not None and place.in_parts and not remade:
+        reading = first.reading
+        has_new_codes = reading.transform is not None or (first.lies and reading.ints != place.ints)
+        parts = first.parts
+        if parts is not None and place.in_parts and not has_new_codes:
             if parts[0].shape == laid_out(empty).shape:
-                operand = self.layer.call.in_parts(parts, place, read.fmt)
+                operand = self.layer.call.in_parts(parts, place, first.fmt)
                 return Source(empty, {}, {}, operand=operand)
-        values = read.values(self.layer, shape)
-        if remade or (place.in_parts and place.by_scale):
+        values = first.values(self.layer, shape)
+        if has_new_codes or (place.in_parts and place.by_scale):
             return Source(values, {}, {})
         return Source(empty, {}, {}, operand=Operand(laid_out(values)))
 
 
-class _Read(NamedTuple):
-    """The value of an operand as a product read it.
+class _Operand(NamedTuple):
+    """An operand as a product of the first order read it.
 
     tensor: values of the layer's tensor or, with parts, of the matrix; None with parts.
     parts, fmt: codes and scales with their format.
@@ -298,12 +308,12 @@ def _read(
     side: int,
     tensors: tuple[Tensor, Tensor],
     result: torch.Size,
-    kept: Residual | None,
-) -> _Read:
+    residual: Residual | None,
+) -> _Operand:
     """One operand as a product of the first order read it.
 
-    tensors: both operands of the product; of the other operand only the shape counts. kept: how
-    the operand was kept."""
+    tensors: both operands of the product; of the other operand only the shape counts. residual: of
+    the operand, if forward saved it."""
     call, geometry = layer.call, layer.geometry
     reading: Reading = getattr(call.recipe.readings, product)[side]
     fmt = None if reading.quantizer is None else reading.quantizer.fmt
@@ -318,17 +328,16 @@ def _read(
             pair[side] = numbers.reshape(x.shape)
             places = geometry.factors(product, pair[0], pair[1], result)[side]
         x = matrix
-    if kept is not None and kept.shape is not None:
-        if not kept.in_parts:
-            values = call.run.unpack(kept.tensor, kept.fmt, kept.shape) if kept.fmt else kept.tensor
-            return _Read(values, None, (), reading, lies, None)
-        parts = call.run.unpack_parts(kept.tensor, kept.fmt, kept.shape)
-        return _Read(None, parts, kept.fmt, reading, lies, places)
+    if residual is not None and residual.shape is not None:
+        if not residual.in_parts:
+            return _Operand(tensors[side], None, (), reading, lies, None)
+        parts = call.run.unpack_parts(residual.tensor, residual.fmt, residual.shape)
+        return _Operand(None, parts, residual.fmt, reading, lies, places)
     source = Source(x, {}, {})
     if reading.is_block:
         parts = call.parts(source, reading, x, key, ints)
-        return _Read(None, parts, ints[InQuantizer.FORMAT], reading, lies, places)
-    return _Read(call.values(source, reading, x, key, ints), None, (), reading, lies, places)
+        return _Operand(None, parts, ints[InQuantizer.FORMAT], reading, lies, places)
+    return _Operand(call.values(source, reading, x, key, ints), None, (), reading, lies, places)
 
 
 def _transformed_back(x: Tensor, size: int, signs: str | int, along: int, call: Call) -> Tensor:
@@ -370,17 +379,17 @@ def _recipes(recipe: Recipe) -> tuple[Recipe, Recipe]:
     return with_v, with_u
 
 
-def _standing_in(recipe: Recipe, general: str, own: str, product: str) -> dict[str, Any]:
+def _standing_in(recipe: Recipe, general: str, single: str, product: str) -> dict[str, Any]:
     """The quantizers of v or u in its two places: that of fprop, and that of wgrad or dgrad."""
     at_fprop = _quantizer(recipe.grad_output, getattr(recipe, general), recipe.fprop)
-    place, acc = getattr(recipe, own), getattr(recipe, product)
+    place, acc = getattr(recipe, single), getattr(recipe, product)
     if place is not None:
-        return {general: at_fprop, own: place}
+        return {general: at_fprop, single: place}
     at_product = _quantizer(recipe.grad_output, getattr(recipe, general), acc)
     if at_product == at_fprop:
         # One tensor, quantized once where its codes serve both products.
         return {general: at_fprop}
-    return {general: at_fprop, own: at_product or Quantizer(FP32)}
+    return {general: at_fprop, single: at_product or Quantizer(FP32)}
 
 
 def _quantizer(

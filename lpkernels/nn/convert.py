@@ -30,7 +30,7 @@ from lpkernels.nn.selecting import (
     Recipes,
     Selection,
     check_model,
-    chosen_layers,
+    layers_with_recipes,
     named,
     selection,
     warn_of_torchs_own,
@@ -108,16 +108,16 @@ def convert(
     if not isinstance(functions, bool):
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
     recipe = method(recipe, model)
-    wanted = selection("convert", recipe, include, exclude)
-    chosen = chosen_layers(wanted, model, functions)
-    able = [(layer, layer_recipe) for layer, layer_recipe in chosen if not layer.why_not]
+    choice = selection("convert", recipe, include, exclude)
+    pairs = layers_with_recipes(choice, model, functions)
+    able = [(layer, layer_recipe) for layer, layer_recipe in pairs if not layer.why_not]
     of_all = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
-    warn_of_torchs_own(wanted, chosen, whole=of_all and include is None and exclude is None)
+    warn_of_torchs_own(choice, pairs, whole=of_all and include is None and exclude is None)
     with _all_or_nothing(model):
         for layer, layer_recipe in able:
             _change_class(layer.module, calling_class if layer.calls else emulated_class)
             cast(Emulated, layer.module).recipe = layer_recipe
-        _set_attention(able, wanted)
+        _set_attention(able, choice)
         if any(isinstance(module, EmulatesCalls) for module in model.modules()):
             # Where calls are emulated, the modules that stay as they are keep their own products.
             for module in to_be_shielded(model):
@@ -145,11 +145,11 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     Linear(in_features=4, out_features=8, bias=True, recipe=bf16_mixed)
     """
     check_model("set_recipe", model)
-    wanted = selection("set_recipe", method(recipe, model))
-    chosen = chosen_layers(wanted, model, functions=True)
-    for layer, layer_recipe in chosen:
+    choice = selection("set_recipe", method(recipe, model))
+    pairs = layers_with_recipes(choice, model, functions=True)
+    for layer, layer_recipe in pairs:
         cast(Emulated, layer.module).recipe = layer_recipe
-    _set_attention(chosen, wanted)
+    _set_attention(pairs, choice)
     return model
 
 
@@ -227,11 +227,11 @@ def revert(model: M) -> M:
     return model
 
 
-def _set_attention(chosen: list[tuple[Layer, Recipe]], wanted: Selection) -> None:
+def _set_attention(pairs: list[tuple[Layer, Recipe]], choice: Selection) -> None:
     """Gives the attention in the chosen layers the recipe of another rule, if there is one."""
-    for layer, layer_recipe in chosen:
+    for layer, layer_recipe in pairs:
         if isinstance(layer.module, MultiheadAttention):
-            inner = wanted.attention_of(layer)
+            inner = choice.attention_of(layer)
             if inner is not None and inner != layer_recipe:
                 layer.module.attention_recipe = inner
 

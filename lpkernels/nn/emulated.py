@@ -34,10 +34,10 @@ else:
 _ATTRIBUTES = "_built _recipe _assigned _tabled _formats _rounded _tabled_rounded _attention"
 
 
-def recipe_name(wanted: Recipe) -> str:
+def recipe_name(value: Recipe) -> str:
     """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
-    named = (name for name in recipes() if recipe(name) == wanted)
-    return next(named, str(wanted))
+    names = (name for name in recipes() if recipe(name) == value)
+    return next(names, str(value))
 
 
 def set_widths(

@@ -336,8 +336,8 @@ def _scaled(name: str) -> Policy:
     # Projections have no place for scales of their own.
     lacking: list[Pattern] = [torch.nn.MultiheadAttention] if body.scaling else []
     lacking += _CONVOLUTIONS if _runs_along_k(name) else ()
-    kept = {**dict.fromkeys([*head, *gates], TORCH), FUNCTIONS: NO_ARITHMETIC, **_OTHERS}
-    return Policy({**kept, **dict.fromkeys(lacking, NO_ARITHMETIC), "*": body})
+    first = {**dict.fromkeys([*head, *gates], TORCH), FUNCTIONS: NO_ARITHMETIC, **_OTHERS}
+    return Policy({**first, **dict.fromkeys(lacking, NO_ARITHMETIC), "*": body})
 
 
 def _runs_along_k(name: str) -> bool:

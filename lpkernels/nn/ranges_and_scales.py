@@ -115,10 +115,10 @@ class KeptScales(torch.nn.Module):
             )
 
 
-def kept_scales(module: torch.nn.Module) -> KeptScales | None:
+def scales_of(module: torch.nn.Module) -> KeptScales | None:
     """The delayed scales of a layer; None of any other module."""
-    kept = module._modules.get(SCALING)
-    return kept if isinstance(kept, KeptScales) else None
+    scales = module._modules.get(SCALING)
+    return scales if isinstance(scales, KeptScales) else None
 
 
 @lru_cache(maxsize=1024)
@@ -177,7 +177,7 @@ class OneInput(Emulated):
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def _keep_scales(self, recipe: Recipe) -> None:
-        present = kept_scales(self)
+        present = scales_of(self)
         if recipe.scaling is None:
             if present is not None:
                 delattr(self, SCALING)
@@ -215,7 +215,7 @@ class OneInput(Emulated):
     def _forget(self) -> None:
         super()._forget()
         self._drop_range()
-        if kept_scales(self) is not None:
+        if scales_of(self) is not None:
             delattr(self, SCALING)
 
     def _operand(self, input: Tensor) -> tuple[Tensor, dict[str, Any]]:
@@ -228,10 +228,10 @@ class OneInput(Emulated):
         if self._rounded is None and SCALING not in self._modules:
             return input, {"recipe": recipe}
         others = self._tabled_rounded if traced else self._rounded
-        kept = kept_scales(self)
-        scales = {} if kept is None else {"scales": kept.of_call(self.training)}
+        scales = scales_of(self)
+        options = {} if scales is None else {"scales": scales.of_call(self.training)}
         if others is None:
-            return input, {"recipe": recipe, **scales}
+            return input, {"recipe": recipe, **options}
         if recipe.axes:
             # Before the batch goes into the average.
             rank = max(input.dim(), 2)
@@ -240,7 +240,7 @@ class OneInput(Emulated):
         average = Average(getattr(self, RANGE), getattr(self, WEIGHT))
         name = type(self).__name__
         x = rounded_input(name, input, recipe.input, recipe.input_range, average, self.training)
-        return x, {"recipe": others, **scales}
+        return x, {"recipe": others, **options}
 
     def _narrowed(self, y: Tensor, input: Tensor) -> Tensor:
         """The result of an operand made of input, in float32, in the dtype of input's result."""
@@ -248,8 +248,8 @@ class OneInput(Emulated):
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
         """A state_dict may lack the range and the scales: it is loaded with a warning."""
-        kept = kept_scales(self)
-        scales = {} if kept is None else {f"{SCALING}.{k}": x for k, x in kept.named_buffers()}
+        delayed = scales_of(self)
+        scales = {} if delayed is None else dict(delayed.named_buffers(SCALING))
         ranges = {k: x for k, x in self.named_buffers(recurse=False) if k in (RANGE, WEIGHT)}
         for values, without in ((ranges, _WITHOUT_RANGE), (scales, _WITHOUT_SCALES)):
             lacking = [name for name in values if prefix + name not in state_dict]
@@ -258,7 +258,7 @@ class OneInput(Emulated):
                 value = values[name] if values is ranges else torch.full_like(values[name], start)
                 state_dict[prefix + name] = value
             if lacking:
-                listed = ", ".join(prefix + name for name in lacking)
-                text = f"load_state_dict: the state_dict has no {listed}; {without}"
+                names = ", ".join(prefix + name for name in lacking)
+                text = f"load_state_dict: the state_dict has no {names}; {without}"
                 warnings.warn(text, stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args, **kw)

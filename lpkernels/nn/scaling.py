@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lpkernels.arithmetic import TORCH, DelayedScaling
 from lpkernels.functional.running import largest, next_scales, note
-from lpkernels.nn.ranges_and_scales import KeptScales, OneInput, kept_scales
+from lpkernels.nn.ranges_and_scales import KeptScales, OneInput, scales_of
 from lpkernels.nn.selecting import check_model
 
 #: Called with the model and a batch.
@@ -28,7 +28,7 @@ def is_leaf(module: nn.Module) -> bool:
 class _Row(NamedTuple):
     """A role of a layer; most is M 2^-margin of its format."""
 
-    kept: KeptScales
+    scales: KeptScales
     role: str
     scaling: DelayedScaling
     most: float
@@ -37,16 +37,17 @@ class _Row(NamedTuple):
 
 
 def _layers(model: nn.Module) -> list[tuple[OneInput, KeptScales]]:
-    pairs: list[Any] = [(module, kept_scales(module)) for module in model.modules()]
-    return [(module, kept) for module, kept in pairs if kept is not None]
+    pairs: list[Any] = [(module, scales_of(module)) for module in model.modules()]
+    return [(module, scales) for module, scales in pairs if scales is not None]
 
 
 def _rows(model: nn.Module) -> Iterator[_Row]:
-    for layer, kept in _layers(model):
+    for layer, scales in _layers(model):
         scaling = layer.recipe.scaling
-        for role in kept.roles:
+        for role in scales.roles:
             most = scaling.most(getattr(layer.recipe, role).fmt)
-            yield _Row(kept, role, scaling, most, *kept.of(role))
+            history, scale = scales.of(role)
+            yield _Row(scales, role, scaling, most, history, scale)
 
 
 @torch.no_grad()
@@ -90,9 +91,9 @@ def update_scales(model: nn.Module, group: Any = None) -> None:
         torch._foreach_copy_(histories, list(after))
         torch._foreach_copy_(scales, list(updated))
         for row, scale in zip(group_rows, before, strict=True):
-            row.kept.before.setdefault(row.role, scale)
-    for _, kept in _layers(model):
-        kept.waits, kept.is_updated = False, True
+            row.scales.before.setdefault(row.role, scale)
+    for _, layer_scales in _layers(model):
+        layer_scales.waits, layer_scales.is_updated = False, True
 
 
 def _reduce(histories: list[Tensor], group: Any) -> None:
@@ -163,11 +164,11 @@ def calibrate(
                 model(batch[0] if isinstance(batch, tuple | list) else batch)
     if not count:
         raise ValueError("calibrate: expected at least one batch, got none")
-    for layer, kept in layers:
+    for layer, scales in layers:
         if layer in inputs:
             values = {"input": inputs[layer], "weight": largest(_local(layer.weight))}
-            for role in values.keys() & kept.roles:
-                note(kept.of(role)[0], values[role])
+            for role in values.keys() & scales.roles:
+                note(scales.of(role)[0], values[role])
     update_scales(model, group)
 
 

@@ -176,8 +176,8 @@ def selection(
                 f"recipe; give lp.Recipe.from_dict({dict(recipe)})"
             ) from error
         raise
-    included = None if include is None else _listed(f"{function}: include", include)
-    excluded = [] if exclude is None else _listed(f"{function}: exclude", exclude)
+    included = None if include is None else _patterns(f"{function}: include", include)
+    excluded = [] if exclude is None else _patterns(f"{function}: exclude", exclude)
     return Selection(function, rules, included, excluded, isinstance(recipe, Mapping))
 
 
@@ -234,24 +234,23 @@ def escaped(name: str) -> str:
     return re.sub(r"[*?[]", r"[\g<0>]", name)
 
 
-def nothing_matched(chosen: Selection, candidates: list[Layer]) -> str:
+def nothing_matched(choice: Selection, candidates: list[Layer]) -> str:
     """The error's message: the patterns of the call, and the layers of the model."""
     able = [layer for layer in candidates if not layer.by_class_alone]
-    text = f"{chosen.function}: no layer matched ({chosen})"
+    text = f"{choice.function}: no layer matched ({choice})"
     if not able:
-        return f"{text}, and the model has none of the kind; {_KINDS[chosen.function]}"
-    listed = show_layers(able)
-    return f"{text}; the model has {listed}; a glob is compared with the full name"
+        return f"{text}, and the model has none of the kind; {_KINDS[choice.function]}"
+    return f"{text}; the model has {show_layers(able)}; a glob is compared with the full name"
 
 
 def show_layers(layers: list[Layer]) -> str:
     """The first of the layers, each with its class or with why it cannot be emulated."""
-    shown = []
+    texts = []
     for layer in layers[:_NAMED_LAYERS]:
         why = f": {layer.why_not}" if layer.why_not else ""
-        shown.append(f"{layer.names[0]!r} ({type(layer.module).__name__}{why})")
+        texts.append(f"{layer.names[0]!r} ({type(layer.module).__name__}{why})")
     more = len(layers) - _NAMED_LAYERS
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(texts) + (f" and {more} more" if more > 0 else "")
 
 
 def matches(pattern: Pattern, layer: Layer) -> bool:
@@ -266,7 +265,7 @@ def matches(pattern: Pattern, layer: Layer) -> bool:
     return any(pattern(name, layer.module) for name in layer.names)
 
 
-def _listed(what: str, patterns: Patterns) -> list[Pattern]:
+def _patterns(what: str, patterns: Patterns) -> list[Pattern]:
     if isinstance(patterns, str | type) or callable(patterns) or not isinstance(patterns, Iterable):
         return [checked(what, patterns)]
     return [checked(what, pattern) for pattern in patterns]
@@ -289,7 +288,9 @@ def show(patterns: Iterable[Pattern]) -> str:
     )
 
 
-def chosen_layers(wanted: Selection, model: Module, functions: bool) -> list[tuple[Layer, Recipe]]:
+def layers_with_recipes(
+    choice: Selection, model: Module, functions: bool
+) -> list[tuple[Layer, Recipe]]:
     """The layers that are selected, each with its recipe, whether it can be emulated or not. They
     are layers of `lpkernels.nn` alone for set_recipe.
 
@@ -297,39 +298,39 @@ def chosen_layers(wanted: Selection, model: Module, functions: bool) -> list[tup
 
     Raises: ValueError: nothing can be emulated, or a part of the selection means nothing.
     """
-    converts = wanted.function == "convert"
+    converts = choice.function == "convert"
     modules = modules_of(model, functions and converts)
-    _refuse_unknown_names(wanted, modules)
-    _refuse_graphs(wanted, modules, functions)
+    _refuse_unknown_names(choice, modules)
+    _refuse_graphs(choice, modules, functions)
     candidates = [layer for layer in modules if layer.why_not is not None]
     if not converts:
         candidates = [layer for layer in candidates if isinstance(layer.module, Emulated)]
-    able = [layer for layer in candidates if not layer.why_not and wanted.means(layer)]
+    able = [layer for layer in candidates if not layer.why_not and choice.means(layer)]
     if converts:
-        _refuse_unsupported(wanted, modules, able)
-    _refuse_dead_rules(wanted, able)
-    chosen = [(x, recipe) for x in candidates if (recipe := wanted.recipe_of(x)) is not None]
-    if all(layer.why_not for layer, _ in chosen):
-        raise ValueError(nothing_matched(wanted, candidates))
-    for layer, recipe in chosen:
+        _refuse_unsupported(choice, modules, able)
+    _refuse_dead_rules(choice, able)
+    pairs = [(x, recipe) for x in candidates if (recipe := choice.recipe_of(x)) is not None]
+    if all(layer.why_not for layer, _ in pairs):
+        raise ValueError(nothing_matched(choice, candidates))
+    for layer, recipe in pairs:
         emulating = layer.kind.emulating
         if recipe.axes and not layer.why_not and emulating is not None:
-            owner = f"{wanted.function}: {layer.names[0]!r}"
+            owner = f"{choice.function}: {layer.names[0]!r}"
             check_axes(recipe, *emulating._ranks(layer.module), owner=owner)
-    return chosen
+    return pairs
 
 
-def _refuse_unknown_names(chosen: Selection, modules: list[Layer]) -> None:
+def _refuse_unknown_names(choice: Selection, modules: list[Layer]) -> None:
     """Refuses a name in include, in exclude or as a key of the mapping that fits no module of the
     model, whether converted or not. Classes and functions may fit none."""
     names = [name for layer in modules for name in layer.names]
     heads = [layer for layer in modules if isinstance(layer.module, MultiheadAttention)]
     keys = [*names, *(name for layer in heads for name in attention_names(layer.names))]
-    asked = [("include=", pattern, names) for pattern in chosen.include or []]
-    asked += [("exclude=", pattern, names) for pattern in chosen.exclude]
-    asked += [("the key ", pattern, keys) for pattern, _ in chosen.rules]
-    for what, pattern, known in asked:
-        if not isinstance(pattern, str) or _fits(pattern, known):
+    patterns = [("include=", pattern, names) for pattern in choice.include or []]
+    patterns += [("exclude=", pattern, names) for pattern in choice.exclude]
+    patterns += [("the key ", pattern, keys) for pattern, _ in choice.rules]
+    for what, pattern, allowed in patterns:
+        if not isinstance(pattern, str) or _fits(pattern, allowed):
             continue
         inside = f"*.{pattern}"
         candidates = [inside] if _fits(inside, names) else names
@@ -338,7 +339,7 @@ def _refuse_unknown_names(chosen: Selection, modules: list[Layer]) -> None:
         if any(type(layer.module).__name__ == pattern for layer in modules):
             advice = f"a class is given without quotes, as torch.nn.{pattern}"
         raise ValueError(
-            f"{chosen.function}: {what}{pattern!r} fits the name of no module; {advice}. A glob is "
+            f"{choice.function}: {what}{pattern!r} fits the name of no module; {advice}. A glob is "
             "compared with the full name. Nothing was changed"
         )
 
@@ -347,12 +348,12 @@ def _fits(pattern: str, names: list[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _refuse_unsupported(chosen: Selection, modules: list[Layer], able: list[Layer]) -> None:
+def _refuse_unsupported(choice: Selection, modules: list[Layer], able: list[Layer]) -> None:
     """Refuses a pattern of include, or a key of the user's mapping, that matches modules but none
     that can be emulated. A function of (name, module) is not asked about such modules. Layers that
     cannot be emulated are no obstacle to a key if they are excluded or are to be torch's own."""
-    patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in chosen.include or []]
-    patterns += chosen.rules if chosen.is_mapping else []
+    patterns: list[tuple[Pattern, Recipe | None]] = [(p, None) for p in choice.include or []]
+    patterns += choice.rules if choice.is_mapping else []
     for pattern, recipe in patterns:
         if not isinstance(pattern, _SAYS_WHICH) or any(matches(pattern, x) for x in able):
             continue
@@ -361,28 +362,28 @@ def _refuse_unsupported(chosen: Selection, modules: list[Layer], able: list[Laye
             blocked = [
                 layer
                 for layer in blocked
-                if layer.why_not is None or not (recipe.is_torch or chosen.excludes(layer))
+                if layer.why_not is None or not (recipe.is_torch or choice.excludes(layer))
             ]
         if blocked:
-            asked = f"{'include=' if recipe is None else 'the key '}{show([pattern])}"
+            text = f"{'include=' if recipe is None else 'the key '}{show([pattern])}"
             raise ValueError(
-                f"{chosen.function}: no layer matched {asked}: lpkernels cannot emulate "
+                f"{choice.function}: no layer matched {text}: lpkernels cannot emulate "
                 f"{show_layers(blocked)}. Nothing was converted. 'name.*' are the layers in a "
                 "container; norms and Softmax are meant only where a pattern is their class"
             )
 
 
-def _refuse_dead_rules(chosen: Selection, able: list[Layer]) -> None:
+def _refuse_dead_rules(choice: Selection, able: list[Layer]) -> None:
     """Refuses a name as a key of the mapping behind a wider key with another recipe, and FIRST and
     LAST behind "*"."""
     matched = [
         {i for i, x in enumerate(able) if isinstance(p, _SAYS_WHICH) and matches(p, x)}
-        for p, _ in chosen.rules
+        for p, _ in choice.rules
     ]
-    for i, (pattern, recipe) in enumerate(chosen.rules):
+    for i, (pattern, recipe) in enumerate(choice.rules):
         if not (isinstance(pattern, str | Position) and matched[i]):
             continue
-        for j, (wider, wider_recipe) in enumerate(chosen.rules[:i]):
+        for j, (wider, wider_recipe) in enumerate(choice.rules[:i]):
             is_lost = matched[i] < matched[j]
             if isinstance(pattern, Position):
                 # Another pattern that takes the name may be meant as its exception.
@@ -390,17 +391,17 @@ def _refuse_dead_rules(chosen: Selection, able: list[Layer]) -> None:
             if is_lost and wider_recipe != recipe:
                 lost = show_layers([able[k] for k in sorted(matched[i])])
                 raise ValueError(
-                    f"{chosen.function}: the key {show([pattern])} never applies, since the first "
+                    f"{choice.function}: the key {show([pattern])} never applies, since the first "
                     f"match wins and {show([wider])} before it takes {lost}; put the narrower key "
                     "first"
                 )
 
 
-def _refuse_graphs(chosen: Selection, modules: list[Layer], functions: bool) -> None:
+def _refuse_graphs(choice: Selection, modules: list[Layer], functions: bool) -> None:
     """Refuses a selected graph that torch has traced already and whose arithmetic is fixed: for
     convert one that holds products (a graph of torch.fx only if functions count), for set_recipe
     one that was traced from a converted model."""
-    function = chosen.function
+    function = choice.function
     scripted: set[int] = set()
     for layer in modules:
         module, name = layer.module, layer.names[0]
@@ -416,7 +417,7 @@ def _refuse_graphs(chosen: Selection, modules: list[Layer], functions: bool) -> 
             continue
         if function == "set_recipe":
             products = {product for product in products if product.startswith(_OURS)}
-        if products and chosen.recipe_of(layer) is not None:
+        if products and choice.recipe_of(layer) is not None:
             raise ValueError(
                 f"{function}: {name!r} is {kind} that calls {', '.join(sorted(products))}; no "
                 f"recipe reaches these products, and nothing was changed. {function} the model "
@@ -443,7 +444,7 @@ def _scripted_products(module: Any) -> set[str]:
 
 
 def warn_of_torchs_own(
-    wanted: Selection, chosen: list[tuple[Layer, Recipe]], *, whole: bool
+    choice: Selection, pairs: list[tuple[Layer, Recipe]], *, whole: bool
 ) -> None:
     """Warns once of the layers in the selection that stay torch's own.
 
@@ -453,7 +454,7 @@ def warn_of_torchs_own(
     whole: whether a recipe or a policy was given, without include and exclude.
     """
     parts = []
-    lacking = [layer for layer, recipe in chosen if recipe is NO_ARITHMETIC]
+    lacking = [layer for layer, recipe in pairs if recipe is NO_ARITHMETIC]
     layers = [layer for layer in lacking if FUNCTIONS not in layer.positions]
     if layers:
         why = "because the policy has no arithmetic for their class"
@@ -468,14 +469,19 @@ def warn_of_torchs_own(
             "leaves products called as functions to torch; a key before those of the policy, as "
             f"{{{key!r}: recipe}} | policy, gives them a recipe"
         )
-    asks = any(not recipe.is_torch for _, recipe in wanted.rules)
-    by_name = any(isinstance(pattern, str) and pattern != "*" for pattern, _ in wanted.rules)
-    if whole and asks and not by_name and not any(_multiplies(*pair) for pair in chosen):
+    asks = any(not recipe.is_torch for _, recipe in choice.rules)
+    by_name = any(isinstance(pattern, str) and pattern != "*" for pattern, _ in choice.rules)
+    is_emulated = [
+        layer.kind.multiplies or FUNCTIONS in layer.positions
+        for layer, recipe in pairs
+        if not (layer.why_not or recipe.is_torch)
+    ]
+    if whole and asks and not by_name and not any(is_emulated):
         parts.append("no product of this model is emulated")
-    blocked = [layer for layer, _ in chosen if layer.why_not]
+    blocked = [layer for layer, _ in pairs if layer.why_not]
     if blocked:
-        listed = "; ".join(f"{layer.names[0]!r}: {layer.why_not}" for layer in blocked)
-        parts.append(f"left {len(blocked)} selected layer(s) as they are: {listed}")
+        reasons = "; ".join(f"{layer.names[0]!r}: {layer.why_not}" for layer in blocked)
+        parts.append(f"left {len(blocked)} selected layer(s) as they are: {reasons}")
     if parts:
         warnings.warn(
             f"convert: {'; '.join(parts)}. exclude= silences this, and "
@@ -494,10 +500,3 @@ def _counted(layers: list[Layer]) -> str:
 def _has_stacked_weights(module: Module) -> bool:
     """Whether a parameter of the module itself is a stack of matrices, as those of experts are."""
     return any(p.dim() == 3 and min(p.shape) > 1 for p in module.parameters(recurse=False))
-
-
-def _multiplies(layer: Layer, recipe: Recipe) -> bool:
-    """Whether products of the layer become emulated."""
-    if layer.why_not or recipe.is_torch:
-        return False
-    return layer.kind.multiplies or FUNCTIONS in layer.positions

@@ -102,14 +102,14 @@ class Summary(Tabular):
         left = sorted((row for row in self.rows if not row.emulated), key=_size, reverse=True)
         if self.share >= share and not self.not_counted:
             return self
-        shown = "; ".join(
+        texts = "; ".join(
             f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {_count(row)}"
             for row in left[:_NAMED_ROWS]
         )
         more = f"; and {len(left) - _NAMED_ROWS} more" if len(left) > _NAMED_ROWS else ""
         raise ValueError(
             f"summary: {self._share_text()} is emulated, and {share:.1%} is required with every "
-            f"product counted; torch's own are {shown or 'no products'}{more}. lp.convert says "
+            f"product counted; torch's own are {texts or 'no products'}{more}. lp.convert says "
             "which layers and functions it emulates"
         )
 
@@ -230,14 +230,14 @@ def _tensors(values: Any) -> list[Tensor]:
 def _go_back(output: Any, leaves: list[Tensor]) -> None:
     """The backward pass of the sum of all outputs."""
     results = [x for x in _tensors(output) if x.requires_grad]
-    wanted = [x for x in leaves if x.requires_grad]
-    if not results or not wanted:
+    leaves = [x for x in leaves if x.requires_grad]
+    if not results or not leaves:
         raise ValueError(
             "summary: backward=True, and no output has a gradient; give the model parameters that "
             "require one, run it without torch.no_grad, and let it return tensors in tuples, lists "
             "or dicts"
         )
-    torch.autograd.grad(results, wanted, [torch.ones_like(x) for x in results], allow_unused=True)
+    torch.autograd.grad(results, leaves, [torch.ones_like(x) for x in results], allow_unused=True)
 
 
 def _rows(model: Module, operators: Operators) -> Iterator[Row]:

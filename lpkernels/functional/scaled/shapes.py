@@ -35,10 +35,10 @@ def check(geometry: Geometry, recipe: Recipe, x: Tensor, w: Tensor) -> None:
             if reading.along_k or not reading.on_matrix:
                 continue
             axis, rank = reading.ints[InBlock.AXIS], ranks[GENERAL.get(field, field)]
-            last = reading.along == -1 or geometry.two_activations or rank == 2
+            is_known = reading.along == -1 or geometry.two_activations or rank == 2
             along = reading.ints[InBlock.LINES] > 0 or axis % rank == rank + reading.along
             tiles = reading.ints[InBlock.LINES] <= 0 or rank == 2
-            if matmuls and last and along and tiles:
+            if matmuls and is_known and along and tiles:
                 continue
             assert reading.quantizer is not None
             advice = "with axis='k' they do" if matmuls else _ONE_SCALE

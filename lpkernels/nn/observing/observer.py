@@ -236,7 +236,7 @@ def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
     gradients = [(t, t.grad) for t in tensors.values() if t.is_leaf]
     tensors |= {id(g): g for _, g in gradients if g is not None}
     values = [(t, t.detach().clone()) for t in tensors.values() if not t.is_meta]
-    scales = [(m, m.of_training()) for m, _ in modules if isinstance(m, KeptScales)]
+    delayed = [(m, m.of_training()) for m, _ in modules if isinstance(m, KeptScales)]
     with torch.random.fork_rng(_cuda_devices([*tensors.values(), *inputs])):
         try:
             yield
@@ -246,8 +246,8 @@ def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
             for table, before in before_tables:
                 table.clear()
                 table.update(before)
-            for kept, state in scales:
-                kept.before, kept.waits, kept.is_updated = state
+            for scales, state in delayed:
+                scales.before, scales.waits, scales.is_updated = state
             for tensor, gradient in gradients:
                 tensor.grad = gradient
             for tensor, value in values:
