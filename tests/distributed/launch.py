@@ -23,12 +23,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **wide}
 
 
-def torchrun(*arguments: object) -> list[str]:
-    """The command that starts two processes."""
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*run, "--nproc-per-node", "2", *map(str, arguments)]
-
-
 @contextmanager
 def started(command: list[str], folder: Path | None = None) -> "Iterator[subprocess.Popen[str]]":
     """A launcher, which has ended behind the block, and its processes with it."""

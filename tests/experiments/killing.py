@@ -99,19 +99,13 @@ def _progress(folder: Path) -> tuple[object, ...]:
 
 
 def kill_sweep(
-    start: Callable[[], ForkProcess],
-    folder: Path,
-    kills: int,
-    chance: random.Random,
-    *,
-    cluster: str = "processes",
+    start: Callable[[], ForkProcess], folder: Path, kills: int, chance: random.Random
 ) -> int:
     """Runs a sweep and kills its command, or one of its workers, while cells run, until it is done
     or so many kills were made; returns how many.
 
     Fails where a cell that was finished is gone, or another one, after a kill, and where a process
-    outlives its command, unless it is one of a cluster. Workers of Dask are not killed here: on a
-    busy machine their nannies give up.
+    outlives its command.
     """
     process, done, known = start(), 0, set[int]()
     while done < kills and process.exitcode != 0:
@@ -125,7 +119,7 @@ def kill_sweep(
         if process.exitcode is not None or not held:
             continue
         assert process.pid is not None
-        victim = chance.choice([process.pid, *(held if cluster != "dask" else ())])
+        victim = chance.choice([process.pid, *held])
         with contextlib.suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         if victim == process.pid:
@@ -136,7 +130,7 @@ def kill_sweep(
     process.kill()
     process.join()
     end = time.monotonic() + 60
-    while cluster == "processes" and any(map(is_alive, known)):
+    while any(map(is_alive, known)):
         assert time.monotonic() < end, "processes of a killed command are still there"
         time.sleep(0.1)
     return done

@@ -7,12 +7,10 @@ import pytest
 
 from bench import frontier_study
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.specification import read_spec
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
+from lpkernels.techniques.pareto import ErrorMatrix
 from tests.experiments.sweeps.synthetic import SPACE, error_of
 
 NOISES = np.linspace(0, 0.9, 5)
-MEMORY = np.tile(100 * SPACE.low_bits + 10 * SPACE.high_bits, (len(NOISES), 1))
 
 
 def matrix(*, seeds: int = 2) -> ErrorMatrix:
@@ -34,20 +32,3 @@ def test_main_prints_and_records_every_way(tmp_path: Path, capsys: pytest.Captur
     assert "noise of the seeds: 0.00" in printed
     rows = [record for record in read_records(out) if record["type"] == "average"]
     assert {row["method"] for row in rows} == {"greedy", "random", "column_mean"}
-
-
-def test_the_pictures_of_the_repository_are_drawn(tmp_path: Path) -> None:
-    frontier_study.main(["--pictures", str(tmp_path)])
-    assert (
-        len([path for path in tmp_path.glob("frontier-*.png") if path.stat().st_size > 5000]) == 3
-    )
-
-
-def test_the_study_of_the_repository_has_tasks_enough_and_their_errors() -> None:
-    spec = read_spec(frontier_study.STUDY)
-    assert len(spec.arms) >= 30 and len(spec.seeds) == 2
-    paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
-    assert {(str(low), str(high)) for low, high in spec.space} <= paper
-    assert len(spec.space) == 33
-    matrix = ErrorMatrix.load(frontier_study.MATRIX).for_space("study", spec.space)
-    assert set(matrix.tasks) <= set(spec.arms) and not np.isnan(matrix.errors).any()

@@ -6,7 +6,6 @@ Kernels write through pointers: memory of another dtype or device would be writt
 import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +33,10 @@ def trained(result: torch.Tensor, *leaves: torch.Tensor) -> list[torch.Tensor]:
     return [result.detach(), *grads]
 
 
-def product(backend: str) -> list[torch.Tensor]:
-    a, b = values(2, 1, 4, 9), values(3, 9, 5)
-    return trained(lp.matmul(a, b, "e6m9", backend=backend), a, b)
-
-
 def convolution() -> list[torch.Tensor]:
     x, w = values(2, 4, 6, 6), values(6, 2, 3, 3)
     y = lp.functional.conv2d(x, w, stride=2, padding=1, groups=2, recipe=RECIPE)
     return trained(y, x, w)
-
-
-def attention() -> list[torch.Tensor]:
-    q, mask = values(2, 3, 4), torch.tensor([True, False, True], device="cpu")
-    y = lp.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask, recipe=RECIPE)
-    return trained(y, q)
 
 
 def codes() -> list[torch.Tensor]:
@@ -74,8 +62,7 @@ def planned() -> list[torch.Tensor]:
 
 SEED = torch.tensor(3)
 CALLS: dict[str, Callable[[], list[torch.Tensor]]] = {
-    **{f"matmul-{backend}": partial(product, backend) for backend in ("cpu", "reference")},
-    **{f.__name__: f for f in (convolution, attention, codes, measured, planned)},
+    f.__name__: f for f in (convolution, codes, measured, planned)
 }
 
 

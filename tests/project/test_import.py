@@ -34,22 +34,11 @@ LATER = tuple(f"lpkernels.{name}" for name in ("techniques.", "nn.observing", "r
 MOST = 112
 
 
-def loads_too_much(modules: list[str]) -> list[str]:
-    """Complaints about the modules of this package that one import loads."""
-    early = [name for name in modules if name.startswith(LATER)]
-    many = [f"{len(modules)} modules, expected at most {MOST}"] if len(modules) > MOST else []
-    return early + many
-
-
 # The modules that a new process imports, beyond torch's, after each of these statements.
 STATEMENTS = (
     "import lpkernels",
     "lpkernels.techniques.cpt",
     f"pickle.loads({pickle.dumps(cpt.Schedule((3, 8)))!r})",
-    "from lpkernels.techniques import pareto, loss_scaling, accumulation",
-    "lpkernels.nn.observing.observe",
-    "lpkernels.reference.exact",
-    "lpkernels.techniques.assignment.assign",
     "import rich",
 )
 
@@ -66,13 +55,10 @@ def ours(modules: list[str]) -> list[str]:
     return [name for name in modules if name.split(".")[0] == "lpkernels"]
 
 
-def test_import_loads_no_technique_no_reference_and_the_check_sees_what_is_too_much(loaded):
-    assert loads_too_much(ours(loaded["import lpkernels"])) == []
-    last = ours(loaded[STATEMENTS[-2]])
-    for start in LATER:
-        assert any(name.startswith(start) for name in loads_too_much(last)), start
-    assert f"{len(last)} modules, expected at most {MOST}" in loads_too_much(last)
-    assert len(ours(loaded["import lpkernels"])) > 50
+def test_import_loads_no_technique_and_no_reference(loaded):
+    modules = ours(loaded["import lpkernels"])
+    assert [name for name in modules if name.startswith(LATER)] == []
+    assert 50 < len(modules) <= MOST
 
 
 def test_import_brings_in_nothing_heavy_and_a_technique_is_loaded_alone(loaded):

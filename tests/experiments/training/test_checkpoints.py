@@ -1,6 +1,7 @@
 """Checkpoints: whole at any moment, and data alone."""
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,15 @@ import pytest
 import torch
 
 from lpkernels.experiments.training import checkpoints
-from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
+from lpkernels.experiments.training.checkpoints import (
+    has_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from lpkernels.experiments.training.trainer import Trainer
+from tests.experiments.killing import forked, random_moment
+from tests.experiments.tiny import tiny_workload
+from tests.support.trainings import SMALL, assert_same_end, tiny_trainer
 
 
 def test_what_is_written_is_read_and_the_one_before_is_kept(tmp_path: Path) -> None:
@@ -88,3 +97,28 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(Exception, match="Weights only load failed"):
         read_checkpoint(path)
     assert capsys.readouterr().out == ""
+
+
+# The bits of this run depend on all that a checkpoint holds: draws, masters and a loss scale.
+LONG = SMALL.replace(
+    epochs=12, master="e8m10:stochastic", dynamic_scale=True, scale_interval=5, augment=True
+)
+
+
+def train(folder: Path) -> None:
+    workload = tiny_workload(LONG.workload)
+    begun = has_checkpoint(folder)
+    trainer = Trainer.resume(folder, workload=workload) if begun else tiny_trainer(LONG, folder)
+    trainer.fit()
+
+
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole, killed, chance = tmp_path / "whole", tmp_path / "killed", random.Random(1)
+    train(whole)
+    for _ in range(3):
+        process = forked(train, killed)
+        random_moment(killed, process, chance)
+        process.kill()
+        process.join()
+    train(killed)
+    assert_same_end(killed, whole)
