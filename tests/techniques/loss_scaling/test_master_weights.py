@@ -350,14 +350,9 @@ def grouped(*kind: Any) -> tuple[list[nn.Parameter], Descent]:
 
 COUNTS: dict[str, tuple[Any, ...]] = {
     "number": (number,),
-    "tensor": (lambda optimizer, group: group.setdefault("step", torch.zeros(())).add_(1),),
     "list": (in_list,),
     "learning rate": (learning_rate,),
     "parameters": (lambda *_: 1, lambda group, _: group.update(seen=group.get("seen", 0) + 1)),
-    "largest gradient": (
-        lambda optimizer, group: 1 + group.get("largest", 0.0),
-        lambda group, g: group.update(largest=max(group.get("largest", 0.0), float(g.abs().max()))),
-    ),
 }
 
 
