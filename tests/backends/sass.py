@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lpkernels import _build
 
 # "/*0a30*/  @!P0 FFMA.RM R3, R4, R5, R6 ;", or a label ".L_x_12:".
-_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
+_INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")
 _LABEL = re.compile(r"^(\.L_x?_?\d+):")
 _SECTION = re.compile(r"^\.text\.(\w+):")
 _TARGET = re.compile(r"`\((\.L_x?_?\d+)\)")
@@ -22,8 +22,6 @@ class Instruction(NamedTuple):
     #: The name with its suffixes: FFMA.RM.
     name: str
     operands: str
-    #: Whether a predicate decides if it runs.
-    guarded: bool = False
 
 
 class Function(NamedTuple):
@@ -109,8 +107,7 @@ def functions(text: str) -> Iterator[Function]:
         elif label := _LABEL.match(line.strip()):
             current.labels[label[1]] = len(current.code)
         elif found := _INSTRUCTION.search(line):
-            guarded = found[2] is not None and "@PT" not in found[2]
-            current.code.append(Instruction(int(found[1], 16), found[3], found[4], guarded))
+            current.code.append(Instruction(int(found[1], 16), found[2], found[3]))
     if current:
         yield current
 
@@ -149,35 +146,6 @@ class Kernels(Mapping[str, Function]):
         return len(self._cubins)
 
 
-def part(function: Function, first: int, last: int) -> Function:
-    """The instructions from `first` to before `last`. Labels outside lie before 0 or behind the
-    end."""
-    labels = {label: at - first for label, at in function.labels.items()}
-    return Function(function.name, function.code[first:last], labels)
-
-
-def chosen(function: Function, number: int) -> Function:
-    """The part of a function behind ``if (x == number)`` that has most instructions: x is compared
-    shortly before a branch around the part."""
-    found = []
-    for index, instruction in enumerate(function.code[:-1]):
-        operands = instruction.operands
-        if not instruction.name.startswith("ISETP.NE") or f", {number:#x}," not in operands:
-            continue
-        for at in range(index + 1, min(index + 4, len(function.code))):
-            around = function.code[at]
-            if around.guarded and around.name in ("BRA", "EXIT"):
-                # Behind the last part the function ends.
-                ends = around.name == "EXIT"
-                behind = len(function.code) if ends else target_of(function, at)
-                if behind is not None and behind > at + 1:
-                    found.append(part(function, at + 1, behind))
-                break
-    if not found:
-        raise ValueError(f"{function.name}: nothing depends on whether a value is {number}")
-    return max(found, key=lambda one: len(one.code))
-
-
 def loops(function: Function) -> list[Loop]:
     """The loops of a function: for every backward branch the instructions from its target to it."""
     spans = []
@@ -198,12 +166,3 @@ def loops(function: Function) -> list[Loop]:
         ]
         found.append(Loop(first, last, body))
     return found
-
-
-def target_of(function: Function, index: int) -> int | None:
-    """Where the branch at an index goes; None for any other instruction."""
-    instruction = function.code[index]
-    found = _TARGET.search(instruction.operands)
-    if not instruction.name.startswith("BRA") or found is None:
-        return None
-    return function.labels[found[1]]

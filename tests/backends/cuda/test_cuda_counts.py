@@ -1,50 +1,43 @@
-"""Machine code of csrc/cuda for sm_90: the cost of a product in each kernel. Registers are looked
-at for every architecture in the module.
+"""Machine code of csrc/cuda for sm_90: nothing is contracted. Registers are looked at for every
+architecture in the module.
 
-Wherever the tests run, one kernel shows that nothing is contracted. Ceilings, and the kernels whose
-modules take seconds to disassemble, are looked at with pytest -m slow.
+The kernels whose modules take seconds to disassemble are looked at with pytest -m slow.
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.backends import sass
-from tests.backends.cuda import product_loops
-from tests.backends.cuda.product_loops import CEILINGS, PRODUCTS, layouts
 from tests.backends.sass import Kernels
 
 pytestmark = pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CEILINGS)
-def test_products_stay_below_their_ceilings(kernels: Kernels, name: str):
-    ceiling = CEILINGS[name]
-    for tables, chunks in layouts(name):
-        loop = product_loops.main_loop(kernels, ceiling.tile, tables, chunks)
-        # Tables cost at most eight lookups of each operand in a stage, and chunks some integers.
-        more = 0.5 if tables or chunks else 0.0
-        assert len(loop.body) / PRODUCTS <= ceiling.most + more, (tables, chunks)
+#: Instructions of a stage of 8 steps for 8 x 8 outputs. Veltkamp's splitting has its product and
+#: both its additions.
+STEPS = {
+    "StochasticTile<false, false>": {"FFMA": 512, "IDP": 512},
+    "StochasticTile<true, false>": {"FFMA": 512, "IDP": 512},
+    "CertifiedTile<SplitRule<NearestSum, 0>, true, false>": {
+        "FFMA": 512,
+        "FMUL": 512,
+        "FADD": 1024,
+    },
+    "CertifiedTile<FloorRule<NearestSum, 0>, true, false>": {"FFMA": 1536},
+}
 
 
-def contracts_nothing(kernels: Kernels, name: str, tables: bool, chunks: bool) -> None:
-    loop = product_loops.main_loop(kernels, CEILINGS[name].tile, tables, chunks)
-    for instruction, count in CEILINGS[name].steps.items():
-        assert loop.count(instruction) >= count, (instruction, tables, chunks)
-
-
-def test_nothing_is_contracted_away(kernels: Kernels):
-    for tables in (False, True):
-        contracts_nothing(kernels, "stochastic", tables, chunks=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CEILINGS)
-def test_nothing_is_contracted_away_in_any_layout(kernels: Kernels, name: str):
-    for tables, chunks in layouts(name):
-        contracts_nothing(kernels, name, tables, chunks)
+@pytest.mark.parametrize(
+    "tile",
+    [pytest.param(name, marks=[pytest.mark.slow] if "Certified" in name else []) for name in STEPS],
+)
+def test_nothing_is_contracted_away(kernels: Kernels, tile: str):
+    (name,) = [name for name in kernels if f", {tile} >" in name]
+    found = Counter(instruction.name.split(".")[0] for instruction in kernels[name].code)
+    assert {n for n, count in STEPS[tile].items() if found[n] < count} == set()
 
 
 def test_no_kernel_spills_or_uses_local_memory(tmp_path: Path):

@@ -99,7 +99,7 @@ def stack_of(result: Any) -> int:
     if "amdgcn" in result.asm:
         (stack,) = re.findall(r"\.private_segment_fixed_size:\s*(\d+)", result.asm["amdgcn"])
         return int(stack)
-    return machine_code(result, read=False)[2]
+    return machine_code(result, read=False)[1]
 
 
 def check(launches: list[Launch], target: str) -> None:

@@ -1,6 +1,5 @@
 """Tables on the triton backend against the reference, to the bit, and compiled for a GPU."""
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -11,7 +10,6 @@ from lpkernels.formats import TableFormat
 from tests.backends import by_hand
 from tests.backends.cpu_products import REFERENCE, ROLE, SEED
 from tests.backends.table_cases import operands, tables
-from tests.backends.triton.launches import compiled_launch, recorded
 from tests.compare import assert_bit_equal
 from tests.support.elements import assert_quantized
 
@@ -38,23 +36,3 @@ def test_operands_and_blocks_of_tables_are_the_references(device: str) -> None:
     for rounding in ("nearest_even", "stochastic", "to_odd"):
         for fmt in ("block64_nf4_sfp32", "block32_linear4_sfp32"):
             assert_quantized(BACKEND, x, Quantizer(fmt, rounding), device)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
-def test_kernels_of_tables_compile(target: str) -> None:
-    """Every kernel that takes a table in its arguments."""
-    x, table = torch.zeros(4, 4), tables()[0]
-    drawn = Quantizer(table, "stochastic").to_ints()
-    acc = Accumulator(POSIT, product=POSIT, chunk=2, outer=POSIT, rounding="stochastic")
-    counts = torch.zeros(260, dtype=torch.int64)
-    with recorded() as launches:
-        by_hand.quantize(BACKEND, x, drawn, SEED, 0, 0, torch.empty_like(x))
-        by_hand.quantize(BACKEND, x, drawn, SEED, 0, 0, torch.empty_like(x), counts, None)
-        by_hand.matmul(BACKEND, x, x, None, acc.to_ints(), SEED, ROLE, Fused(drawn, drawn, ()))
-        BACKEND.pack(x, table.to_ints())
-        BACKEND.unpack(torch.zeros(16, dtype=torch.uint8), table.to_ints(), [16])
-    names = {launch.name for launch in launches}
-    assert {"quantize_kernel", "exact_kernel", "pack_kernel", "unpack_kernel"} <= names
-    for launch in launches:
-        assert compiled_launch(launch, target)
