@@ -1,5 +1,4 @@
-"""Progressive fractional quantization: the published closed loop, whose precision rises where the
-training loss has become flat."""
+"""Progressive fractional quantization: the precision rises where the training loss is flat."""
 
 import math
 from collections.abc import Sequence
@@ -10,10 +9,7 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Precision, bitops, width
-from lpkernels.techniques.cpt.scheduler import Formats, PrecisionSetter, Targets
-
-#: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
-STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
+from lpkernels.techniques.cpt.scheduler import PrecisionSetter, Targets
 
 # How many values of the loss are compared, how many are averaged to a scale, and after how many
 # turning points the threshold shrinks.
@@ -23,30 +19,26 @@ _WINDOW, _FIRST, _SHRINKS = 5, 10, 2
 class PFQ(PrecisionSetter):
     """Raises the precision by stages, each time that the training loss has become flat.
 
-    Call `step(loss)` after each training step. Once in a period, L is the mean of its losses. The
-    scale c is the mean of the first ten values of L, or of all before the tenth. A window holds the
-    last five. Where it is full and no |L_i - L| / c of the other four exceeds the threshold, the
-    next step is at the next stage and the window is emptied. The threshold is eps, and is
-    multiplied by decay after the first and after the second of these turning points. Nothing forces
-    the last stage to be reached.
-
-    A period with a loss that is NaN or infinite has no value: it is no turning point, and enters
-    neither the window nor the scale. Where c is 0 there is no turning point; where losses are
-    negative its magnitude counts.
+    Call `step(loss)` after each training step. L is the mean loss of a period. The scale c is the
+    magnitude of the mean of the first ten values of L, or of all before the tenth. A window holds
+    the last five values. Where it is full, c is not 0, and no |L_i - L| / c of the other four
+    exceeds the threshold, the next step is at the next stage and the window is emptied. The
+    threshold is eps, times decay after the first stage, and once more after the second. A period
+    with a loss that is NaN or infinite has no value.
 
     Args:
-        targets, eval_bits, formats: as PrecisionScheduler's; None of eval_bits: the last stage's.
-        stages: (forward bits, gradient bits), two or more, which do not fall.
+        targets, eval_bits: as PrecisionScheduler's; None of eval_bits: the last stage's.
+        stages: (forward bits, gradient bits), two or more, which do not fall; the default is that
+            of the paper for ResNet-74 on CIFAR-100.
         period: training steps between two values of L; published: 400 of 64,000 (CIFAR), an epoch
             (ImageNet).
-        eps: above 0. decay: above 0, at most 1. Published: .05 and .3, and as defaults of the code
-            for CIFAR .15 and .4.
+        eps: above 0. decay: above 0, at most 1. Published: the defaults; the code for CIFAR has
+            .15 and .4.
     Raises: TypeError, ValueError: as PrecisionScheduler; no target is changed then.
     Reference: Fu et al. 2020, "FracTrain: fractionally squeezing bit savings both temporally and
         spatially for efficient DNN training", NeurIPS 2020, arXiv 2012.13113, and its code.
-        Differs: L is a mean, where the code divides the sum of a period by another constant, which
-        cancels; a loss that is not finite is left out. Their precision by layer and input ("DFQ")
-        is not here.
+        Differs: a loss that is not finite is left out. Precision by layer and input ("DFQ") is
+        not here.
 
     >>> from lpkernels.techniques.cpt import PFQ
     >>> model = lp.convert(torch.nn.Linear(4, 2), "cpt_fu2021")
@@ -64,19 +56,18 @@ class PFQ(PrecisionSetter):
     def __init__(
         self,
         targets: Targets,
-        stages: Sequence[tuple[int, int]] = STAGES,
+        stages: Sequence[tuple[int, int]] = ((3, 6), (4, 6), (6, 8), (8, 8)),
         *,
         period: int,
         eps: float = 0.05,
         decay: float = 0.3,
         eval_bits: int | None = None,
-        formats: Formats | None = None,
     ) -> None:
         self.stages = _checked_stages(stages)
         self.period = checks.whole("period", period, 1)
         self.eps = checks.number("eps", eps, above=0)
         self.decay = checks.number("decay", decay, above=0, most=1)
-        super().__init__(targets, self.stages, eval_bits, formats)
+        super().__init__(targets, self.stages, eval_bits)
         #: The number of the stage; the steps so far, in all and in this period.
         self.stage = self.steps = self.period_steps = 0
         #: The last mean losses since the turning point, and the first of the run.
@@ -93,8 +84,8 @@ class PFQ(PrecisionSetter):
         return math.prod([self.decay] * min(self.stage, _SHRINKS), start=self.eps)
 
     def step(self, loss: float | Tensor) -> None:
-        """Takes the loss of a training step, a number or a tensor of one element, and at the end of
-        a period looks at their mean. The host waits for a tensor's device then alone."""
+        """Takes the loss of a training step, a number or a tensor of one element. The host waits
+        for the tensor's device at the end of a period alone."""
         if isinstance(loss, Tensor):
             if loss.numel() != 1 or loss.is_complex():
                 raise ValueError(

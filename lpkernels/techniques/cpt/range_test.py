@@ -33,7 +33,7 @@ class Level:
 
     accuracy: of each step.  first, last: its mean over the first and the last window.
     share: of the improvement at the highest candidate.  spread: half the 95% interval of share.
-        None where the windows are too short to tell the improvement from noise.
+        Both are None where that improvement is within its noise.
     """
 
     bits: int
@@ -94,18 +94,17 @@ def precision_range_test(
 
     The spread of a share is half its 95% t interval over the fifths of the last window, and at
     least the greatest amount by which a narrower candidate improves more than a wider one. There
-    are no bits where the windows are too short to tell: where the highest candidate's improvement
-    is within the noise of its steps, or where the first candidate that may reach the share lies
-    more than one candidate below the first from which on all surely reach it.
+    are no bits where the highest candidate's improvement is within the noise of its steps, or where
+    the first candidate that may reach the share lies more than one candidate below the first from
+    which on all surely reach it.
 
     Afterwards, after an error too, the things in restore and the random states of torch, numpy and
-    Python are as before, to the bit. Whatever else set_bits changes is not put back: a scheduler's
-    next step() sets its own bits.
+    Python are as before, to the bit.
 
     Args:
-        step_fn: makes one training step and returns its accuracy, between 0 and 1. A loss becomes
-            such a number as ``math.exp(-loss)``.
-        set_bits: sets the precision.
+        step_fn: makes one training step and returns its accuracy, between 0 and 1;
+            ``math.exp(-loss)`` of a loss.
+        set_bits: sets the precision. What it changes outside of restore is not put back.
         restore: the model, the optimizer, and whatever else a step changes and has a state_dict (a
             gradient scaler, a learning rate's scheduler), or is a torch.Generator.
         batches: the training data, such as a DataLoader: ``step_fn(batch)`` then gets its batches.
@@ -116,28 +115,20 @@ def precision_range_test(
         steps_per_level: steps at each candidate; at least the window.
         share: of the highest candidate's improvement, above 0 and below 1.
         threshold: a difference of shares that does not count.
-    Returns: the bounds, or None with the reason, and the trace of all candidates.
     Raises: TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
         between 0 and 1, at the step that returns it.
-    Reference: Fu et al. 2021, arXiv 2101.09868, describes a test whose lowest bound is the first
-        candidate at which the accuracy rises, and bounds found by it, not the numbers. Differs:
-        the rules here are ours; the trace has what theirs needs.
+    Reference: Fu et al. 2021, arXiv 2101.09868, whose lowest bound is the first candidate at which
+        the accuracy rises. Differs: the rules here are ours.
 
     >>> from lpkernels.techniques.cpt import precision_range_test
-    >>> bits = [2]
-    >>> def step(batch):
-    ...     return min(1.0, batch / 40) * {2: 0.4, 3: 0.7, 4: 0.9, 5: 0.9}[bits[0]]
+    >>> ends, bits = {2: 0.4, 3: 0.7, 4: 0.9, 5: 0.9}, [2]
+    >>> def set_bits(width):
+    ...     bits[0] = width
     ...
-    >>> result = precision_range_test(
-    ...     step,
-    ...     lambda width: bits.__setitem__(0, width),
-    ...     restore=[],
-    ...     batches=range(60),
-    ...     candidates=range(2, 6),
-    ...     window=10,
-    ...     steps_per_level=60,
-    ... )
-    >>> result.bits
+    >>> def step(batch):
+    ...     return min(1.0, batch / 80) * ends[bits[0]]
+    ...
+    >>> precision_range_test(step, set_bits, restore=[], batches=range(200), candidates=ends).bits
     (4, 5)
     """
     checks.function("step_fn", step_fn, "step_fn() -> accuracy")
@@ -178,9 +169,8 @@ def precision_range_test(
 
 @contextmanager
 def _state_backup(things: Sequence[Any]) -> Iterator[None]:
-    """At its end, after an error too, modules and generators are as they were at its start, other
-    things have loaded the state_dict of then, and the global generators of torch, numpy and Python
-    are as before. Tensors of modules keep their places in memory.
+    """A block after which things and the global generators of torch, numpy and Python are as before
+    it. Tensors of modules keep their places in memory.
 
     Raises: TypeError: a thing without state_dict and load_state_dict.
     """
@@ -230,7 +220,7 @@ def _arguments(batches: Iterable[Any] | None, steps: int) -> Iterable[tuple[Any,
 def _verdict(
     levels: Sequence[Level], window: int, share: float, threshold: float
 ) -> PrecisionRange:
-    """The bounds by shares of the highest candidate's improvement."""
+    """The bounds by the rules of `precision_range_test`."""
     top = levels[-1]
     rise = top.last - top.first
     # Half the 95% interval of the difference of two windows' means, by the noise of single steps:

@@ -83,8 +83,7 @@ class Schedule:
     Over a cycle z runs from 0 towards 1 and the bits are lowest + (highest - lowest) * g(z),
     rounded half to even; the value is exact where it is rational, so that ties are ties.
 
-    bits: (lowest, highest), 1 to 32, or one number for both. At more than 16 bits layers round
-        nothing (`lpkernels.nn.Linear.set_precision`), and a step is counted as one in float32.
+    bits: (lowest, highest), 1 to 32, or one number for both; layers round nothing above 16.
     cycles: in the training.
     profile: g. cosine, linear, exp, rex, or a function from [0, 1] to [0, 1].
     form: "repeated": g grows in every cycle. "triangular": the first cycle decays, the second
@@ -94,9 +93,7 @@ class Schedule:
         cycles / steps, so that cycles share all steps evenly. "partial": cycles have floor(steps /
         cycles) steps, and the steps left over begin another cycle, which ends low; as published.
         "hold_max": the same, but the steps left over are at the highest bits.
-    shuffled: the bits are in random order: there are as many steps at each precision, and so the
-        cost is the same, but there are no cycles.
-    seed: of the order.
+    shuffled: the same bits in random order, at the same cost.  seed: of the order.
 
     Raises: TypeError: an argument of another type.  ValueError: bits out of order or range, cycles
         below 1, an unknown name.
@@ -222,9 +219,7 @@ def bitops(forward_bits: int, backward_bits: int) -> float:
     Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
         32, since nothing is rounded there; the code counts them as they are.
     """
-    checked = [
-        width("bitops: forward_bits", forward_bits),
-        width("bitops: backward_bits", backward_bits),
-    ]
+    widths = {"forward_bits": forward_bits, "backward_bits": backward_bits}
+    checked = (width(f"bitops: {name}", bits) for name, bits in widths.items())
     b, g = (_MOST_BITS if bits > MOST_AFFINE_BITS else bits for bits in checked)
     return (b * b + 2 * b * g) / (3 * _MOST_BITS**2)

@@ -1,7 +1,7 @@
-"""Schedulers of precision in a user's own loop: targets, the base that sets them, the scheduler by
-a plan that is made in advance, and running statistics gathered again at the precision of a test."""
+"""Schedulers of precision in a user's own loop, and running statistics gathered again at the
+precision of a test."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -14,7 +14,6 @@ from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.nn.convert import set_precision
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Precision, Schedule, bitops, width, widths
@@ -25,12 +24,6 @@ from lpkernels.techniques.state import Stateful
 Targets = Any
 #: (lowest, highest), or one number.
 Bits = tuple[int, int] | int
-#: {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or "float".
-Formats = Mapping[int, FormatLike] | str
-# The formats "float" saturate; the formats of 4, 6 and 8 bits are FP4, FP6 (E3M2) and E4M3 of OCP.
-_FLOATS: Mapping[int, str] = {
-    3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat", 6: "fp6_e3m2", 7: "e3m3_sat", 8: "e4m3fn_sat",
-}  # fmt: skip
 
 
 def _targets_by_name(owner: str, targets: Targets) -> dict[str, Any]:
@@ -98,19 +91,10 @@ class PrecisionSetter(Stateful):
     """
 
     def __init__(
-        self,
-        targets: Targets,
-        levels: Sequence[Precision],
-        eval_bits: int | None,
-        formats: Formats | None,
+        self, targets: Targets, levels: Sequence[Precision], eval_bits: int | None
     ) -> None:
         self.eval_bits = levels[-1].forward if eval_bits is None else width("eval_bits", eval_bits)
         self._targets = _targets_by_name(type(self).__name__, targets)
-        # The argument of set_precision, which targets without formats need not have.
-        self._formats = {}
-        if formats is not None:
-            forward, backward = map(set, zip(*levels, strict=True))
-            self._formats = {"formats": _by_bits(formats, {*forward, self.eval_bits}, backward)}
         # Every level is tried. A plain function is not asked: what it does cannot be undone.
         objects = {n: x for n, x in self._targets.items() if hasattr(x, "set_precision")}
         tried = [*levels, levels[-1]._replace(forward=self.eval_bits)]
@@ -125,7 +109,7 @@ class PrecisionSetter(Stateful):
     def _apply(self, name: str, precision: Precision) -> None:
         target = self._targets[name]
         try:
-            getattr(target, "set_precision", target)(*precision, **self._formats)
+            getattr(target, "set_precision", target)(*precision)
         except (AttributeError, TypeError, ValueError, NotImplementedError) as error:
             kind = getattr(target, "__name__", type(target).__name__)
             label = f"target {name!r} ({kind})" if name else f"target {kind}"
@@ -177,62 +161,32 @@ class PrecisionSetter(Stateful):
         return self.precision.forward, self.precision.backward
 
 
-def _by_bits(rule: Formats, forward: set[int], backward: set[int]) -> dict[int, Format]:
-    """The format of each number of bits, by a mapping or by a text with {bits}.
-
-    Raises: TypeError: neither.  ValueError: a text without {bits}, bits that the mapping lacks, a
-        format that does not exist.
-    """
-    rule = _FLOATS if rule == "float" else rule
-    # A mapping may leave out the gradients' bits, for targets that do not round gradients.
-    numbers = sorted(forward | backward if isinstance(rule, str) else forward)
-    if isinstance(rule, str):
-        if "{bits}" not in rule:
-            raise ValueError(f"formats: expected a text with {{bits}} in it, got {rule!r}")
-        rule = {n: rule.replace("{bits}", str(n)) for n in numbers}
-    if not isinstance(rule, Mapping):
-        raise TypeError(f"formats: expected a mapping {{bits: ...}} or a text, got {rule!r}")
-    if missing := [n for n in numbers if n not in rule]:
-        raise ValueError(
-            "formats: expected a value for all bits of the schedule, got none for "
-            f"{', '.join(map(str, missing))}; add these"
-        )
-    return {n: as_format(fmt) for n, fmt in rule.items()}
-
-
 class PrecisionScheduler(PrecisionSetter):
     """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
     It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
-    after each optimizer step sets the bits of the next. A step that the optimizer skipped counts as
-    any other: call `step()` all the same. From `total_steps` on the highest bits stay. A loop is in
-    docs/cyclic-precision.md. A copy of the model, such as the average of AveragedModel, has no
-    schedule and keeps the bits of the moment unless it is a target too; `copy.deepcopy` of (model,
-    scheduler) gives the copy a schedule of its own.
+    after each optimizer step, skipped or not, sets the bits of the next. From `total_steps` on the
+    highest bits stay. A copy of the model has no schedule unless it is a target too;
+    `copy.deepcopy` of (model, scheduler) gives the copy a schedule of its own.
 
     Args:
         targets: a model: all its modules with a method set_precision(forward_bits, backward_bits),
             except layers whose recipe rounds no operand; any object with this method; a function
-            (forward_bits, backward_bits); or a list of these. None sets nothing, for plans and
-            costs alone.
+            (forward_bits, backward_bits), such as one that calls `lpkernels.set_precision` with
+            formats; or a list of these. None sets nothing, for plans and costs alone.
         total_steps: of the whole training.
         bits: of the forward operands, (lowest, highest) or a number.
         settings: of the schedule, as of Schedule: cycles=32, profile="cosine", ...
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
         eval_bits: of `at()`; None: the highest.
-        formats: the format of a number of bits, for targets that take formats= as lp.set_precision
-            does: a mapping {bits: format}, a text with {bits} in it such as "fixed{bits}_f4", or
-            "float", floating point of 3 to 8 bits. None: the targets' own rule.
         last_step: the step before the one that the constructor sets.
     Raises: TypeError: an argument of another type, or an unknown one.  ValueError: as Schedule;
         fewer steps than cycles; a model without a precision to set; a target that does not take a
-        width of the schedule, or a mapping that lacks one. Then all attributes of the targets are
-        as before.
+        width of the schedule. Then all attributes of the targets are as before.
     Reference: Fu et al. 2021, arXiv 2101.09868, whose code sets forward bits as `bits` here with
-        remainder="partial", and constant backward bits.
-    Differs: where the exact value lies halfway between two widths the even one is taken; the
-        published float64 formula is off by an ulp there for some bits.
+        remainder="partial", and constant backward bits. Differs: of two widths that are equally
+        near the even one is taken, where the published float64 formula is off by an ulp.
 
     >>> from lpkernels.techniques.cpt import PrecisionScheduler
     >>> model = lp.convert(torch.nn.Linear(4, 2), "cpt_fu2021")
@@ -255,7 +209,6 @@ class PrecisionScheduler(PrecisionSetter):
         bits: Bits,
         grad_bits: Bits = 8,
         eval_bits: int | None = None,
-        formats: Formats | None = None,
         last_step: int = -1,
         **settings: Any,
     ) -> None:
@@ -273,7 +226,7 @@ class PrecisionScheduler(PrecisionSetter):
         forward, backward = (range(s.bits[0], s.bits[1] + 1) for s in self.schedules.values())
         levels = [Precision(n, backward[-1]) for n in forward]
         levels += [Precision(forward[-1], n) for n in backward]
-        super().__init__(targets, levels, eval_bits, formats)
+        super().__init__(targets, levels, eval_bits)
         self.step()
 
     @property

@@ -94,17 +94,14 @@ def _read(text: str) -> tuple[str, dict[str, Any]]:
 
 def _options(kind: str) -> dict[str, Option]:
     """The options of a kind's text, from the signature of its scheduler."""
-    shared: dict[str, Any] = {
-        "eval_bits": {"name": "eval", "read": whole},
-        "formats": {"read": _formats},
-    }
+    eval_bits = {"name": "eval", "read": whole}
     if kind == "pfq":
         read = {"bits": _numbers, "grad_bits": _numbers, "period": whole}
-        options = options_of(PFQ, stages=None, **shared)
+        options = options_of(PFQ, stages=None, eval_bits=eval_bits)
     else:
         read = dict.fromkeys(("bits", "grad_bits"), partial(_pair, kind))
         options = options_of(Schedule, shuffled=None)
-        options |= options_of(PrecisionScheduler, last_step=None, **shared)
+        options |= options_of(PrecisionScheduler, last_step=None, eval_bits=eval_bits)
     return options | {name: Option(name, None, reader) for name, reader in read.items()}
 
 
@@ -120,11 +117,3 @@ def _pair(kind: str, text: str) -> tuple[int, int]:
         form = {"static": "8", "fall": "8-3 or 8"}.get(kind, "3-8 or 8")
         raise ValueError(f"expected {form}")
     return low, high
-
-
-def _formats(text: str) -> str | dict[int, str]:
-    """ "3:e2m0_sat+4:fp4_e2m1" as a mapping, "float" and "fixed{bits}_f4" as they are."""
-    if ":" not in text:
-        return text
-    pairs = [part.partition(":") for part in text.split("+")]
-    return {whole(bits): fmt for bits, _, fmt in pairs}

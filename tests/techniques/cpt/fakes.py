@@ -40,11 +40,6 @@ def layer(*sizes: int) -> Linear:
     return Linear(*sizes, recipe=lp.recipe("cpt_fu2021"))
 
 
-def layer_without_axes() -> Linear:
-    """A layer whose formats may be of any kind."""
-    return Linear(6, 3, recipe=lp.Recipe(input="affine8", weight="affine8", grad_output="affine8"))
-
-
 def small_model(layer: Callable[..., nn.Module] = layer) -> nn.Sequential:
     """Two layers, the first between eight channels with a norm and dropout."""
     torch.manual_seed(0)

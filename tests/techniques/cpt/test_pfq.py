@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpkernels.techniques.cpt import PFQ, bitops
-from tests.techniques.cpt.fakes import Named, layer, layer_without_axes
+from tests.techniques.cpt.fakes import Named, layer
 
 STAGES = [(3, 6), (4, 6), (6, 8), (8, 8)]
 # The means of periods in the published rule's worked example, eps .15 and decay .4.
@@ -117,15 +117,6 @@ def test_cost_is_the_mean_over_the_steps() -> None:
     assert scheduler.cost() == bitops(3, 6)
     bits_of(scheduler, [1.0] * 8)
     assert scheduler.cost() == pytest.approx((5 * bitops(3, 6) + 3 * bitops(8, 8)) / 8)
-
-
-def test_a_mapping_of_formats_has_the_bits_of_the_stages() -> None:
-    formats = {3: "e2m0_sat", 8: "e4m3fn_sat"}
-    target = layer_without_axes()
-    scheduler = PFQ(target, [(3, 8), (8, 8)], period=1, eps=1, formats=formats)
-    assert str(target.recipe.input) == "e2m0_sat"
-    bits_of(scheduler, [1.0] * 5)
-    assert str(target.recipe.input) == "e4m3fn_sat"
 
 
 def test_wrong_input_has_set_nothing():

@@ -19,7 +19,7 @@ from lpkernels.techniques.cpt import (
     bits_at,
     parse_schedule,
 )
-from tests.techniques.cpt.fakes import Named, layer_without_axes
+from tests.techniques.cpt.fakes import Named
 
 
 def digits(plan: Any) -> str:
@@ -208,16 +208,6 @@ def test_shuffled_takes_the_seed_of_the_run_unless_it_has_its_own() -> None:
     assert bits == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
     assert bits != plan("shuffled:3-8/8,cycles=2,seed=4", 64)
     assert sorted(bits[0]) == sorted(plan("cpt:3-8/8,cycles=2", 64)[0])
-
-
-@pytest.mark.parametrize("text, fmt", [
-    ("static:3/8,formats=3:e2m0_sat+8:e4m3fn_sat", "e2m0_sat"),
-    ("cpt:4-8/8,formats=float", "e2m1none_sat"), ("rise:3-8/8,formats=fixed{bits}_f2", "fixed3_f2"),
-    ("pfq:3-8,formats=float", "e2m0_sat"), ("pfq:4-8,formats=4:e2m1+8:e4m3fn_sat", "e2m1"),
-])  # fmt: skip
-def test_the_formats_of_a_text_reach_the_targets(text: str, fmt: str) -> None:
-    parse_schedule(text)(target := layer_without_axes(), 64)
-    assert str(target.recipe.input) == fmt
 
 
 def test_the_bits_of_evaluation_are_read() -> None:

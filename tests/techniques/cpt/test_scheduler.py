@@ -17,7 +17,6 @@ from tests.techniques.cpt.fakes import (
     Refusing,
     bits_of,
     layer,
-    layer_without_axes,
     small_model,
 )
 
@@ -144,35 +143,14 @@ FLOATS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "formats, by_bits",
-    [
-        pytest.param(FLOATS, FLOATS, id="a mapping"),
-        pytest.param("float", FLOATS, id="a name"),
-        pytest.param("fixed{bits}_f2", {n: f"fixed{n}_f2" for n in FLOATS}, id="a text"),
-    ],
-)
-def test_formats_reach_layers_by_their_bits(formats: Any, by_bits: dict[int, str]) -> None:
-    scheduler = scheduled(target := layer_without_axes(), formats=formats)
+def test_a_function_schedules_formats_of_its_own() -> None:
+    layer = lp.nn.Linear(2, 2, recipe=lp.Recipe(input="fp8_e4m3_sat", weight="fp8_e4m3_sat"))
+    scheduler = scheduled(lambda *bits: lp.set_precision(layer, *bits, formats=FLOATS))
     for _ in range(8):
-        forward = scheduler.get_last_bits()[0]
-        assert str(target.recipe.input) == str(target.recipe.weight) == by_bits[forward]
-        assert str(target.recipe.grad_output) == by_bits[8]
+        assert str(layer.recipe.weight) == FLOATS[scheduler.get_last_bits()[0]]
         scheduler.step()
     with scheduler.at(3):
-        assert str(target.recipe.weight) == by_bits[3]
-
-
-def test_a_mapping_may_lack_the_bits_of_gradients_that_are_not_rounded() -> None:
-    target = lp.nn.Linear(2, 2, recipe=lp.Recipe(input="fp8_e4m3_sat", weight="fp8_e4m3_sat"))
-    scheduled(target, formats=FLOATS, grad_bits=9)
-    assert target.precision == (3, None)
-
-
-def test_functions_take_the_formats_too() -> None:
-    calls: list[Any] = []
-    scheduled(lambda *bits, formats: calls.append((bits, formats)), bits=3, formats=FLOATS)
-    assert calls == [((3, 8), {n: lp.parse_format(fmt) for n, fmt in FLOATS.items()})]
+        assert str(layer.recipe.input) == FLOATS[3]
 
 
 def test_a_width_that_a_target_refuses_changes_nothing() -> None:
@@ -206,9 +184,6 @@ test_wrong_targets_and_widths_are_refused = refused(
         (lambda: scheduled([]), ValueError, "nothing in this list"),
         (lambda: scheduled(3), TypeError, "object with set_precision.* got int"),
         (lambda: scheduled(Refusing(2, 2), bits=(3, 6), eval_bits=20), ValueError, "'forward': 20"),
-        (lambda: scheduled(Named(), formats="float"), ValueError, "argument 'formats'"),
-        (lambda: scheduled(None, bits=(2, 9), formats=FLOATS), ValueError, "formats: .* 2, 9"),
-        (lambda: scheduled(None, eval_bits=9, formats="float"), ValueError, "formats: .* 9"),
     ],
 )
 
