@@ -51,6 +51,9 @@ def _group_reasons(kind: type[Optimizer], group: Options, formats: WeightFormats
         if any(isinstance(x, Tensor) for x in (value if isinstance(value, tuple) else (value,))):
             yield f"it takes {name} as a number, not as a tensor, which it would wait for"
     states = _STATES.get(kind, ())
+    # The general path names the states that there are.
+    if kind in _STATES and formats.states.difference(_names(kind, group)):
+        yield f"{kind.__name__} lacks one of the states {', '.join(sorted(formats.states))}"
     for name in ("grad", "weight", MASTER, *states):
         if not isinstance(formats[name].fmt, FloatFormat):
             yield f"it rounds to float formats, and {name} is {formats[name].fmt}"

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
-from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import packed_bytes
 from lpkernels.techniques.loss_scaling.masters.codec import (
@@ -293,38 +292,6 @@ def _refuse_step(optimizer: Optimizer, closure: Any = None) -> None:
     )
 
 
-def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None:
-    """Raises: ValueError: a format is given by name to a state that the optimizer does not have."""
-    wanted = {name for own in formats for name in own.states}
-    names = _state_names(optimizer) if wanted else set()
-    strange = sorted(wanted - names)
-    if strange:
-        kind = type(optimizer).__name__
-        listed = nearest(strange[0], sorted(names), "the optimizer's state lists all")
-        raise ValueError(
-            f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these options; "
-            + (f"its states are {listed}" if names else "it keeps none")
-        )
-
-
-def _state_names(optimizer: Optimizer) -> set[str]:
-    """The names of the optimizer's states of elements: the states that it has, or else those that a
-    copy of it makes in a step on small parameters of zeros."""
-    states = [state for state in optimizer.state.values() if state]
-    if not states:
-        groups = [dict(group) for group in optimizer.param_groups]
-        for group in groups:
-            by_rank = {max(p.dim(), 1): p.device for p in group.pop("params")}
-            group.update(copy.deepcopy(group))
-            group["params"] = [_zeros([2] * rank, device) for rank, device in by_rank.items()]
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        other = object.__new__(type(optimizer))
-        vars(other).update(vars(optimizer))
-        states = list(_stepped(other, groups, {}).values())
-    return {name for state in states for name, value in state.items() if is_values(name, value)}
-
-
 def step_masters(
     optimizer: Optimizer, masters: Sequence[Master], seed: Tensor, number: Tensor, scale: Any
 ) -> None:
@@ -338,7 +305,7 @@ def step_masters(
     seed: the wrapper's.  number: the number of this step.  scale: the number that gradients are
     still multiplied by, or None.
     Raises:
-        ValueError: a value has no code in its format.
+        ValueError: a value has no code in its format, or a format is for a state that there is not.
         NotImplementedError: the step keeps states of no parameter.
         Weights, masters and states are as before then.
     """
@@ -370,7 +337,7 @@ def _step_together(
     ]
     by_parameter = {master.parameter: stand_in for master, stand_in, *_ in inputs}
     # A parameter without a gradient takes the place of all others.
-    other = _zeros([0], torch.device("cpu"))
+    other = nn.Parameter(torch.zeros(0, dtype=torch.float32, device="cpu"))
     groups = [
         {**group, "params": [by_parameter.get(p, other) for p in group["params"]]}
         for group in optimizer.param_groups
@@ -386,14 +353,17 @@ def _step_together(
         (master, *master.packed(stand_in.detach(), asked, states.get(stand_in, {}), seed))
         for master, stand_in, asked, seed in inputs
     ]
+    for master, _, new in packed:
+        if missing := sorted(master.formats.states - new.keys()):
+            raise ValueError(
+                f"MasterWeights: state: {type(optimizer).__name__} has no state "
+                f"{', '.join(missing)} with these options; it keeps "
+                f"{', '.join(name for name in new if name not in OWN) or 'none'}"
+            )
     for master, working, new in packed:
         master.keep(working, new)
     for group, changed in zip(optimizer.param_groups, groups, strict=True):
         group.update({name: x for name, x in changed.items() if name != "params"})
-
-
-def _zeros(shape: Sequence[int], device: torch.device) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device=device))
 
 
 def _stepped(

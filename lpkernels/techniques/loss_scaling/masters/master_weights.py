@@ -26,7 +26,6 @@ from lpkernels.techniques.loss_scaling.masters.fused import has_no_states, split
 from lpkernels.techniques.loss_scaling.masters.master import (
     Master,
     check_optimizer,
-    check_states,
     guard,
     step_masters,
 )
@@ -95,8 +94,8 @@ class MasterWeights(Optimizer):
     once a step if a parameter is not stepped in one pass, else only in steps in which states begin.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: see the arguments; a state that the
-            optimizer does not have, blocks of a master or state that lie in two shards.
+        TypeError, ValueError, NotImplementedError: see the arguments; blocks of a master or state
+            that lie in two shards.
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
         1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
@@ -152,7 +151,8 @@ class MasterWeights(Optimizer):
         Raises:
             RuntimeError: within `masters()`; a parameter has changed its dtype or device.
             TypeError: a sparse gradient.
-            ValueError: a master or state that is not finite, in a format without such codes.
+            ValueError: a master or state that is not finite, in a format without such codes; a
+                format for a state that the optimizer does not have.
             NotImplementedError: the optimizer keeps states of no parameter.
             After an error weights, masters and states are as before.
         """
@@ -340,7 +340,6 @@ class MasterWeights(Optimizer):
                 formats.check_parameter(p, f"MasterWeights: parameter {name!r}")
                 masters.append(Master(p, name, number, formats))
             split(type(optimizer), group, masters[first - len(self._masters) :], self._fused)
-        check_states(optimizer, by_group)
         for group, formats in zip(groups, by_group, strict=True):
             formats.warn(group)
             group.update({key: plain(group.get(key, self._formats[key])) for key in KEYS})
