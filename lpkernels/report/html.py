@@ -20,7 +20,7 @@ from lpkernels.experiments.training.config import command_of
 from lpkernels.report.figures import save_figure
 from lpkernels.report.runs import plot_curves, summary
 from lpkernels.report.sweeps import plot_sweep, sweep_table
-from lpkernels.report.tables import make_table
+from lpkernels.techniques.loss_scaling import Report
 
 __all__ = ["write_page"]
 
@@ -102,8 +102,8 @@ def _sweep(results: Results) -> Iterator[str]:
 
 
 def _runs(runs: Mapping[Path, Run]) -> Iterator[str]:
-    """The last figures of each run, a panel of curves for each figure that changes, and the shares
-    of elements that under- and overflowed in the epochs of diagnosed runs."""
+    """The last figures of each run, a panel of curves for each figure that changes, and the tables
+    of diagnosed runs."""
     listed = list(runs.values())
     field, table = listed[0].metric.field, table_of(listed, epochs=True)
     apart = ["epoch", "updates", "seconds", field]
@@ -116,19 +116,8 @@ def _runs(runs: Mapping[Path, Run]) -> Iterator[str]:
     yield _shown(summary(listed))
     yield _drawn(plot_curves(listed, [field, *changing]))
     for folder in runs:
-        file = folder / "diagnosis.jsonl"
-        lines = read_records(file) if file.is_file() else []
-        shares = [
-            (str(line["epoch"]), f"{layer} {tensor}", f"{under / total:.2%}", f"{over / total:.2%}")
-            for line in lines
-            if line.get("type") == "epoch"
-            for layer, tensor, total, over, under in line["rows"]
-            if total
-        ]
-        if shares:
-            columns = ("epoch", "tensor", "underflow", "overflow")
-            title = f"Elements of the tensors of {folder}"
-            yield _shown(make_table(columns, shares, words=("tensor",), title=title))
+        if (file := folder / "diagnosis.jsonl").is_file():
+            yield f"<p>Tensors of {escape(str(folder))}:</p>{Report.load(file)._repr_html_()}"
 
 
 def _repetition(runs: Mapping[Path, Run], results: Results | None) -> list[str]:

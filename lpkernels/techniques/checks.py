@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Collection
 from numbers import Real
 from typing import Any
@@ -106,14 +105,14 @@ def finite(
 ) -> Floats:
     """An array as `numbers` makes it, which must hold no infinity and no NaN."""
     array = numbers(label, value, shape)
-    _refuse_first(label, array, ~np.isfinite(array), "finite numbers", advice)
+    refuse_first(label, array, ~np.isfinite(array), "finite numbers", advice)
     return array
 
 
 def positive(label: str, value: Any, shape: int | tuple[int, ...] | None = None) -> Floats:
     """An array of finite numbers above zero."""
     array = finite(label, value, shape)
-    _refuse_first(label, array, array <= 0, "numbers above 0")
+    refuse_first(label, array, array <= 0, "numbers above 0")
     return array
 
 
@@ -124,54 +123,11 @@ def wholes(label: str, value: Any, least: int, most: float, what: str) -> Floats
         raise TypeError(
             f"{label}: expected an int or an array of ints, got {type(value).__name__} {value!r}"
         )
-    _refuse_first(label, array, (array < least) | (array > most), what)
+    refuse_first(label, array, (array < least) | (array > most), what)
     return array.astype(np.float64)
 
 
-def indices(label: str, value: Any, size: int, *, repeated: bool = False) -> Ints:
-    """Numbers of configurations, 0..size - 1; none may occur twice unless `repeated`."""
-    array = np.asarray(value, dtype=None if np.size(value) else np.int64)
-    if array.ndim != 1:
-        raise TypeError(f"{label}: expected a sequence of ints, got one of shape {array.shape}")
-    what = f"configurations in 0..{size - 1}"
-    array = wholes(label, array, 0, size - 1, what).astype(np.int64)
-    if not repeated and len(np.unique(array)) != len(array):
-        raise ValueError(f"{label}: expected each configuration once, got {list(array)}")
-    return array
-
-
-def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bools:
-    """The observed entries (None: all) that are not NaN; warns of NaN.
-
-    Raises: ValueError: an observed error is infinite.
-    """
-    observed = np.ones(errors.shape, dtype=bool) if observed is None else observed
-    wanted = "errors that are finite or NaN (missing)"
-    _refuse_first(label, errors, np.isinf(errors) & observed, wanted)
-    missing = int(np.isnan(errors[observed]).sum())
-    if missing:
-        warnings.warn(
-            f"{label}: {missing} of {int(observed.sum())} measured errors are NaN and count as "
-            "missing",
-            stacklevel=3,
-        )
-    return observed & ~np.isnan(errors)
-
-
-def clip_range(label: str, clip: Any) -> tuple[float, float] | None:
-    """(low, high) with low < high, or None."""
-    if clip is None:
-        return None
-    try:
-        low, high = (float(bound) for bound in clip)
-    except (TypeError, ValueError):
-        raise TypeError(f"{label}: expected (low, high) or None, got {clip!r}") from None
-    if not low < high:
-        raise ValueError(f"{label}: expected (low, high) with low < high, got {clip!r}")
-    return low, high
-
-
-def _refuse_first(label: str, array: Any, wrong: Any, wanted: str, advice: str = "") -> None:
+def refuse_first(label: str, array: Any, wrong: Any, wanted: str, advice: str = "") -> None:
     """Raises: ValueError: an element is wrong; the first and its place are named."""
     places = np.argwhere(wrong)
     if len(places):

@@ -42,7 +42,7 @@ def test_a_run_has_its_figures_its_curves_and_its_command(runs: Path, tmp_path: 
     assert "<title>run, &lt;/script&gt;&lt;i&gt;</title>" in text and "<i>" not in text
     said, last = words(page), read_run(runs / "b").epochs[-1]
     assert f"run {last['test_accuracy']:.2%} {last['train_loss']:.4f} 2 0" in said
-    assert "epoch tensor underflow overflow" in said and "1 stem input 0.00%" in said
+    assert "layer tensor format count zeros" in said and "stem input e5m2" in said
     assert text.count("<svg") == 1 and "--schedule cpt:3-8/8,cycles=1" in said
     # Nothing is fetched: the page's own rule forbids it.
     assert "default-src 'none'" in text and not re.search(r"<(script|link)[^>]+(src|href)=", text)

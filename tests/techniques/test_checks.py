@@ -1,4 +1,4 @@
-"""The checks that techniques share: the values that pass, their types, and the text of every
+"""The checks of techniques: the values that pass, their types, and the text of every
 error."""
 
 import math
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques import checks
+from lpkernels.techniques.pareto.completion import without_nan
+from lpkernels.techniques.pareto.selection import configurations
 from tests.support.refusals import refused
 
 
@@ -18,10 +20,9 @@ def test_a_check_returns_a_plain_number_or_a_new_array() -> None:
     checked = checks.positive("x", array, 1)
     assert checked.dtype == np.float64 and checked is not array
     assert checks.wholes("n", 3, 1, 4, "a number").ndim == 0
-    assert checks.indices("i", [], 3).dtype == np.int64
-    assert checks.clip_range("clip", (0, 1)) == (0.0, 1.0)
+    assert configurations("i", [], 3).dtype == np.int64
     with pytest.warns(UserWarning, match="errors: 1 of 2 measured errors are NaN"):
-        assert checks.without_nan("errors", np.array([1.0, math.nan])).tolist() == [True, False]
+        assert without_nan("errors", np.array([1.0, math.nan])).tolist() == [True, False]
 
 
 WRONG = [
@@ -43,11 +44,9 @@ WRONG = [
     (lambda: checks.positive("x", [1, 0]), ValueError, "above 0, got 0.0 at index 1$"),
     (lambda: checks.wholes("n", 0.5, 0, 1, "a bit"), TypeError, "^n: expected an int or an array"),
     (lambda: checks.wholes("n", [0, 2], 0, 1, "a bit"), ValueError, "^n: expected a bit, got 2 at"),
-    (lambda: checks.indices("i", [0.5], 3), TypeError, "^i: expected an int or an array of ints"),
-    (lambda: checks.indices("i", [3], 3), ValueError, r"^i: expected configurations in 0\.\.2"),
-    (lambda: checks.indices("i", [1, 1], 3), ValueError, "^i: expected each configuration once"),
-    (lambda: checks.without_nan("e", np.array([math.inf])), ValueError, "got inf at index 0$"),
-    (lambda: checks.clip_range("clip", 1), TypeError, r"expected \(low, high\) or None, got 1$"),
-    (lambda: checks.clip_range("clip", (1, 0)), ValueError, "with low < high"),
+    (lambda: configurations("i", [0.5], 3), TypeError, "^i: expected an int or an array of ints"),
+    (lambda: configurations("i", [3], 3), ValueError, r"^i: expected configurations in 0\.\.2"),
+    (lambda: configurations("i", [1, 1], 3), ValueError, "^i: expected each configuration once"),
+    (lambda: without_nan("e", np.array([math.inf])), ValueError, "got inf at index 0$"),
 ]  # fmt: skip
 test_wrong_arguments_are_refused = refused(WRONG)

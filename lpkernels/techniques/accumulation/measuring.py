@@ -51,13 +51,12 @@ class Measurement:
     vrr_error, nmse_error: standard errors, from the spread between rows, whose sums share their
         left operand; NaN with one row.
     swamped: share of the nonzero products that were added to a finite sum and left it as it was.
-    swamped_chunks: the same share for the nonzero sums of chunks that are added to the outer
-        accumulator; None without chunks.
+    swamped_chunks: the same share for the sums of chunks in the outer accumulator; None without
+        chunks.
     overflowed: share of the sums in which some product, partial sum or result was beyond the
-        format's largest value, whatever the format then makes of it.
-    counted: the number of sums over which the three shares are taken: all sums, or evenly spaced
-        rows of them. The shares are None in the hardware's own order ("native"), whose additions
-        nobody sees.
+        format's largest value.
+    counted: the number of sums over which the three shares are taken. They are None where it is 0,
+        as in the hardware's own order ("native").
     """
 
     accumulator: str

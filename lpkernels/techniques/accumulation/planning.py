@@ -28,11 +28,8 @@ from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation.products import GEMMS, Products, Statistics
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
-#: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
-#: gradients.
-HEADROOM = 1
-#: Mantissa bits beyond the widths of the metric, which alone cost accuracy in training.
-MARGIN = 1
+#: Exponent bits beyond those of one batch, and mantissa bits beyond those of the metric.
+HEADROOM = MARGIN = 1
 _MOST_BITS = 23
 _MOST_EXPONENT_BITS = 8
 # The best chunk length is chosen among these.
@@ -70,11 +67,10 @@ class PlanRow:
 
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
-    product_bits, nzr, growth, exponents: the `Statistics` of the products. From shapes alone the
-        bits are those of the operand's formats, nzr is 1 and the others are None.
+    product_bits, nzr, growth, exponents: the `Statistics` of the products.
     man_bits: of one sum, with the plan's margin.  chunk, chunk_bits: the chunk length asked for, or
         the best one, and the mantissa bits of inner and outer sums with it.
-    format, accumulator: the recommendation; with chunks if the plan was asked for them.
+    format, accumulator: the recommendation.
     notes: where the theory is known to be wrong for this row.
     """
 
@@ -94,16 +90,15 @@ class PlanRow:
 
     @property
     def headroom(self) -> int | None:
-        """Exponent bits of the format beyond the fewest that cover `exponents`; below 0 where fewer
-        were asked for (`exp_bits`), None where `exponents` are."""
+        """Exponent bits of the format beyond the fewest that cover `exponents`; None where these
+        are."""
         if self.exponents is None:
             return None
         return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row as text, without its notes. "4/64" are the mantissa bits with chunks, and their
-        length."""
+        """The row as text, without its notes."""
         exponents = "-" if self.growth is not None else "not measured"
         if self.exponents is not None:
             exponents = f"{self.exponents[0]}..{self.exponents[1]} {self.headroom:+}"
@@ -137,13 +132,11 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
 
     ``print`` shows a table of its `blocks`. ``lp.convert(model, plan)`` gives every layer that can
     be converted its accumulators and the operand formats of the plan. A module of several products
-    (attention, recurrent layers, one whose own forward calls torch.matmul) has one recipe, in which
-    each of fprop, dgrad and wgrad has the widest accumulator of its rows.
+    has one recipe, with the widest accumulator of its rows for each of fprop, dgrad and wgrad.
 
     operands: the recipe of the quantizers that the plan was made for.
     modules: {the layer of a row: the module whose recipe it has}.
-    uncovered: a sentence that names the products without a row, which reach torch but were not seen
-        here; "" if there are none.
+    uncovered: a sentence that names the products without a row; "" if there are none.
     """
 
     rows: tuple[PlanRow, ...]
@@ -155,8 +148,7 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         return str(self._table())
 
     def _table(self) -> TextTable:
-        """A block's name stands in its first row; a note of several rows stands once, with their
-        count."""
+        """A block's name stands in its first row; equal notes stand once, with their count."""
         counts = Counter(note for row in self.blocks for note in row.notes)
         numbers = {note: str(i) for i, note in enumerate(counts, start=1)}
         table = [(*_HEAD, *(["notes"] if numbers else []))]
@@ -207,11 +199,12 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
 
     @cached_property
     def blocks(self) -> tuple[PlanRow, ...]:
-        """A row for each GEMM of each block, as wide as the widest of its layers.
+        """A row for each GEMM of each block, as wide as the widest of its layers; the row's `layer`
+        is the block's name.
 
         A block is one stage of the network: "layer1" holds "layer1.0.conv1" and "layer1.1.conv2".
         Numbered stages are a block each, "stages.0" of "stages.0.1.conv1", and so are the layers of
-        an nn.Sequential, "features.3". `layer` of the row is the block's name.
+        an nn.Sequential, "features.3".
         """
         blocks: dict[str, dict[str, PlanRow]] = {}
         for row in self.rows:
@@ -237,22 +230,18 @@ def plan(
     """The accumulator that every product of a model needs, forward and backward.
 
     It runs the model once on the sample, in the mode it is in, and its loss backward, in torch's
-    own arithmetic. It looks at every linear layer, convolution (transposed ones too), recurrent
-    layer and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: it reads the
-    lengths of the three GEMMs, and takes the `Statistics` of the products of operands rounded to
-    `operand`. These give the format. Its mantissa bits are those of :func:`min_mantissa_bits` by
-    the error law, and `margin` more; ``metric="vrr", margin=0`` is the rule of Sakr et al. 2019.
-    Its exponent bits (IEEE bias, at least 2) are the fewest that cover the range of the sums, and
-    `headroom` more, because one batch does not show what training will reach.
+    own arithmetic; model and random state are left as found. It looks at every linear layer,
+    convolution (transposed ones too), recurrent layer and cell, attention and call of matmul, bmm,
+    mm, mv, addmm or baddbmm: it reads the lengths of the three GEMMs, and takes the `Statistics` of
+    the products of operands rounded to `operand`. The mantissa bits of an accumulator are those of
+    :func:`min_mantissa_bits` by the error law, and `margin` more; ``metric="vrr", margin=0`` is the
+    rule of Sakr et al. 2019. Its exponent bits (IEEE bias, at least 2) are the fewest that cover
+    the range of the sums, and `headroom` more. A layer that is called several times has the widest
+    of its formats.
 
     On torch's meta device the lengths come from the shapes alone, and nothing is computed: no
     product is known to be zero (nzr is 1), the mantissa bits of the products are those of the
-    operand's format, and the exponents have `exp_bits`, or 8 where they are not given: the table
-    then says "not measured".
-
-    The model and torch's random state are left as found (`nn.observing.observer.trace`). A layer
-    that is called several times has the widest of its formats. The length of a strided dgrad is its
-    longest sum.
+    operand's format, and the exponents have `exp_bits`, or 8 where they are not given.
 
     Args:
         model: a module of torch's own layers, its parameters initialised, or on the meta device.
@@ -267,15 +256,12 @@ def plan(
         headroom: exponent bits beyond those that this batch needs, up to 8 in all; it is refused
             with exp_bits and on the meta device.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
-        batch: examples of the batch that the lengths are for. The first dimension of the sample's
-            first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
-            length is the sample's times batch and divided by this count. Zeros, exponents and
-            growth stay those of the sample. None: the sample's own lengths.
-        metric, rounding: of :func:`min_mantissa_bits`, whose own default is the paper's metric; the
-            accumulators round so too (:func:`accumulator_of`).
-        margin: mantissa bits, 0..23, beyond those of the metric. 0 is the bare formula, whose
-            widths cost accuracy in training.
-    Returns: an AccumulatorPlan.
+        batch: examples of the batch that the lengths are for, where the first dimension of the
+            sample's first tensor counts its own: the sum of a weight's wgrad runs over all
+            examples. Zeros, exponents and growth stay those of the sample.
+        metric, rounding: of :func:`min_mantissa_bits`; the accumulators round so too
+            (:func:`accumulator_of`).
+        margin: mantissa bits, 0..23, beyond those of the metric.
     Raises:
         TypeError, ValueError: arguments of the wrong kind; a loss that is no scalar or has no
             gradient; a layer that is emulated already or not initialised; operands that are not
@@ -508,12 +494,9 @@ def accumulator_of(
 
     "aligned_truncation" cuts the running sum and the next `block` products toward zero at the sum's
     last place, adds the cut values and cuts the result; sums of chunks are added with rounding to
-    nearest even, because cut sums would drift. Other names are an Accumulator's own, and block is
-    not used.
+    nearest even, because cut sums would drift. Other names are an Accumulator's own.
 
-    fmt: of the sums, inner and outer.  rounding: "nearest_even", "aligned_truncation", or any other
-    of an Accumulator.  chunk: length of the inner sums; None: one sum.  block: 1..256.
-
+    fmt: of the sums, inner and outer.  chunk: length of the inner sums; None: one sum.
     Raises: ValueError: no such rounding; "aligned_truncation" with 0 mantissa bits.
     """
     if rounding != "aligned_truncation":

@@ -27,12 +27,9 @@ GEMMS = ("fprop", "dgrad", "wgrad")
 # The operands of fprop, dgrad and wgrad, and the dimension of each that a matrix product sums.
 _ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
 _SUMMED = ((-1, -2), (-1, -1), (-2, -2))
-# The smallest product that a format must resolve is typical of the sums at this quantile, which a
-# sample of this many sums gives.
+# A format must resolve a typical product of the sum at this quantile of so many sums.
 _SAMPLE = 1 << 16
 _QUANTILE = 0.01
-
-
 #: y of x and w, which adds up products of one element of each: linear in both.
 Forward = Callable[[Tensor, Tensor], Tensor]
 
@@ -103,26 +100,21 @@ class Products(Visitor):
     """The statistics of every product of a model, observed in parts: of fprop in the forward pass,
     of dgrad and wgrad when backward reaches it.
 
-    Args:
-        model: the model that is observed.
-        quantizers: a Recipe whose input, weight and grad_output round the operands.
-        batch, examples: the length of a weight's wgrad is multiplied by batch / examples; None: it
-            is that of the sample.
-
-    Attributes:
-        statistics: {(layer, GEMM): (length, Statistics) for every call of the layer}.
-        modules: {layer: the name of the module that gives it a recipe}.
-        waiting: layers whose operands want gradients, until the gradients come.
-        flushed: {layer: the largest share of its gradients that became zero}.
-
+    quantizers: a Recipe whose input, weight and grad_output round the operands.
+    batch, examples: the length of a weight's wgrad is multiplied by batch / examples, unless batch
+        is None.
     Raises: NotImplementedError: a function that computes products in another way than these.
     """
 
     def __init__(self, model: Module, quantizers: Recipe, batch: int | None, examples: int) -> None:
         self._quantizers, self._batch, self._examples = quantizers, batch, examples
+        #: {(layer, GEMM): (length, Statistics) for every call of the layer}.
         self.statistics: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
+        #: {layer: the name of the module that gives it a recipe}.
         self.modules: dict[str, str] = {}
+        #: Layers whose operands want gradients, until the gradients come.
         self.waiting: set[str] = set()
+        #: {layer: the largest share of its gradients that became zero}.
         self.flushed: dict[str, float] = {}
         # How often a name was used in a run; "own" is the name of the product of a layer itself.
         self._names: dict[Run, dict[str, int]] = {}

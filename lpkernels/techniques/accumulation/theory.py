@@ -59,9 +59,8 @@ UNSEEN_BY_VRR = {
 _MOST_BITS = 52
 # From this length on the formula's answer jumps by 3 bits, which no simulated sum shows.
 MODEL_LIMIT = 1 << 22
-# This many terms of the sum over i are added one by one. The others are integrated, in 24 panels of
-# 64 Gauss-Legendre points over log i. The loss then differs from the full sum by less than 1e-7 of
-# it.
+# This many terms of the sum over i are added one by one; the others are integrated over log i. The
+# loss then differs from the full sum by less than 1e-7 of it.
 _HEAD = 4096
 _PANELS = 24
 _POINTS = 64
@@ -77,9 +76,8 @@ def vrr(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> tuple[Any, Any]:
     """The variance retention ratio of a sum of n products, and the loss 1 - VRR.
 
     VRR = Var(reduced-precision sum) / (n Var(product)), for independent products of mean zero. The
-    loss is formed directly and is good to a relative 1e-6 however small it is. The paper accepts a
-    sum where n times the loss, the number of whole products whose variance is expected to be lost,
-    is below ln 50 = 3.912.
+    loss is good to a relative 1e-6 however small it is. The paper accepts a sum where n times the
+    loss, the number of products whose variance is lost, is below ln 50 = 3.912.
 
     Args:
         m_acc: mantissa bits of the accumulator, without the hidden one, 1..52.
@@ -123,9 +121,6 @@ def min_mantissa_bits(
 ) -> Any:
     """The fewest mantissa bits of an accumulator that sums n products well enough.
 
-    The widths are tried from 1 upwards and the first that passes is returned: the variance lost
-    does not fall with every bit once n reaches 2^22, so a bisection could miss it.
-
     Args:
         n: products of one sum, at least 1.
         m_p: mantissa bits of a product, 0..105. "nmse" does not depend on it.
@@ -138,17 +133,15 @@ def min_mantissa_bits(
             of VRR_inner VRR_outer at the whole length, which costs 2 to 4 bits.
         metric: "vrr" (the paper's), or "nmse": the predicted error of :func:`nmse` is at most eps.
         eps: for "nmse", above 0.
-        rounding: of the sums: "nearest_even", "stochastic" or "aligned_truncation" (the sum and
-            a product cut toward zero at the last place of the larger, as :func:`accumulator_of`
-            makes them). It enters "nmse" alone. If the result itself is truncated (toward_zero),
-            sums drift, and neither metric holds.
+        rounding: of the sums, as :func:`accumulator_of` makes them: "nearest_even", "stochastic" or
+            "aligned_truncation". It enters "nmse" alone. Sums rounded toward_zero drift, and
+            neither metric holds.
 
     n, m_p, chunk and nzr broadcast against one another.
 
     Returns: an int, or an int64 array if any of those is an array.
     Warns: ModelWarning: "vrr" for a sum of 2^22 products or more, where the formula asks for about
-        3 bits that no simulation needs, and for roundings whose loss it does not see
-        (`UNSEEN_BY_VRR`).
+        3 bits too many, and for roundings whose loss it does not see.
     Raises: TypeError, ValueError: arguments out of range, unknown names; no width of at most 52
         bits is enough.
 
@@ -183,6 +176,7 @@ def min_mantissa_bits(
             )
         if rounding in UNSEEN_BY_VRR:
             warnings.warn(f"{name}: {UNSEEN_BY_VRR[rounding]}", ModelWarning, stacklevel=2)
+        # The loss does not fall with every bit from 2^22 products on: a bisection could miss it.
         for m in range(1, _MOST_BITS + 1):
             rows = np.flatnonzero(bits == 0)
             if not len(rows):
@@ -205,12 +199,10 @@ def nmse(
 ) -> Any:
     """The predicted error of a sum: E[(sum - exact)^2] / (n Var(product)) = c n 4^-m_acc.
 
-    With chunks it is c (n1 + n2) 4^-m_acc. The law is not the paper's. For nearest_even (0.0225)
-    and stochastic (0.0451; an upper bound once products have few bits) c follows from rounding
-    errors that are independent and uniform in half an ulp and in one ulp. For aligned_truncation it
-    is measured (0.055); sums of chunks are then added with rounding to nearest even, and n2 counts
-    with the c of that mode. It holds while the ulp of the sum is above the last bit of the
-    products, for products of mean zero.
+    With chunks it is c (n1 + n2) 4^-m_acc, where n2 counts with the c of the outer sum's rounding.
+    The law is not the paper's. c is 0.0225 for nearest_even and 0.0451 for stochastic (an upper
+    bound once products have few bits); for aligned_truncation it is measured, 0.055. The law holds
+    while the ulp of the sum is above the last bit of the products, for products of mean zero.
 
     m_acc: mantissa bits of the accumulator, 1..52.  n, chunk, nzr, rounding: as in
         :func:`min_mantissa_bits`.

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,7 +27,6 @@ from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
-from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional.unchecked import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
@@ -37,12 +35,11 @@ from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.visiting import all_tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
+from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.rows import (
     COLUMNS,
-    EVENTS,
     GRADIENTS,
     WIDTH,
-    Counts,
     Histogram,
     ScaleAdvice,
     TensorRow,
@@ -68,17 +65,11 @@ def formats_by_kind(
 
     Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
     """
-    if isinstance(fmt, Mapping):
-        unknown = [kind for kind in fmt if kind not in _ASKED]
-        if unknown or not fmt:
-            listed = nearest(unknown[:1], _ASKED, "help(diagnose) lists all")
-            raise ValueError(
-                f"diagnose: fmt: expected formats by {listed}; got "
-                f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
-            )
-        formats = {kind: value for kind, value in fmt.items() if value is not None}
-        return {kind: float_format(f"diagnose: fmt: {kind}", x) for kind, x in formats.items()}
-    return None if fmt == _RECIPE else dict.fromkeys(_ASKED, float_format("diagnose: fmt", fmt))
+    if not isinstance(fmt, Mapping):
+        return None if fmt == _RECIPE else dict.fromkeys(_ASKED, float_format("diagnose: fmt", fmt))
+    for kind in fmt:
+        checks.choice("diagnose: fmt", kind, _ASKED, "help(diagnose) lists all")
+    return {kind: float_format(f"diagnose: fmt: {kind}", value) for kind, value in fmt.items()}
 
 
 def diagnose(
@@ -91,38 +82,30 @@ def diagnose(
 
     The loop runs inside ``with diagnose(model) as report:``. Inside the block the tensors of every
     layer that `convert` knows, and of every product that the model computes, are counted: their
-    elements' exponents, and how many over- and underflow in the format. Calls of a shared module
-    are added up under its first name. A tensor that several layers take is in the row of each, but
-    is read once. The block may hold any number of steps and be entered again; it adds up.
-
-    With formats of your own, inputs, weights and outputs are counted, and their gradients as
-    backward reaches them; biases, masks and tensors that are not floating point are left out. By
-    the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
-    attention and recurrent layers, whose products after the first are numbered. Overflow inside a
-    sum is not seen. Stochastic formats are counted as if they rounded to nearest even.
+    elements' exponents, and how many over- and underflow in the format, rounded to nearest even.
+    Calls of a shared module are added up under its first name. The block may hold any number of
+    steps and be entered again; it adds up. Overflow inside a sum is not seen.
 
     Results, gradients, buffers, random draws and hooks are those of a loop without the diagnosis,
     also after an error. Devices are read when the report is looked at, and not before.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
-        fmt: "recipe": the tensors that each layer's recipe rounds, in its formats; a float format,
-            its name or a Quantizer: all tensors in that one; or {kind: format}: only tensors of
-            these kinds, which are input, weight, output, grad_output, grad_input and grad_weight. A
-            tensor without a format is not read.
+        fmt: "recipe": each tensor that a layer's recipe rounds, as its quantizer gets it, in its
+            format, also inside attention and recurrent layers, whose products after the first are
+            numbered; a float format, its name or a Quantizer: all inputs, weights and outputs and
+            their gradients, in that one; or {kind: format}: only tensors of these kinds, which are
+            input, weight, output, grad_output, grad_input and grad_weight.
         scaler: the scaler, or the number, that multiplies the loss: the rows then have the
-            gradients as seen, scaled, and unscaled. A dynamic scale is taken as it is when each
-            backward pass reaches the first gradient. The exponents of a scale that is no power of
-            two may be one too high.
+            gradients with and without the scale, which is taken as it is when they come.
 
-    Returns: a `Diagnosis`, for `with`.
     Raises:
         TypeError, ValueError: model is no Module; no such format or kind; a format without
             exponents, as FixedFormat, AffineFormat and BlockFormat (in a recipe they are shown
             without shares); a scaler of another type.
         NotImplementedError: on entering: TorchScript or a compiled module.
-    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2 and figure 3, histograms of
-        gradients. The rows, the rules and how they are counted are ours.
+    Reference: Micikevicius et al. 2017, section 3.2 and figure 3, histograms of gradients. The
+        rows and rules are ours.
 
     >>> from lpkernels.techniques.loss_scaling import diagnose
     >>> model = torch.nn.Linear(4, 2)
@@ -165,50 +148,22 @@ class Report(Tabular):
         """The rows, in their order."""
         return self._rows
 
-    def _counted(self) -> tuple[TensorRow, ...]:
-        rows = self.rows
-        if rows:
-            return rows
-        raise RuntimeError(
-            "diagnose: nothing was counted yet; run the model, and its backward pass, inside `with "
-            "diagnose(model) as report:`; without a fmt only what a recipe rounds is counted: a "
-            'plain model needs one, as diagnose(model, "fp16")'
-        )
-
-    def totals(self) -> dict[tuple[str, str], Counts]:
-        """Elements, overflow and underflow so far, by layer and tensor, whatever the formats."""
-        totals: dict[tuple[str, str], Counts] = {}
-        for row in self.rows:
-            counts = np.array([row.histogram.elements, row.overflow, row.underflow])
-            totals[row.layer, row.name] = totals.get((row.layer, row.name), 0) + counts
-        return totals
-
     def recommend(self) -> ScaleAdvice:
-        """A static scale of the loss, from the histograms alone.
-
-        A model that rounds its gradients shows them as they come through at the present scale.
-        Where a gradient holds no number because one before it underflows, or holds infinities or
-        NaN, no scale follows, and `unseen` says so: diagnose the model before `convert`.
-
-        Raises: RuntimeError: nothing was counted yet.
-        """
-        return scale_advice(self._counted())
+        """A static scale of the loss, from the histograms alone; see `ScaleAdvice`."""
+        return scale_advice(self.rows)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as plain values; there may be none."""
         return {"rows": [row.to_dict() for row in self.rows]}
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of `save`: a header, then the rows as plain values."""
+        """The lines of `save` as plain values."""
         uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
-        rows = [{"type": "tensor", **row.to_dict()} for row in self._counted()]
+        rows = [{"type": "tensor", **row.to_dict()} for row in self.rows]
         return [{**schemas.header(_KIND), **uncovered}, *rows]
 
     def save(self, path: str | Path) -> Path:
-        """Writes JSON lines: a header, then a line for every row.
-
-        Raises: RuntimeError: nothing was counted yet.
-        """
+        """Writes JSON lines: a header, then a line for every row."""
         lines = [json.dumps(record, allow_nan=False) for record in self.records()]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +181,7 @@ class Report(Tabular):
         kind = lines[0].get("kind") if lines else None
         if kind != _KIND:
             raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
-        # A run's file has its epochs below.
+        # Files of runs had lines of epochs too.
         rows = (TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
         return Report(rows, lines[0].get("uncovered", ""))
 
@@ -234,14 +189,14 @@ class Report(Tabular):
         notes = [self.uncovered] if self.uncovered else []
         lines = [[cell(row) for cell in COLUMNS.values()] for row in self.rows]
         if not lines:
-            return TextTable([], notes=["nothing was counted yet", *notes])
+            hint = 'a model that rounds nothing needs a format, as diagnose(model, "fp16")'
+            return TextTable([], notes=[f"nothing was counted yet; {hint}", *notes])
         # The first three columns are words.
         return TextTable([[*COLUMNS], *lines], range(3), notes, rule=True)
 
 
 class Diagnosis(Report):
-    """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
-    it waits for the device."""
+    """The report of `diagnose`, which grows while its block runs."""
 
     def __init__(self, model: Module, visitor: _Counting) -> None:
         super().__init__(())
@@ -301,7 +256,6 @@ class _Sums:
         self.key, self.is_scaled, self.calls = key, is_scaled, 0
         self.seen, self.unscaled = _zeros(device), _zeros(device)
         self.fmt = key[3] if isinstance(key[3], FloatFormat) else FP32
-        self.count = counting_to_nearest(self.fmt)
 
     def row(self) -> TensorRow:
         """The row of these counts on the host."""
@@ -335,11 +289,10 @@ class _Counting(Visitor):
         self._order: dict[str, int] = {}
         self._products: WeakKeyDictionary[Run, Counter[str]] = WeakKeyDictionary()
         self._layers: WeakKeyDictionary[Call, _Layer] = WeakKeyDictionary()
-        # By tensor: its version, and its counts by format. A tensor comes again as the input of
-        # several layers, or as the result of one layer and the input of the next.
+        # By tensor: its version, and its counts by format, under None without the loss scale. A
+        # tensor comes again as the input of several layers, or as the result of one layer and the
+        # input of the next.
         self._counted = WeakTensorKeyDictionary()
-        # By device: the backward pass that runs, and where its counts go without the loss scale.
-        self._passes: dict[torch.device, tuple[int, Tensor]] = {}
 
     def rows(self) -> list[TensorRow]:
         """The rows so far, by layer; it waits for the devices."""
@@ -360,40 +313,30 @@ class _Counting(Visitor):
             return
         sums.calls += 1
         by_format = self._counts_of(x)
-        counts = by_format.get(sums.fmt)
-        if counts is None:
-            counts = by_format[sums.fmt] = _zeros(local.device)
-            sums.count(local, counts)
-        sums.seen.add_(counts)
-        if sums.is_scaled:
-            sums.unscaled.index_add_(0, self._without_scale(local.device), counts)
+        if sums.fmt not in by_format:
+            by_format[sums.fmt] = _zeros(local.device)
+            counting_to_nearest(sums.fmt)(local, by_format[sums.fmt])
+        sums.seen.add_(by_format[sums.fmt])
+        if not sums.is_scaled:
+            return
+        if None not in by_format:
+            assert self._scaled is not None
+            by_format[None] = _zeros(local.device)
+            scale = self._scaled(torch.ones((), dtype=torch.float32, device=local.device))
+            wide = local.to(torch.promote_types(local.dtype, torch.float32))
+            counting_to_nearest(FP32)(wide / scale, by_format[None])
+        sums.unscaled.add_(by_format[None])
 
-    def _counts_of(self, x: Tensor) -> dict[FloatFormat, Tensor]:
+    def _counts_of(self, x: Tensor) -> dict[FloatFormat | None, Tensor]:
         """The counts of x so far, by format. A weight has none: a write to its .data does not
         change its version."""
         if isinstance(x, Parameter):
             return {}
         version = 0 if x.is_inference() else x._version
-        counted: tuple[int, dict[FloatFormat, Tensor]] | None = self._counted.get(x)
+        counted: tuple[int, dict[FloatFormat | None, Tensor]] | None = self._counted.get(x)
         if counted is None or counted[0] != version:
             counted = self._counted[x] = version, {}
         return counted[1]
-
-    def _without_scale(self, device: torch.device) -> Tensor:
-        """Where each of the 260 counts goes without the loss scale, whose value is taken when a
-        backward pass asks first. A number that leaves float32's normal numbers goes to the first or
-        the last of their bins."""
-        this = torch._C._current_graph_task_id()
-        if device not in self._passes or self._passes[device][0] != this:
-            assert self._scaled is not None
-            scale = self._scaled(torch.ones((), dtype=torch.float32, device=device))
-            exponent = 1 - torch.frexp(scale).exponent.long()
-            index = torch.arange(WIDTH, dtype=torch.int64, device=device)
-            bins = index - EVENTS
-            moved = (bins + exponent).clamp(1, 254) + EVENTS
-            moved = torch.where((bins < 1) | (bins == 255), index, moved)
-            self._passes[device] = this, moved
-        return self._passes[device][1]
 
     def _name(self, call: Call) -> str:
         """The name of the layer that computes, or of the product in a module's forward."""

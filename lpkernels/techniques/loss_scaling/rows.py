@@ -32,15 +32,10 @@ EXPONENTS = np.arange(_BINS) - _BIAS
 
 # The part of the sum of a tensor's magnitudes that may be lost.
 _TOLERANCE = 0.01
-# The binades that stay free above the top of the largest gradient's binade. The top is up to a
-# binade above the gradient, so that one to two stay free.
-_MARGIN = 1
 # A sum of magnitudes takes a number as the middle of its bin, and float32's subnormals as 0.
 _MIDDLES = np.where(EXPONENTS > EXPONENTS[0], np.ldexp(1.5, EXPONENTS), 0.0)
 # Under such exponents a scale and its inverse are normal numbers of float32, as LossScaler asks.
 _MOST = 126
-# Half of float32's largest number in the binade of 1.
-_TOP = 1 - 2.0**-24
 Counts = NDArray[np.int64]
 
 
@@ -74,9 +69,8 @@ class Histogram:
 
     @cached_property
     def bins(self) -> Counts:
-        """(255,) int64, by the biased exponent of float32. bins[e] counts the numbers (finite, not
-        zero) whose magnitude lies in [2 ** (e - 127), 2 ** (e - 126)). bins[0] counts float32's
-        subnormals: they are below 2 ** -126, and taken as below no smaller power."""
+        """(255,) int64: bins[e] counts the numbers (finite, not zero) whose magnitude lies in
+        [2 ** (e - 127), 2 ** (e - 126)), bins[0] float32's subnormals."""
         bins = self.counts[EVENTS : EVENTS + _BINS].copy()
         bins[0] -= self.zeros
         return bins
@@ -91,7 +85,7 @@ class Histogram:
 
     @property
     def numbers(self) -> int:
-        """The count of the finite elements that are not zero: those that a format can lose."""
+        """The count of the finite elements that are not zero."""
         return int(self.bins.sum())
 
     @property
@@ -118,18 +112,16 @@ def smallest_exponent(fmt: FloatFormat) -> int:
 class TensorRow:
     """The counts of one tensor of one layer, over all its calls.
 
-    layer, kind, tensor: the tensor of the row. layer: the module's name, "" stands for its class;
-        where the forward of a module with layers or other products computes a product itself, the
-        module's name and the function's ("block.matmul"). kind: one of `KINDS`. tensor: torch's
-        name of the argument where there are several of a kind ("query"), or the number of the
-        product, from the second on, where a recipe rounds the tensor ("2"); else "".
+    layer: the module's name, or its class's where it has none; for a product that the forward of a
+        module computes itself, the module's name and the function's ("block.matmul").
+    kind: one of `KINDS`.  tensor: torch's name of the argument where there are several of a kind
+        ("query"), or the number of the product, from the second on, where a recipe rounds the
+        tensor ("2"); else "".
     format: the one that the recipe, or the caller, gives the tensor.
     rounded: the format in which the layer's recipe rounds this tensor; None: it does not.
     calls: how many tensors were counted.
-    histogram: of the elements as the quantizer gets them, before they are rounded, or, in a format
-        of the caller's, as the layer takes and gives them: gradients times the loss scale, if there
-        is one.
-    unscaled: the histogram of the gradients without the loss scale; the same where there is none.
+    histogram: of the elements before they are rounded, gradients times the loss scale.
+    unscaled: the histogram of the gradients without the loss scale.
     """
 
     layer: str
@@ -147,8 +139,7 @@ class TensorRow:
 
     @property
     def float_format(self) -> FloatFormat | None:
-        """The format, if its range is its own. A format that takes its range from the tensor loses
-        nothing that a histogram could tell."""
+        """The format, if its range is its own and not the tensor's; else None."""
         return self.format if isinstance(self.format, FloatFormat) else None
 
     @property
@@ -157,8 +148,8 @@ class TensorRow:
 
     @property
     def overflow(self) -> int:
-        """How many elements the format rounds, to nearest even, beyond its largest value; 0 where
-        its range is not its own."""
+        """How many elements the format rounds, to nearest even, beyond its largest value; 0 without
+        a `float_format`."""
         return int(self.histogram.counts[0])
 
     @property
@@ -169,13 +160,13 @@ class TensorRow:
     @property
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
-        where its range is not its own."""
+        without a `float_format`."""
         fmt = self.float_format
         return None if fmt is None else self.histogram.part_below(fmt.emin)
 
     @property
     def below_subnormal(self) -> float | None:
-        """The part of the numbers below the format's smallest value: these underflow."""
+        """The same of the format's smallest value."""
         fmt = self.float_format
         return None if fmt is None else self.histogram.part_below(smallest_exponent(fmt))
 
@@ -217,8 +208,8 @@ class TensorRow:
 
 
 def merged(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
-    """The rows of a report: rows of the same tensor and format are added up; the layers stand in
-    the order of their first rows, the tensors of a layer in the order of `KINDS`."""
+    """Rows of the same tensor and format added up; layers in the order of their first rows, the
+    tensors of a layer in the order of `KINDS`."""
     sums: dict[tuple[Any, ...], TensorRow] = {}
     layers: dict[str, int] = {}
     for row in rows:
@@ -235,12 +226,7 @@ def merged(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
 
 
 def _short(count: int) -> str:
-    """A count in at most 5 characters."""
-    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        # A count that would round to 1000 of a unit is 1 of the next unit.
-        if count >= 0.9995 * unit and count >= 10_000:
-            return f"{count / unit:.3g}{name}"
-    return str(count)
+    return str(count) if count < 10**6 else f"{count:.2e}"
 
 
 def _percent(part: float | None) -> str:
@@ -293,10 +279,9 @@ class ScaleAdvice(NamedTuple):
     """A static scale of the loss; ``str`` of it says what the gradients lose with and without it.
 
     scale: the largest safe scale, at which no tensor leaves its format: 2 ** floor(log2(max /
-        largest gradient)) less one to two binades; LossScaler(static=scale). It knows nothing of
-        gradients that are unseen. None: no gradient with a format holds a number.
-    least: the smallest scale at which no tensor loses more than 1% of sum |g|, over its
-        elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
+        largest gradient)) less one to two binades; None: no gradient with a format holds a number.
+    least: the smallest scale at which no tensor loses more than 1% of its sum of |g|; None: no
+        scale up to `scale` is enough, or some gradients are unseen.
     unseen: a sentence on gradients that hold no number because one before them underflows, or hold
         infinities or NaN; "": there are none.
     text: all lines.
@@ -314,10 +299,7 @@ class ScaleAdvice(NamedTuple):
 class InFormats:
     """Tensors by binary exponent, each with the format that is to hold it.
 
-    Numbers below the smallest value underflow: rounded to the nearest, those below half of it
-    become zero, and the others the smallest value. Numbers in the binade of the largest value are
-    held, though a few may round beyond it. Most numbers of a gradient can be so small that nothing
-    depends on them, so that the rules decide by the part of the magnitude.
+    Numbers below the smallest value underflow, numbers above the binade of the largest overflow.
     """
 
     def __init__(self, tensors: Sequence[tuple[Histogram, FloatFormat]]) -> None:
@@ -330,37 +312,31 @@ class InFormats:
         self, scale: int = 0, *, overflow: bool = True
     ) -> tuple[float, float, NDArray[np.float64]]:
         """What is lost times 2 ** scale: the parts of all numbers that underflow and overflow, and
-        for each tensor the part of its magnitude, without overflow if that is False."""
+        the part of each tensor's magnitude, without overflow if that is False."""
         under, over = EXPONENTS < self._low - scale, EXPONENTS >= self._high - scale
         shares = [self._bins[beyond].sum() / max(1, self._bins.sum()) for beyond in (under, over)]
         magnitudes = self._bins * _MIDDLES
-        gone = np.where(under | (over & overflow), magnitudes, 0.0).sum(axis=1)
-        whole = magnitudes.sum(axis=1)
-        return *shares, gone / np.where(whole, whole, 1.0)
+        losses = np.where(under | (over & overflow), magnitudes, 0.0).sum(axis=1)
+        totals = magnitudes.sum(axis=1)
+        return *shares, losses / np.where(totals, totals, 1.0)
 
     def fitting(self) -> int:
-        """The largest exponent of a scale, from -126 to 126, under which no tensor leaves its
-        format: a floor(log2(max / largest)) less the margin; 0 without numbers.
+        """The exponent of `ScaleAdvice.scale`, from -126 to 126; 0 without numbers.
 
-        A histogram knows no more of the largest number than its binade, so the binade's top stands
-        for it, and the scale is one or two binades below the scale for the number.
-        Micikevicius et al. take any constant whose product with the largest gradient is below
-        65504.
+        The top of the largest number's binade, float32's largest number there, stands for the
+        number, and one more binade stays free.
         """
-        fitting = []
+        exponents = []
         for fmt, bins in zip(self.formats, self._bins, strict=True):
             most, exponent = math.frexp(fmt.max)
             if bins.any():
                 largest = int(EXPONENTS[bins > 0][-1])
-                fitting.append(exponent - largest - 1 - (most < _TOP) - _MARGIN)
-        return min(_MOST, max(-_MOST, min(fitting, default=0)))
+                exponents.append(exponent - largest - 2 - (most < 1 - 2.0**-24))
+        return min(_MOST, max(-_MOST, min(exponents, default=0)))
 
     def enough(self, most: int) -> int | None:
-        """The smallest exponent up to `most` at which no tensor loses more than the tolerance; None
-        where there is none. It is looked for from 0 on or, where `most` is negative, at `most`.
-
-        Of the scales that are enough, the smallest leaves the most room for gradients that grow.
-        """
+        """The smallest exponent of 0 to `most`, or `most` if it is negative, at which no tensor
+        loses more than the tolerance; None where there is none."""
         scales = range(min(0, most), most + 1)
         return next((s for s in scales if self.lost(s)[2].max() <= _TOLERANCE), None)
 
@@ -368,11 +344,11 @@ class InFormats:
 def scale_advice(rows: Iterable[TensorRow]) -> ScaleAdvice:
     """The scale for the gradients among the rows, in their own formats."""
     gradients = [row for row in rows if row.is_gradient and row.float_format]
-    seen = [row for row in gradients if row.unscaled.numbers]
-    if not seen:
+    with_numbers = [row for row in gradients if row.unscaled.numbers]
+    if not with_numbers:
         return ScaleAdvice()
-    own: list[Any] = [(row.unscaled, row.format) for row in seen]
-    tensors = InFormats(own)
+    pairs: list[Any] = [(row.unscaled, row.format) for row in with_numbers]
+    tensors = InFormats(pairs)
     names = ", ".join(dict.fromkeys(map(str, tensors.formats)))
     unseen, scale = _unseen(gradients), tensors.fitting()
     if unseen:
@@ -390,11 +366,11 @@ def scale_advice(rows: Iterable[TensorRow]) -> ScaleAdvice:
         f"  without a scale: {under:.2%}, and {without.max():.2%}"
         + (f"; {over:.2%} overflow" if over else ""),
     ]
-    losing = zip(seen, parts, strict=True)
-    lost = dict.fromkeys(row.layer for row, part in losing if part > _TOLERANCE)
-    if lost:
+    rows_and_parts = zip(with_numbers, parts, strict=True)
+    layers = dict.fromkeys(row.layer for row, part in rows_and_parts if part > _TOLERANCE)
+    if layers:
         lines.append(
-            f"  no one scale fits: at this one {', '.join(lost)} underflow, larger ones overflow"
+            f"  no one scale fits: at this one {', '.join(layers)} underflow, larger ones overflow"
         )
     return ScaleAdvice(2.0**scale, least, "", "\n".join(lines))
 

@@ -30,13 +30,13 @@ _SKIPPED = 10
 def scale(label: str, value: Any) -> float:
     """A scale as float32 holds it: positive and finite, with an inverse that is finite too."""
     with np.errstate(over="ignore"):
-        held = float(np.float32(checks.real(label, value)))
-    if not _LEAST <= held < math.inf:
+        rounded = float(np.float32(checks.real(label, value)))
+    if not _LEAST <= rounded < math.inf:
         raise ValueError(
             f"{label}: expected a positive finite scale, from 2**-126 to float32's largest number, "
             f"got {value}; powers of two such as 2.0**16 round nothing"
         )
-    return held
+    return rounded
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class StepRecord:
     """One call of LossScaler.step.
 
     ran: whether the optimizer changed the weights.
-    parameter: the first parameter, in the optimizer's order, whose gradient was not finite: its
-        name if the optimizer was made with names, else its position. None if the step ran, if the
-        gradients of this process were finite (another rank's were not), or if they are gone.
+    parameter: the first one, in the optimizer's order, whose gradient was not finite: its name if
+        the optimizer was made with names, else its position. None if the step ran, or if the
+        gradients of this process were finite, or are gone.
     """
 
     ran: bool
@@ -54,10 +54,7 @@ class StepRecord:
 
 
 class _Step:
-    """A step whose result is on the device.
-
-    optimizer: after its step.  nonfinite: 0-d, not 0 if a gradient was not finite.
-    """
+    """A step whose result is on the device; nonfinite: 0-d, not 0 if a gradient was not finite."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, nonfinite: Tensor) -> None:
         self.ran = nonfinite == 0
@@ -97,8 +94,8 @@ def local_values(gradient: Tensor) -> Tensor:
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a function stands in the place of the optimizer's own step, as accelerate's that
-    notes whether it is called. That of a schedule of torch counts calls, and may be called."""
+    """Whether a function stands in the place of the optimizer's step that must not be called where
+    a step is skipped, as accelerate's; that of torch's schedulers may be called."""
     step = vars(optimizer).get("step")
     own = getattr(step, "__func__", None) is type(optimizer).step
     return not (step is None or own or hasattr(step, "_wrapped_by_lr_sched"))
@@ -127,24 +124,18 @@ class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with a floor and a record of each step.
 
     It has GradScaler's methods, errors, defaults and bits. GradScaler's state loads here, and the
-    reverse. A scale that is a power of two rounds nothing, except at under- and overflow.
-
-    Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
-    torch's fused ones and MasterWeights), or that accelerate wraps; get_scale, state_dict and
-    last_step.
-
-    In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
-    one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
+    reverse. Only these wait for the device: the step of an optimizer that cannot skip by itself
+    (all but torch's fused ones and MasterWeights), or that accelerate wraps; get_scale, state_dict
+    and last_step. In a torch.distributed job every rank makes the same calls, and a gradient that
+    is not finite on one rank counts on all.
 
     Args:
-        static: a constant scale. Updates that are not finite are skipped, and the scale stays; ten
-            in a row, as at a floor, warn once. A scale that is no power of two divides the
-            gradients in a second pass, correctly rounded.
+        static: a constant scale; ten skipped updates in a row, as at a floor, warn once. A scale
+            that is no power of two divides the gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
         floor: the scale does not fall below it; with None, as in torch, it may fall below 1.
         hysteresis: n updates that are not finite lower the scale once: each of the first n - 1
-            takes one from a counter that starts at n, and the scale stays; at 1 each lowers it. The
-            counter is n again after growth_interval other updates in a row, when the scale grows.
+            takes one from a counter that starts at n. The counter is n again when the scale grows.
         group: the ranks that step together; None: all of them; a group of one rank has a flag and
             a scale of its own.
     Raises:
@@ -152,9 +143,8 @@ class LossScaler(torch.amp.GradScaler):
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             below the floor.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the rule and its numbers are
-        torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
-        hysteresis is DeepSpeed's delayed_shift (deepspeed/runtime/fp16/loss_scaler.py), whose scale
-        may grow to infinity.
+        torch's. The floor is that of Mellempudi et al. 2019, arXiv 1905.12334; hysteresis is
+        DeepSpeed's delayed_shift (deepspeed/runtime/fp16/loss_scaler.py).
 
     >>> scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
     >>> scaler.scale(torch.tensor(0.5))
@@ -229,12 +219,7 @@ class LossScaler(torch.amp.GradScaler):
         return {found_inf.device: found_inf}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Calls optimizer.step(...), unless a gradient is not finite; returns its result, or None
-        where the step is skipped. The arguments are torch.amp.GradScaler.step's.
-
-        Raises: RuntimeError: stepped since update(), or a closure. AssertionError: before scale, or
-            no gradient.
-        """
+        """As torch.amp.GradScaler.step: optimizer.step(...), unless a gradient is not finite."""
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
         if "closure" in kwargs or any(map(callable, args)):
@@ -269,9 +254,7 @@ class LossScaler(torch.amp.GradScaler):
         optimizer.
 
         Args: new_scale: the scale itself, a number or a 0-d tensor, which is copied.
-        Raises:
-            AssertionError: there was neither unscale_ nor step since the last update().
-            ValueError: another scale for a static scaler.
+        Raises: as torch.amp.GradScaler.update.  ValueError: another scale for a static scaler.
         """
         if not self._enabled:
             return
@@ -304,8 +287,7 @@ class LossScaler(torch.amp.GradScaler):
             self._count_skipped(bad & (value <= max(self._floor, _LEAST)))
 
     def _count_skipped(self, stuck: Tensor) -> None:
-        """Counts an update, and warns once of too many in a row; the host may learn of their number
-        some updates later."""
+        """Counts an update, and warns of too many in a row, perhaps some updates later."""
         if self._skipped is None:
             zero = partial(torch.zeros, (), dtype=torch.int32)
             self._skipped = zero(device=stuck.device), zero(device="cpu", pin_memory=stuck.is_cuda)
@@ -328,8 +310,8 @@ class LossScaler(torch.amp.GradScaler):
 
     @property
     def ran(self) -> Tensor | None:
-        """Whether the last step changed the weights: a 0-d bool tensor on the device of the scale,
-        which nothing waits for. None before the first step."""
+        """Whether the last step changed the weights: a 0-d bool tensor on the device of the scale;
+        None before the first step."""
         return None if self._last is None else self._last.ran
 
     @property
@@ -342,12 +324,8 @@ class LossScaler(torch.amp.GradScaler):
         return None if self._last is None else self._last.record()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
-        `hysteresis` and its counter.
-
-        The state is empty if the scaler is not enabled. Reading it waits for the device. The
-        floor is no part of it.
-        """
+        """Plain values, to be taken after update(): GradScaler's five, `static`, `hysteresis` and
+        its counter; none if the scaler is not enabled."""
         if not self._enabled:
             return {}
         own = {"static": self._static, "hysteresis": self._hysteresis}
@@ -359,9 +337,9 @@ class LossScaler(torch.amp.GradScaler):
         Where the state has no hysteresis, this scaler's stays, and its counter is full.
 
         Raises:
-            RuntimeError: the state is empty, as that of a scaler that is not enabled.
-            TypeError, ValueError: it is no state of a scaler, or the state of a static scaler for a
-                dynamic one, or the reverse.
+            RuntimeError: the state of a scaler that is not enabled.
+            TypeError, ValueError: another state, or the scale is static in one and not in the
+                other.
         """
         if not self._enabled:
             return
@@ -399,5 +377,5 @@ class LossScaler(torch.amp.GradScaler):
 
     def __getstate__(self) -> dict[str, Any]:
         # Steps hold the parameters of this scaler's optimizers, and a copy has others.
-        gone = {"_last": None, "_skipped": None}
-        return {**super().__getstate__(), "_left": self._left.cpu().clone(), **gone}
+        state = {**super().__getstate__(), "_left": self._left.cpu().clone()}
+        return state | {"_last": None, "_skipped": None}

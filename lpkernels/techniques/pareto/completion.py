@@ -3,6 +3,7 @@ configurations."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,11 @@ def complete(
     checks.number("complete: tolerance", tolerance, least=0)
     errors = checks.numbers("complete: x", x, 2)
     checks.whole("complete: rank", rank, 1, min(errors.shape))
-    bounds = checks.clip_range("complete: clip", clip)
+    bounds = None
+    if clip is not None:
+        low, high = bounds = tuple(checks.numbers("complete: clip", clip, (2,)).tolist())
+        if not low < high:
+            raise ValueError(f"complete: clip: expected (low, high) with low < high, got {clip!r}")
     observed = _observed(errors, mask, bounds)
     errors[~observed] = 0
     left, right = _factors(_additive_fill(errors, observed), rank, lam)
@@ -188,6 +193,21 @@ def _additive_fill(x: Floats, observed: Bools) -> Floats:
     return np.where(observed, x, rows + columns - sums.sum() / observed.sum())
 
 
+def without_nan(label: str, errors: Floats, observed: Bools | None = None) -> Bools:
+    """The observed entries (None: all) that are not NaN; warns of NaN.
+
+    Raises: ValueError: an observed error is infinite.
+    """
+    observed = np.ones(errors.shape, dtype=bool) if observed is None else observed
+    expected = "errors that are finite or NaN (missing)"
+    checks.refuse_first(label, errors, np.isinf(errors) & observed, expected)
+    missing = int(np.isnan(errors[observed]).sum())
+    if missing:
+        text = f"{missing} of {int(observed.sum())} measured errors are NaN and count as missing"
+        warnings.warn(f"{label}: {text}", stacklevel=3)
+    return observed & ~np.isnan(errors)
+
+
 def _observed(errors: Floats, mask: Any, bounds: tuple[float, float] | None) -> Bools:
     """The checked mask, without entries that are NaN."""
     mask = np.asarray(mask)
@@ -195,7 +215,7 @@ def _observed(errors: Floats, mask: Any, bounds: tuple[float, float] | None) -> 
         raise TypeError(f"complete: mask must hold bools, True where observed; got {mask.dtype}")
     if mask.shape != errors.shape:
         raise ValueError(f"complete: mask has shape {mask.shape}, x has {errors.shape}")
-    mask = checks.without_nan("complete", errors, mask)
+    mask = without_nan("complete", errors, mask)
     for axis, line in ((1, "row"), (0, "column")):
         empty = np.flatnonzero(~mask.any(axis=axis))
         if len(empty):

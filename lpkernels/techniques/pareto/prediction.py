@@ -12,8 +12,8 @@ import numpy as np
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats, Ints
-from lpkernels.techniques.pareto.completion import embed, filled, rank_of
-from lpkernels.techniques.pareto.selection import METHODS, select
+from lpkernels.techniques.pareto.completion import embed, filled, rank_of, without_nan
+from lpkernels.techniques.pareto.selection import METHODS, configurations, select
 from lpkernels.techniques.pareto.spaces import mean_over_seeds
 
 _COLUMN_MEAN = "column_mean"
@@ -102,7 +102,7 @@ def choose(memory: Any, error: Any, cap: float) -> int:
 def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
     m = checks.finite(f"{function}: memory", memory, 1)
     e = checks.numbers(f"{function}: error", error, m.shape)
-    if not checks.without_nan(function, e).any():
+    if not without_nan(function, e).any():
         raise ValueError(f"{function}: every error is NaN")
     return m, e
 
@@ -130,9 +130,9 @@ def predict(y: Any, indices: Any, errors: Any, *, keep_measured: bool = True) ->
     Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep measured errors.
     """
     embeddings = checks.finite("predict: y", y, 2)
-    chosen = checks.indices("predict: indices", indices, embeddings.shape[1], repeated=True)
+    chosen = configurations("predict: indices", indices, embeddings.shape[1], repeated=True)
     values = checks.numbers("predict: errors", errors, chosen.shape)
-    measured = checks.without_nan("predict", values)
+    measured = without_nan("predict", values)
     if not measured.any():
         raise ValueError("predict: every measured error is NaN; measure another configuration")
     chosen, values = chosen[measured], values[measured]

@@ -159,14 +159,26 @@ def _greedy(design: _Design) -> Ints:
     return np.array(chosen, dtype=np.int64)
 
 
+def configurations(label: str, value: Any, size: int, *, repeated: bool = False) -> Ints:
+    """Numbers of configurations, 0..size - 1; none may occur twice unless `repeated`."""
+    array = np.asarray(value, dtype=None if np.size(value) else np.int64)
+    if array.ndim != 1:
+        raise TypeError(f"{label}: expected a sequence of ints, got one of shape {array.shape}")
+    what = f"configurations in 0..{size - 1}"
+    array = checks.wholes(label, array, 0, size - 1, what).astype(np.int64)
+    if not repeated and len(np.unique(array)) != len(array):
+        raise ValueError(f"{label}: expected each configuration once, got {list(array)}")
+    return array
+
+
 def _design(
     y: Any, n: Any, cost: Any, budget: Any, method: str, measured: Any, among: Any
 ) -> _Design:
     checks.choice("select: method", method, METHODS)
     embeddings = checks.finite("select: y", y, 2)
     rank, size = embeddings.shape
-    measured = checks.indices("select: measured", measured, size)
-    allowed = np.arange(size) if among is None else checks.indices("select: among", among, size)
+    measured = configurations("select: measured", measured, size)
+    allowed = np.arange(size) if among is None else configurations("select: among", among, size)
     candidates = np.setdiff1d(allowed, measured)
     orthonormal = _orthonormal(embeddings, np.union1d(allowed, measured))
     if not len(candidates):

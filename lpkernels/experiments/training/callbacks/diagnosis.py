@@ -37,12 +37,10 @@ class DiagnosisConfig(CallbackConfig):
 
 
 class Diagnosing(Callback):
-    """Counts the tensors of training steps; its file is the report of all steps and processes, then
-    a line for each epoch: [layer, tensor, elements, overflow, underflow] of the steps counted."""
+    """Counts the tensors of training steps; its file is the report of all processes."""
 
     def __init__(self, fmt: str, every: int) -> None:
         self._fmt, self._every = fmt, every
-        self._epochs: list[dict[str, Any]] = []
 
     def prepare(self, context: Context) -> None:
         scaler = next((p.scaler for p in context.callbacks if isinstance(p, ScaledLoss)), None)
@@ -52,23 +50,14 @@ class Diagnosing(Callback):
     def around_step(self, step: int) -> AbstractContextManager[Any]:
         return nullcontext() if step % self._every else self.report
 
-    def after_epoch(self, record: dict[str, Any]) -> None:
-        totals = self.report.reduce().totals()
-        for line in self._epochs:
-            for layer, tensor, *counts in line["rows"]:
-                totals[layer, tensor] -= counts
-        rows = [[*key, *counts.tolist()] for key, counts in totals.items()]
-        self._epochs.append({"type": "epoch", "epoch": record["epoch"], "rows": rows})
-
     def state_dict(self) -> dict[str, Any]:
-        return {**self.report.reduce().state_dict(), "epochs": self._epochs}
+        return self.report.reduce().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._epochs = list(state.get("epochs", []))
         # The rows are of all processes together: one process has them from now on.
         if self._first:
             self.report.load_state_dict(state)
 
     def files(self) -> dict[str, list[dict[str, Any]]]:
         whole = self.report.reduce()
-        return {DIAGNOSIS: [*whole.records(), *self._epochs]} if whole.rows else {}
+        return {DIAGNOSIS: whole.records()} if whole.rows else {}

@@ -58,8 +58,6 @@ _SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
 }
 # The states of torch's optimizers that are never negative.
 _NEVER_NEGATIVE = (*_SQUARES, "max_exp_avg_sq", "acc_delta", "exp_inf")
-# Smaller gradients do not matter here: it is the smallest value of fp16.
-_SMALLEST_GRADIENT = 2.0**-24
 # States of torch's optimizers that count or schedule, one number for a whole tensor.
 _NUMBERS = {"step", "eta", "mu", "mu_product"}
 # Formats that torch has a dtype for and keeps at their size.
@@ -170,7 +168,8 @@ class WeightFormats:
         for name, share_of in _SQUARES.items():
             share = share_of(group)
             gradient = math.sqrt(_rounds_to_zero_below(self[name]) / share) if share > 0 else 0.0
-            if gradient > _SMALLEST_GRADIENT:
+            # Smaller gradients do not matter here: it is the smallest value of fp16.
+            if gradient > 2.0**-24:
                 warnings.warn(
                     f"MasterWeights: {name} in {self[name]} stays 0 where every "
                     f"|gradient| is below {gradient:.2g}: what a step adds to it rounds to 0, and "

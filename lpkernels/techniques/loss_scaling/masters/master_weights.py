@@ -37,11 +37,8 @@ _SAVED = "master_weights"
 
 
 class Stagnation(NamedTuple):
-    """Updates of a parameter's elements.
-
-    asked: how many were asked for.
-    unchanged: how many of these changed nothing.
-    """
+    """How many updates of a parameter's elements were asked for, and how many of these changed
+    nothing."""
 
     asked: int
     unchanged: int
@@ -55,18 +52,15 @@ class Stagnation(NamedTuple):
 class MasterWeights(Optimizer):
     """An optimizer that steps on masters of the weights; the model holds working copies of them.
 
-    In a parameter's step its gradient is unscaled and rounded to `grad`, the optimizer steps on
-    the master in float32, the result is rounded to `master` and the optimizer's states to `state`,
-    and the parameter becomes the master rounded to `weight`. Masters and states are kept as codes
-    of their formats; a step unpacks them, or nothing (`fused`).
-
-    With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
-    Where weight and master are one float or fixed format the parameter is the master, and nothing
-    else is kept.
+    In a step a parameter's gradient is unscaled and rounded to `grad`, the optimizer steps on the
+    master in float32, the result is rounded to `master` and the optimizer's states to `state`, and
+    the parameter becomes the master rounded to `weight`. Masters and states are kept as codes of
+    their formats. With weight, master and state fp32, and fused=False, the bits are those of the
+    optimizer alone. Where weight and master are one float or fixed format the parameter is the
+    master.
 
     A group of the optimizer may have the keys weight, master, state and grad, whose values come
-    before the arguments; other groups get the arguments as keys, as plain values. They are read
-    when the group is wrapped.
+    before the arguments; they are read when the group is wrapped.
 
     Args:
         optimizer: a torch.optim.Optimizer. It belongs to the wrapper from now on; its states are
@@ -75,23 +69,21 @@ class MasterWeights(Optimizer):
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
         state: of the optimizer's states, or {state's name: format}, where others are fp32. Numbers
-            such as step counts, and states of another shape than their parameter's, are rounded
-            but not packed. A second moment without a scale stays 0 while gradients are small: in
-            fp16 below 5.5e-3 with beta2 = 0.999; such a request warns. A format without zero,
-            "block128_linear4_sfp32", is for states that are never negative, given by name.
+            such as step counts are not rounded; states of another shape than their parameter's are
+            rounded but not packed. A second moment that would stay 0 while gradients are small
+            warns. A format without zero, "block128_linear4_sfp32", is for states that are never
+            negative, given by name.
         grad: of the gradients as they enter; None leaves them.
-        fused: one pass over each parameter (docs/master-weights.md), of SGD, Adam and AdamW, with
-            float formats whose codes have 8, 16 or 32 bits. None: wherever it can be; True: always,
-            or an error; False: never. The steps and draws are the same, but for last places.
+        fused: one pass over each parameter, of SGD, Adam and AdamW, with float formats whose codes
+            have 8, 16 or 32 bits. None: wherever it can be; True: always, or an error; False:
+            never. The steps and draws are the same, but for last places.
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
     tensor): any number of processes (DDP or FSDP2) and a resumed run give the same weights from the
     same gradients. If anything is stochastic, all processes call the constructor.
 
-    A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
-    divided by grad_scale, and where found_inf is not 0 nothing is changed. The host reads the flag
-    once a step if a parameter is not stepped in one pass, else only in steps in which states begin.
+    A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does.
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; blocks of a master or state
@@ -99,7 +91,7 @@ class MasterWeights(Optimizer):
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
         1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
-        within an update too, here a step is float32 and its results are rounded.
+        within an update too.
 
     >>> w = torch.nn.Parameter(torch.ones(2))
     >>> masters = lp.techniques.loss_scaling.MasterWeights(torch.optim.SGD([w], 1.0), weight="bf16")
@@ -145,9 +137,8 @@ class MasterWeights(Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates every parameter that has a gradient.
 
-        Args:
-            closure: computes the loss and the gradients again, once, before the update.
-        Returns: the closure's result.
+        closure: computes the loss and the gradients again, once, before the update; its result is
+            returned.
         Raises:
             RuntimeError: within `masters()`; a parameter has changed its dtype or device.
             TypeError: a sparse gradient.
@@ -210,8 +201,8 @@ class MasterWeights(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Masters, states, counts, options, seed and step, of whole tensors; all processes call it.
 
-        It holds plain values and tensors. A tensor that is whole here is the one that is kept: copy
-        it if it must not change. The weights themselves are the model's: save its state_dict too.
+        A tensor that is whole here is the one that is kept: copy it if it must not change. The
+        working copies are in the model's state_dict: save it too.
         """
         state = {master.number: master.save() for master in self._masters.values()}
         own = {"seed": int(self._seed), "step": int(self._step)}
@@ -274,8 +265,8 @@ class MasterWeights(Optimizer):
     def masters(self) -> Iterator[None]:
         """Inside the block the parameters hold their masters, for a test or to save the model.
 
-        Parameters of other dtypes than float32 become float32 tensors meanwhile. Their own values
-        come back at the end, whatever the block did to them. A copy of all working copies is kept.
+        Parameters of other dtypes become float32 tensors meanwhile. Their own values come back at
+        the end, whatever the block did to them.
         Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
             not float32.
         """
@@ -297,9 +288,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def take_weights(self) -> None:
-        """Makes the masters anew from the parameters as they are; for use after loading weights.
-        States and counts stay; the draws are those of the present step.
-        """
+        """Makes the masters anew from the parameters, after weights were loaded; states stay."""
         self._refuse_if_lent("take_weights")
         for master in self._masters.values():
             master.begin({}, master.seed(self._seed, self._step))
@@ -308,9 +297,7 @@ class MasterWeights(Optimizer):
         """By parameter: the updates since the start or `reset_stagnation` that changed nothing.
 
         An update of an element is asked for if its gradient is not 0 or the optimizer's step in
-        float32 moves it. It changes nothing if the master is as before: it was lost when the master
-        was rounded, in float32 itself, or by a learning rate of 0. Reads the counts from the
-        device.
+        float32 moves it. It changes nothing if the rounded master is as before.
         """
         masters = self._masters.values()
         return {master.name: Stagnation(*master.state[COUNTS].tolist()) for master in masters}
