@@ -292,11 +292,11 @@ def test_notes_say_where_the_theory_is_wrong():
         narrow not in note for row in plan(layer, grad(2, 3), **options).rows for note in row.notes
     )
     (note,) = plan(layer, grad(2, 3), **options, **short).rows[0].notes
-    assert note.startswith(narrow) and "the loss of 3.9 products" in note
-    # The error law has no loss of whole products, and no artefact in long sums.
+    assert note.startswith(narrow)
+    # The error law has no artefact in long sums.
     options["operand"] = "fp16"
     (note,) = plan(nn.Linear(3, 3), torch.randn(2, 3), **options).rows[0].notes
-    assert note.startswith(narrow) and "3.9 products" not in note
+    assert note.startswith(narrow)
     long = torch.empty(1, 2**22, device="meta")
     rows = [linear_rows(long, long, operand="e5m2", **widths)[0] for widths in ({}, short)]
     assert ["2^22" in " ".join(row.notes) for row in rows] == [False, True]

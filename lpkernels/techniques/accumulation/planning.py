@@ -34,20 +34,9 @@ _MOST_BITS = 23
 _MOST_EXPONENT_BITS = 8
 # The best chunk length is chosen among these.
 _CHUNKS = (16, 32, 64, 128, 256, 512, 1024)
-# A row has a note if E[sum^2] is this many times as large as for independent products.
-_GROWTH = 4.0
-# A row has a note if the operand format flushes this share of the gradients to zero.
-_FLUSHED = 0.1
-# Why a sum has fewer mantissa bits than its operands, by metric.
-_TOO_SHORT = {
-    "vrr": "the criterion accepts the loss of 3.9 products, which is most of a sum this short",
-    "nmse": "a sum is rounded more coarsely than the operands are",
-}
-# The note of a layer that ran forward, has something to train, and got no gradient.
-_UNSEEN = (
-    "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
-    "dgrad and wgrad are not planned"
-)
+# A row has a note if E[sum^2] is this many times as large as for independent products, or if the
+# operand format flushes this share of the gradients to zero.
+_GROWTH, _FLUSHED = 4.0, 0.1
 # The columns of a plan's table that hold words; the others hold numbers.
 _WORDS = ("block", "gemm", "accumulator", "notes")
 #: The meanings of the columns.
@@ -185,7 +174,6 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         for row in self.rows:
             if row.layer in self.modules:
                 _add(modules.setdefault(self.modules[row.layer], {}), row.gemm, row)
-        quantizers = {k: getattr(self.operands, k) for k in ("input", "weight", "grad_output")}
         recipes: dict[Any, Recipe] = {}
         for module, rows in modules.items():
             accs: dict[str, Any] = {}
@@ -194,7 +182,7 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
                 accs[gemm] = _with_format(row.accumulator, replace(row.format, man_bits=man_bits))
             # A glob that matches this name alone.
             pattern = "".join(f"[{c}]" if c in "*?[" else c for c in module)
-            recipes[pattern] = Recipe(**quantizers, **accs)
+            recipes[pattern] = replace(self.operands, **accs)
         return recipes
 
     @cached_property
@@ -400,7 +388,10 @@ def _rows(
                 "shortens the sums: scale the loss"
             )
         if key[0] in products.waiting:
-            notes.append(_UNSEEN)
+            notes.append(
+                "no gradient came back (no_grad, a function with its own backward, or no way to "
+                "the loss): dgrad and wgrad are not planned"
+            )
         fmt = FloatFormat(exponent(statistics.exponents), min(needed, _MOST_BITS))
         acc = accumulator_of(fmt, rounding, chunk=best_chunk if in_chunks else None)
         row = PlanRow(
@@ -415,25 +406,29 @@ def _notes(
     length: int, statistics: Statistics, bits: int, in_chunks: bool, metric: str, rounding: str
 ) -> list[str]:
     """Where the theory is known to be wrong for an accumulator of these mantissa bits."""
-    notes = []
-    if statistics.exponents is None and statistics.growth is not None:
-        notes.append("every product is zero on this sample: nothing was measured")
-    if metric == "vrr" and length * statistics.nzr >= theory.MODEL_LIMIT and not in_chunks:
-        notes.append("from 2^22 products on the formula asks for about 3 bits too many")
-    if bits < statistics.operand_bits:
-        notes.append(f"fewer mantissa bits than the operands have: {_TOO_SHORT[metric]}")
-    if statistics.growth is not None and statistics.growth >= _GROWTH:
-        notes.append(
-            f"products are not of mean zero: `growth`, E[sum^2] over that of independent ones, is "
-            f"{_GROWTH:g} or more, which can cost log2(growth) / 2 bits more"
-        )
-    if bits > _MOST_BITS:
-        notes.append("needs more mantissa bits than the 23 of fp32")
-    if statistics.exponents is not None and statistics.exponents[0] < -126:
-        notes.append("products lie below fp32's normal numbers: scale the loss")
-    if metric == "vrr" and rounding in theory.UNSEEN_BY_VRR:
-        notes.append(theory.UNSEEN_BY_VRR[rounding])
-    return notes
+    exponents, growth, is_vrr = statistics.exponents, statistics.growth, metric == "vrr"
+    is_long = length * statistics.nzr >= theory.MODEL_LIMIT
+    notes = {
+        "every product is zero on this sample: nothing was measured": (
+            exponents is None and growth is not None
+        ),
+        "from 2^22 products on the formula asks for about 3 bits too many": (
+            is_vrr and is_long and not in_chunks
+        ),
+        "fewer mantissa bits than the operands have: sums are rounded more coarsely than these": (
+            bits < statistics.operand_bits
+        ),
+        f"products are not of mean zero: `growth`, E[sum^2] over that of independent ones, is "
+        f"{_GROWTH:g} or more, which can cost log2(growth) / 2 bits more": (
+            growth is not None and growth >= _GROWTH
+        ),
+        "needs more mantissa bits than the 23 of fp32": bits > _MOST_BITS,
+        "products lie below fp32's normal numbers: scale the loss": (
+            exponents is not None and exponents[0] < -126
+        ),
+        theory.UNSEEN_BY_VRR.get(rounding, ""): is_vrr and rounding in theory.UNSEEN_BY_VRR,
+    }
+    return [note for note, applies in notes.items() if applies]
 
 
 def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:

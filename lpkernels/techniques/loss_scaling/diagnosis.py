@@ -424,11 +424,9 @@ class _ByFormat(_Counting):
 
 
 def _zeros(device: torch.device) -> Tensor:
-    if torch.is_inference_mode_enabled():
-        # Counting goes on outside of it.
-        with torch.inference_mode(False):
-            return _zeros(device)
-    return torch.zeros(WIDTH, dtype=torch.int64, device=device)
+    # Counting goes on outside of inference mode.
+    with torch.inference_mode(False):
+        return torch.zeros(WIDTH, dtype=torch.int64, device=device)
 
 
 def _recipe_of(run: Run) -> Recipe:
