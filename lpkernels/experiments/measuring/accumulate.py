@@ -9,13 +9,13 @@ from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.settings import checked
-from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Network, network
+from lpkernels.experiments.workloads.bundled import BUNDLED, Network, network
 from lpkernels.experiments.workloads.config import NetworkConfig, WorkloadConfig
 from lpkernels.experiments.workloads.registry import find, function_of
 from lpkernels.formats import parse_format
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.accumulation import AccumulatorPlan, plan
-from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
+from lpkernels.techniques.accumulation.planning import MARGIN
 
 KIND = "accumulate"
 
@@ -30,9 +30,9 @@ class AccumulateConfig(NetworkConfig):
 
     model: str = Field(
         "resnet32-cifar",
-        description="A bundled network (resnet32-cifar, resnet18-imagenet, alexnet-imagenet), a "
-        "network for --data (resnet8, cnn3, ...), or "
-        "module:function returning (model, sample, loss).",
+        description="A bundled network (resnet20-cifar, resnet32-cifar, resnet18-imagenet), a "
+        "network for --data (resnet8, cnn3, ...), or module:function, which returns (model, "
+        "sample, loss).",
     )
     operand: Annotated[str, checked(parse_format)] = Field(
         "e5m2", description="Format of all operands, as fp8_e4m3."
@@ -49,15 +49,6 @@ class AccumulateConfig(NetworkConfig):
         MARGIN, ge=0, le=23,
         description="Mantissa bits beyond the metric's; --metric vrr --margin 0 is Sakr's own "
         "rule.",
-    )  # fmt: skip
-    rounding: Literal["nearest_even", "stochastic", "aligned_truncation"] = Field(
-        "nearest_even",
-        description="nearest_even; with nmse also stochastic, or aligned_truncation (tensor "
-        "cores).",
-    )
-    headroom: int = Field(
-        HEADROOM, ge=0,
-        description="Exponent bits beyond those that the sample needs, for training to go on.",
     )  # fmt: skip
     exp_bits: int = Field(
         0, ge=0, le=8,
@@ -91,7 +82,7 @@ def find_network(config: AccumulateConfig) -> Network:
         work = find(WorkloadConfig(**settings))
         model = work.network(config.seed)
     except ValueError as error:
-        listed = nearest(config.model, BUNDLED, LISTED)
+        listed = nearest(config.model, BUNDLED)
         raise ValueError(
             f"{error}; or one of {listed}; or module:function, which returns (model, sample, loss)"
         ) from error
@@ -135,12 +126,10 @@ def make_plan(config: AccumulateConfig, work: Network) -> AccumulatorPlan:
         loss=lambda y: work.loss(y) * config.loss_scale,
         operand=config.operand,
         chunk=chunk,
-        headroom=config.headroom,
         exp_bits=config.exp_bits or None,
         batch=None if ":" in config.model else config.batch,
         metric=config.metric,
         margin=config.margin,
-        rounding=config.rounding,
     )
 
 
@@ -148,6 +137,6 @@ def write_plan(path: Path, config: AccumulateConfig, network_plan: AccumulatorPl
     """Writes the header with the question and a record for each row of the plan, in place of what
     the file held."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    asked = {"config": config.to_dict(), "environment": environment("cpu")}
+    question = {"config": config.to_dict(), "environment": environment("cpu")}
     rows = [{"type": "plan", **row.to_dict()} for row in network_plan.rows]
-    records.write_records(path, [{**schemas.header(KIND), **asked}, *rows])
+    records.write_records(path, [{**schemas.header(KIND), **question}, *rows])

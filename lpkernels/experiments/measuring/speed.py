@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,19 +43,14 @@ def measure(
     a, b = (torch.randn(s, generator=generator) for s in ((m, k), (k, n)))
     narrow_a, narrow_b = (quantize(x, parse_format(operands)).float() for x in (a, b))
     calls = [lambda: matmul(narrow_a, narrow_b, acc, generator=generator), lambda: torch.mm(a, b)]
-    emulated, plain = best_seconds(calls, repeats)
+    rounds = [[_seconds(call) for call in calls] for _ in range(repeats + 1)]
+    # The first round warms up.
+    emulated, plain = map(min, zip(*rounds[1:], strict=True))
     products = m * k * n / 1e9
     return Speed(products / emulated, products / plain)
 
 
-def best_seconds(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
-    """The shortest time of each call, in turns; the first of each warms up and does not count."""
-    rounds = []
-    for _ in range(repeats + 1):
-        times = []
-        for call in calls:
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-        rounds.append(times)
-    return [min(times) for times in zip(*rounds[1:], strict=True)]
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

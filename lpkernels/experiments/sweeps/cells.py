@@ -161,8 +161,8 @@ class Folder:
                 former.rename(own / name)
                 former.parent.rmdir()
             # It may write into what it has opened.
-            for left in (Path(CHECKPOINT).with_suffix(".tmp").name, WORKER):
-                (own / name / left).unlink(missing_ok=True)
+            for file in (Path(CHECKPOINT).with_suffix(".tmp").name, WORKER):
+                (own / name / file).unlink(missing_ok=True)
         return own / name
 
     def give_up(self, name: str, record: Record) -> None:

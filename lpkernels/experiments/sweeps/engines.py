@@ -32,9 +32,8 @@ from lpkernels.experiments.sweeps.training import (
 )
 from lpkernels.experiments.training.interrupts import InterruptRequest
 
-ENGINES = ("processes", "ray", "dask")
-# The package that each needs, and the extra that brings the package.
-_NEEDS = {"processes": ("joblib", "lab"), "ray": ("ray", "ray"), "dask": ("distributed", "dask")}
+#: The engines, the package that each needs, and the extra that brings the package.
+ENGINES = {"processes": ("joblib", "lab"), "ray": ("ray", "ray"), "dask": ("distributed", "dask")}
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
 # If so many workers end, one after the other, before any of them takes a cell, workers cannot work.
@@ -60,7 +59,7 @@ def check_engine(engine: str) -> None:
     """
     if engine not in ENGINES:
         raise ValueError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    package, extra = _NEEDS[engine]
+    package, extra = ENGINES[engine]
     if find_spec(package) is None:
         raise ModuleNotFoundError(
             f'engine {engine!r} needs {package}: pip install "lpkernels[{extra}]"'

@@ -200,14 +200,14 @@ def _further(
         raise ValueError(
             f"cap: {cap:.0f} bytes are below the cheapest configuration's {memory.min():.0f}"
         )
-    left = np.setdiff1d(among, measured)
-    checks.whole("measure", n, 1, len(measured) + len(left))
+    candidates = np.setdiff1d(among, measured)
+    checks.whole("measure", n, 1, len(measured) + len(candidates))
     if n <= len(measured):
         return np.array([], dtype=np.int64)
     y = _embeddings(errors, rank)
     # Measurements fewer than the dimensions, as below a cap, see only so many dimensions.
     y = y[: max(1, min(len(y), n, len(among)))]
-    return select(y, n=n - len(measured), measured=measured, among=left)
+    return select(y, n=n - len(measured), measured=measured, among=candidates)
 
 
 @dataclass(frozen=True)

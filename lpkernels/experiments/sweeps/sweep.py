@@ -78,11 +78,11 @@ def run_sweep(
     try:
         with owned(store.root):
             store.join(spec, cells)
-            left = _left(store, cells, retry_failed)
-            if left:
+            waiting = _without_result(store, cells, retry_failed)
+            if waiting:
                 look = partial(_look, store, cells)
                 with progress_bar(console, len(cells), look) as renew:
-                    run_cells(engine, jobs, store, left, train or train_cell, renew)
+                    run_cells(engine, jobs, store, waiting, train or train_cell, renew)
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_so_far(store, cells)}") from stop
     except OSError as error:
@@ -96,7 +96,7 @@ def run_sweep(
     return read_results(folder)
 
 
-def _left(store: Folder, cells: dict[str, Cell], retry_failed: bool) -> dict[str, Cell]:
+def _without_result(store: Folder, cells: dict[str, Cell], retry_failed: bool) -> dict[str, Cell]:
     """The cells without a result; of failed cells those that are to run again."""
     store.make()
     for name in store.given_up().intersection(cells) if retry_failed else ():

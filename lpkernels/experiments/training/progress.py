@@ -35,14 +35,14 @@ def progress_bar(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, speed_estimate_period=_SPEED_S) as bar:
-        task, shown = bar.add_task("", total=total), 0.0
+        task, last = bar.add_task("", total=total), 0.0
 
         def renew(at_once: bool) -> None:
-            nonlocal shown
-            if at_once or time.monotonic() - shown > _EVERY_S:
+            nonlocal last
+            if at_once or time.monotonic() - last > _EVERY_S:
                 done, words = look()
                 bar.update(task, completed=done, description=words)
-                shown = time.monotonic()
+                last = time.monotonic()
 
         # What was done before does not count for the speed.
         renew(True)

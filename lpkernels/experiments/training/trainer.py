@@ -208,8 +208,8 @@ class Trainer(Context):
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.config.threads or threads)
-        shown = console if self.processes.first else None
-        bar = progress_bar(shown, self.total_steps, self._shown)
+        terminal = console if self.processes.first else None
+        bar = progress_bar(terminal, self.total_steps, self._progress)
         try:
             with torch.random.fork_rng(devices=[]), InterruptRequest() as stop, bar as renew:
                 torch.set_rng_state(self._rng_state)
@@ -227,7 +227,7 @@ class Trainer(Context):
             torch.set_num_threads(threads)
         return self.processes.on_first(lambda: records.read_run(self.folder))
 
-    def _shown(self) -> tuple[float, str]:
+    def _progress(self) -> tuple[float, str]:
         """The steps so far, and the words beside the bar: epoch and loss."""
         loss = self.processes.count * self.tally.here("loss") / max(self.position.seen, 1)
         epochs = self.config.epochs

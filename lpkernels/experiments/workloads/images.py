@@ -23,7 +23,7 @@ from lpkernels.experiments.workloads.supervised import Labelled, classification,
 from lpkernels.experiments.workloads.workload import Batch, Change, Workload
 from lpkernels.formats.elsewhere import nearest
 
-# Debian's package dataset-fashion-mnist puts its folder here.
+# Debian's package dataset-fashion-mnist puts the folder "fashion-mnist" here.
 DEBIAN = Path("/usr/share/datasets")
 
 
@@ -101,8 +101,8 @@ def load(name: str, folder: str | Path = "") -> ImageData:
     Args:
         name: "digits" (bundled with scikit-learn), "digits32" (the same with each pixel repeated to
             4 x 4: longer sums over the same images), "fashion-mnist", "cifar10" or "cifar100".
-        folder: holds the files, plain or with .gz, itself or in the folder that they usually have;
-            "": where Debian's package puts Fashion-MNIST. Digits ignore it.
+        folder: holds the files, plain or with .gz; "": where Debian's package puts Fashion-MNIST.
+            Digits ignore it.
     Raises:
         ValueError: unknown name, or a file that is truncated, of another layout or size, or does
             not fit to the others.
@@ -193,27 +193,19 @@ _PARTS = {
     "cifar10": (tuple(f"data_batch_{number}.bin" for number in range(1, 6)), ("test_batch.bin",)),
     "cifar100": (("train.bin",), ("test.bin",)),
 }
-# The folders in which the files may lie too.
-_FOLDERS = {
-    "fashion-mnist": ("fashion-mnist", "FashionMNIST/raw"),
-    "cifar10": ("cifar-10-batches-bin",),
-    "cifar100": ("cifar-100-binary",),
-}
 
 
 def _files(data: str, names: Sequence[str], folder: str | Path) -> list[Path]:
-    """The files of these names, plain or with .gz, all in one folder."""
-    folder, missing = Path(folder or DEBIAN), ""
-    for place in (folder, *(folder / inside for inside in _FOLDERS[data])):
-        files = []
-        for name in names:
-            forms = [form for form in (place / name, place / f"{name}.gz") if form.is_file()]
-            if not forms:
-                missing = missing or name
-                break
-            files.append(forms[0])
-        else:
-            return files
+    """The files of these names in the folder, plain or with .gz."""
+    folder = Path(folder or DEBIAN / data)
+    files: dict[str, Path] = {}
+    for name in names:
+        for file in (folder / name, folder / f"{name}.gz"):
+            if file.is_file():
+                files.setdefault(name, file)
+    missing = [name for name in names if name not in files]
+    if not missing:
+        return list(files.values())
     source = (
         "install Debian's package (apt install dataset-fashion-mnist), or download the files from "
         "https://github.com/zalandoresearch/fashion-mnist and pass their folder"
@@ -223,7 +215,7 @@ def _files(data: str, names: Sequence[str], folder: str | Path) -> list[Path]:
     )
     raise FileNotFoundError(
         f"{data}: expected its files, plain or .gz, in {str(folder.resolve())!r}, missing "
-        f"{missing}; {source} (option --data-dir)"
+        f"{missing[0]}; {source} (option --data-dir)"
     )
 
 

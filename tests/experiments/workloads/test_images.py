@@ -50,7 +50,7 @@ def test_cifar10_reader_returns_the_bytes_of_the_files(tmp_path: Path) -> None:
 
 
 def test_cifar100_reader_takes_the_fine_label(tmp_path: Path) -> None:
-    files = write_cifar(tmp_path / "cifar-100-binary", "cifar100")
+    files = write_cifar(tmp_path, "cifar100")
     data = load("cifar100", tmp_path)
     assert data.classes == 100
     assert data.train[1].tolist() == [90, 91, 92]
@@ -58,9 +58,8 @@ def test_cifar100_reader_takes_the_fine_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
-@pytest.mark.parametrize("inside", ["", "fashion-mnist", "FashionMNIST/raw"])
-def test_fashion_is_read(tmp_path: Path, packed: bool, inside: str) -> None:
-    arrays = write_fashion(tmp_path / inside, packed=packed)
+def test_fashion_is_read(tmp_path: Path, packed: bool) -> None:
+    arrays = write_fashion(tmp_path, packed=packed)
     data = load("fashion-mnist", tmp_path)
     for tensor, array in zip((*data.train, *data.test), arrays.values(), strict=True):
         assert np.array_equal(tensor.reshape(array.shape).numpy(), array)
@@ -72,7 +71,7 @@ def test_fashion_is_read(tmp_path: Path, packed: bool, inside: str) -> None:
 def test_without_a_folder_fashion_is_debians(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_fashion(tmp_path)
+    write_fashion(tmp_path / "fashion-mnist")
     monkeypatch.setattr(images, "DEBIAN", tmp_path)
     assert len(find(WorkloadConfig(data="fashion-mnist", train_size=10)).train) == 10
 
