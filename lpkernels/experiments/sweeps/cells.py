@@ -120,9 +120,8 @@ class Folder:
         others = (self.finished() | self.given_up()).difference(names)
         if others:
             raise ValueError(
-                f"{self.root} holds another sweep, {len(others)} of whose cells this one does not "
-                "have; choose another folder (option --out), or keep the arms, values and seeds of "
-                "before in the specification"
+                f"{self.root} holds another sweep; choose another folder (option --out), or a "
+                f"specification with the arms, values and seeds of its {len(others)} other cells"
             )
         record = {**schemas.header(KIND), "spec": spec.to_dict()}
         write_lines(self.spec, [line_of(sealed(record))])
@@ -156,11 +155,11 @@ class Folder:
         former, own = self.begun().get(name), self.work / uuid.uuid4().hex
         own.mkdir(parents=True)
         if former is not None:
-            # The try may still be at work, and may finish the cell this very moment.
+            # The former try may still be at work, and may finish the cell this very moment.
             with contextlib.suppress(OSError):
                 former.rename(own / name)
                 former.parent.rmdir()
-            # It may write into what it has opened.
+            # Its worker may still write into files that it has opened.
             for file in (Path(CHECKPOINT).with_suffix(".tmp").name, WORKER):
                 (own / name / file).unlink(missing_ok=True)
         return own / name

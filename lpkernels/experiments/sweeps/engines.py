@@ -239,8 +239,8 @@ def _begin(command: int) -> None:
 
 
 def _end_with(command: int) -> None:
-    """Ends this process when the command that started it is no more. Loky's own processes wait for
-    their next task for ever, or for the rest of one."""
+    """Ends this process when the command that started it is no more. Loky's own processes would
+    finish their task first, or wait for the next one for ever."""
     while os.getppid() == command:
         time.sleep(_LOOK_EVERY)
     os._exit(0)

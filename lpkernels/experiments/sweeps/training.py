@@ -151,8 +151,8 @@ def _progress(task: Task, request: InterruptRequest) -> Progress:
 
 
 def _interrupt() -> None:
-    """Stops the run as ctrl-C does: it saves its state and ends. Only the main thread can do that;
-    in another the cell goes on from its last epoch one day."""
+    """Stops the run as ctrl-C does: the run saves its state and ends. Only the main thread can do
+    that; in another thread the run ends at once, and its last checkpoint stays."""
     if threading.current_thread() is threading.main_thread():
         signal.raise_signal(signal.SIGINT)
     else:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +44,7 @@ class Tally:
 class Step:
     """Makes a step of a batch; the callbacks are called as `training.callback` says.
 
-    It never waits for the device, but for one read where neither a callback nor the optimizer
-    (torch's fused ones on CUDA) can skip an update there.
+    It never waits for the device, but for one read where no callback takes the update.
 
     Args:
         run: whose model is trained, with the loss of its workload as its callbacks change it.
@@ -113,25 +111,11 @@ class Step:
         ran = next((ran for ran in steps if ran is not None), None)
         if ran is None:
             ran = run.processes.everywhere(all_finite([local(g) for g in gradients]))
-            step_if(run.optimizer, ran)
+            if bool(ran):
+                run.optimizer.step()
         for callback in run.callbacks:
             callback.after_step(ran)
         return ran
-
-
-def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
-    """optimizer.step() where the 0-d bool `finite` is true, which is read, but for torch's fused
-    optimizers on CUDA: they skip there, by the attributes that torch.amp.GradScaler sets."""
-    if not (finite.is_cuda and getattr(optimizer, "_step_supports_amp_scaling", False)):
-        if bool(finite):
-            optimizer.step()
-        return
-    fused: Any = optimizer
-    fused.grad_scale, fused.found_inf = None, (~finite).float()
-    try:
-        optimizer.step()
-    finally:
-        del fused.grad_scale, fused.found_inf
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:

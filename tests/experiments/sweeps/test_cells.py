@@ -111,7 +111,7 @@ def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None
     there.join(SPEC.replace(seeds=[0, 1, 2]), [X, Y])
     spec = there.read_spec()
     assert spec is not None and spec.seeds == [0, 1, 2]
-    with pytest.raises(ValueError, match=r"holds another sweep, 1 of whose .* choose another"):
+    with pytest.raises(ValueError, match=r"holds another sweep; .* of its 1 other cells"):
         there.join(SPEC, [Y])
     whole = there.spec.read_bytes()
     name = whole.index(b'"sha256"')

@@ -61,8 +61,8 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, b
 @pytest.mark.parametrize(
     "spec, options, message",
     [
-        (toy.spec("a", epochs=4), {}, "holds another sweep, .* choose another folder"),
-        (toy.spec("a", lr=[1]), {}, "holds another sweep, 1 of whose cells"),
+        (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
+        (toy.spec("a", lr=[1]), {}, "holds another sweep; .* of its 1 other cells"),
         (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
         (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
         (SweepSpec(base={"data": "mnist"}), {"train": None}, "got 'mnist'"),

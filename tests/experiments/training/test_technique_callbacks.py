@@ -133,15 +133,6 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
     assert narrow.fit().epochs[-1]["stagnation"] > 0.9
 
 
-def test_records_with_settings_of_a_scale_that_are_gone_are_read() -> None:
-    values = BASE.replace(**DYNAMIC).to_dict()
-    values["callbacks"]["loss_scale"] |= {"scale_consecutive": False, "scale_at_floor": "stay"}
-    assert RunConfig.from_dict(values) == BASE.replace(**DYNAMIC)
-    values["callbacks"]["loss_scale"]["scale_at_floor"] = "raise"
-    with pytest.raises(ValueError, match="unknown field scale_at_floor"):
-        RunConfig.from_dict(values)
-
-
 def test_records_without_a_pass_are_read() -> None:
     values = BASE.replace(**NARROW).to_dict()
     del values["callbacks"]["master_weights"]["opt_pass"]
