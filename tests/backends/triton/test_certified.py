@@ -70,6 +70,15 @@ def test_served(tier: int, device: str, made, monkeypatch) -> None:
         assert makers(made) == {tier}, acc
 
 
+@pytest.mark.parametrize("acc", ["e6m11", "e6m12"])
+def test_ties_are_split_to_even(acc: str, device: str, made, monkeypatch) -> None:
+    """Values of six bits in one binade, among whose sums are ties of the splitting."""
+    only(monkeypatch, _tiers.SPLIT)
+    a, b = (floats(s, i, bits=6, low=0, high=0) for i, s in enumerate([(17, 13), (13, 65)], 1))
+    beside_cpu(a, b, lp.accumulator(acc), device)
+    assert makers(made) == {_tiers.SPLIT}
+
+
 @pytest.mark.parametrize("tier", SERVED, ids=_tiers.NAMES.__getitem__)
 def test_each_tier_takes_what_it_can_of_any_call(tier: int, device: str, monkeypatch) -> None:
     """Underflow, zeros of both signs, ends of formats and of words, ties, infinities and NaN: what
