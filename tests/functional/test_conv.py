@@ -21,8 +21,6 @@ from tests.functional.layer_recipes import RECIPES
 from tests.support.autograd import (
     Steps,
     assert_composed,
-    close,
-    gradients,
     leaves,
     output_gradients,
 )
@@ -157,14 +155,3 @@ def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
     assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)
-
-
-@pytest.mark.parametrize("product", ["native", "native_chunk1", "native_chunk3"])
-@pytest.mark.parametrize("case", TRANSPOSED_CASES.values(), ids=TRANSPOSED_CASES)
-def test_transposed_sums_by_torch_are_torchs_within_rounding(
-    case: Transposed, product: str
-) -> None:
-    sums = lp.Recipe(input="fp32", fprop=product, dgrad=product, wgrad=product)
-    tensors, dims = transposed_operands(case), len(case.stride)
-    got = gradients(TRANSPOSED[dims](*tensors, *case.numbers, recipe=sums), tensors)
-    close(got, gradients(TORCH_TRANSPOSED[dims](*tensors, *case.numbers), tensors))

@@ -86,16 +86,6 @@ def test_other_accumulators_take_codes_times_scales() -> None:
     assert_bit_equal(y, lp.matmul(a.values, b.values, "fp32") * (a.scale * b.scale))
 
 
-def test_products_by_scale_take_output_and_out() -> None:
-    a, b = operands("mxfp8", "block32_axis-2_e4m3")
-    y = lp.matmul(a, b, "fp32_chunkscale")
-    rounded = lp.quantize(y, "e5m2")
-    assert_bit_equal(lp.matmul(a, b, "fp32_chunkscale", output="e5m2"), rounded)
-    out = torch.empty(9, 37)
-    assert lp.matmul(a, b, "fp32_chunkscale", out=out) is out
-    assert_bit_equal(out, y)
-
-
 def test_a_backend_without_products_by_scale_says_so() -> None:
     a, b = operands("mxfp8", "block32_axis-2_e4m3")
     with pytest.raises(NotImplementedError, match="draw no random bits"):

@@ -85,64 +85,6 @@ def test_a_jacobian_has_the_rows_of_one_pass_after_another(recipe: lp.Recipe) ->
     same(seeded(jacrev(results, chunk_size=5), parameters), want)
 
 
-@pytest.mark.parametrize("name", sorted({*lp.recipes()} - {"fp32"}))
-def test_gradients_by_every_recipe(name: str) -> None:
-    """In evaluation: a running range that follows the input writes into a tensor."""
-    w, x = torch.randn(32, 32), torch.randn(64, 32)
-    layers = [lp.convert(nn.Linear(32, 32), lp.recipe(name)).eval() for _ in range(2)]
-
-    def loss(layer: nn.Module, w: Tensor, x: Tensor) -> Tensor:
-        tensors = {"weight": w, "bias": torch.ones(32)}
-        return functional_call(layer, tensors, (x,)).square().sum()
-
-    got = seeded(grad(loss, (1, 2)), layers[0], w, x)
-    leaves = [w.requires_grad_(), x.requires_grad_()]
-    same(got, seeded(lambda: torch.autograd.grad(loss(layers[1], *leaves), leaves)))
-
-
-@RECIPES
-def test_a_hessian_has_the_rows_of_autograd(recipe: lp.Recipe) -> None:
-    model, parameters, x = network(recipe)
-
-    def loss(x: Tensor) -> Tensor:
-        return functional_call(model, parameters, (x,)).square().sum()
-
-    def rows() -> list[Tensor]:
-        leaf = x.clone().requires_grad_()
-        (dx,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
-        basis = torch.eye(dx.numel()).unflatten(1, dx.shape)
-        passes = [torch.autograd.grad(dx, leaf, g, retain_graph=True)[0] for g in basis]
-        return [torch.stack(passes).unflatten(0, x.shape)]
-
-    same(seeded(jacrev(jacrev(loss)), x), seeded(rows))
-
-
-def test_a_hessian_of_wide_sums_is_torchs() -> None:
-    wide = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
-    (got,), (want,) = (
-        seeded(jacrev(jacrev(lambda x, model=model: model(x).square().sum())), x)
-        for model, _, x in (network(wide), network("fp32"))
-    )
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_of_a_gradient_reach_every_operand() -> None:
-    """Also those that autograd takes of a gradient by torch.func."""
-    model, parameters, x = network()
-
-    def of_x(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        return grad(sums, 2)(model, parameters, x).square().sum()
-
-    weights = {name: p.requires_grad_() for name, p in parameters.items()}
-    leaf = x.clone().requires_grad_()
-    (dx,) = torch.autograd.grad(sums(model, weights, leaf), leaf, create_graph=True)
-    asked = [weights["layers.0.weight"], weights["layers.2.weight"], leaf]
-    want = torch.autograd.grad(dx.square().sum(), asked)
-    same(torch.autograd.grad(of_x(weights, leaf), asked), want)
-    of_weights, of_input = grad(of_x, (0, 1))(parameters, x)
-    same([of_weights["layers.0.weight"], of_weights["layers.2.weight"], of_input], want)
-
-
 def test_what_has_no_further_derivative_says_so_where_it_is_asked_for() -> None:
     x = torch.randn(3, 5)
     for layer, times, message in (
@@ -160,23 +102,6 @@ def test_what_has_no_further_derivative_says_so_where_it_is_asked_for() -> None:
         assert differentiated(x) > 0
         with pytest.raises(NotImplementedError, match=message):
             grad(differentiated)(x)
-
-
-def test_products_alone_and_the_identity_of_roundings() -> None:
-    a = torch.randn(4, 4)
-    for dtype in (torch.float32, torch.bfloat16):
-        x = a.to(dtype)
-        (got,) = seeded(grad(lambda x: lp.matmul(x, x, "e6m9:stochastic").sum()), x)
-        leaf = x.clone().requires_grad_()
-        (want,) = seeded(
-            lambda leaf: torch.autograd.grad(lp.matmul(leaf, leaf, "e6m9:stochastic").sum(), leaf),
-            leaf,
-        )
-        same([got], [want])
-    # 3 y^2 and 6 y, at y = 1.25.
-    cube = grad(lambda x: lp.quantize(x, "e5m2") ** 3)
-    assert cube(torch.tensor(1.3)) == 4.6875
-    assert grad(cube)(torch.tensor(1.3)) == 7.5
 
 
 def test_a_product_of_constants_is_mapped_inside_a_gradient() -> None:

@@ -191,15 +191,6 @@ def test_precisions_of_any_family_are_one_graph(recipe: lp.Recipe, formats: dict
     train(model, change, 2 * len(widths))
 
 
-def test_accumulators_set_at_every_step_are_one_graph() -> None:
-    def change(m: Any, i: int) -> None:
-        for layer in (m[0], m[3]):
-            layer.set_accumulator(f"e6m{3 + i % 6}")
-
-    sums = {"fprop": "e6m9", "dgrad": "e6m9", "wgrad": "e6m9"}
-    train(network(lp.Recipe(input="affine4", **sums)), change, 12)
-
-
 def test_backward_has_the_precision_of_its_forward() -> None:
     model = network("cpt_fu2021")
     want = step(model, model, batch())

@@ -1,16 +1,13 @@
 """Every layer: the axes it refuses, its life in the rest of torch (autocast, checkpoints, layouts,
 transforms, batched gradients, TorchScript), its exported program, and its precision."""
 
-import copy
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, jvp, vmap
-from torch.utils._pytree import tree_leaves
+from torch.func import jvp, vmap
 from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
@@ -20,7 +17,6 @@ from tests.nn.layer_cases import (
     LAYERS,
     SLOW_TO_COMPILE,
     assert_steps_alike,
-    changed,
     converted,
     every_layer,
     first,
@@ -116,28 +112,6 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
     same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
 
 
-@every_layer
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, NATIVE])
-def test_a_layer_of_16_bits_is_that_of_float32_rounded(
-    name: str, dtype: torch.dtype, recipe: lp.Recipe
-) -> None:
-    layer = converted(name, recipe).to(dtype)
-    narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
-    wide = [x.float() if x.is_floating_point() else x for x in narrow]
-
-    def result(run: nn.Module, *args: torch.Tensor) -> torch.Tensor:
-        y = first(run(*args))
-        assert y.dtype == (dtype if run is layer else torch.float32)
-        # A product in float32, whose gradient in 16 bits is that of the wide layer's result.
-        return y.to(dtype).float()
-
-    wider = copy.deepcopy(layer).float()
-    got = step(layer, partial(result, layer), *narrow)
-    want = step(wider, partial(result, wider), *wide)
-    same(got, [want[0], *(t.to(dtype) for t in want[1:])])
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_default_epsilon_of_rms_norm_is_torchs(dtype: torch.dtype) -> None:
     """Small inputs show it; torch before 2.7 takes that of the 16-bit dtype."""
@@ -197,24 +171,6 @@ def test_strides_change_no_bit(name: str) -> None:
 
 
 @every_layer
-def test_gradients_are_those_of_the_tensors_that_ask(name: str) -> None:
-    layer, args = converted(name, DETERMINISTIC), inputs(name)
-    y = first(layer(*leaves(args)))
-    wanted = [x.is_floating_point() for x in args] + [True] * len(list(layer.parameters()))
-    full = iter(step(layer, layer, *args)[1:])
-    for i in [None, *(i for i, asks in enumerate(wanted) if asks)]:
-        xs = [x.clone() for x in args]
-        tensors = [*xs, *layer.parameters()]
-        for j, t in enumerate(tensors):
-            t.requires_grad_(j == i)
-        y = first(layer(*xs))
-        assert y.requires_grad is (i is not None)
-        if i is not None:
-            found = torch.autograd.grad(y.square().sum(), tensors[i], allow_unused=True)[0]
-            assert_bit_equal(torch.zeros(()) if found is None else found, next(full))
-
-
-@every_layer
 def test_vmap_maps_a_layer_without_gradients(name: str) -> None:
     layer, args = converted(name, DETERMINISTIC).eval(), inputs(name)
     more = [torch.stack([x, x.flip(0)]) for x in args]
@@ -247,26 +203,6 @@ def test_derivatives_that_are_not_defined_are_refused(name: str) -> None:
     if x.is_floating_point():
         with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
             jvp(lambda x: first(layer(x, *rest)), (x,), (x,))
-
-
-@every_layer
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC, NATIVE], ids="dsn")
-def test_gradients_inside_transforms_are_those_of_autograd(name: str, recipe: lp.Recipe) -> None:
-    layer, (x, *rest) = converted(name, recipe).eval(), inputs(name)
-    parameters = {name: p.detach() for name, p in layer.named_parameters()}
-    wanted = [0] * bool(parameters) + [1] * x.is_floating_point()
-
-    def loss(tensors: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
-        return first(functional_call(layer, tensors, (x, *rest))).square().sum()
-
-    torch.manual_seed(4)
-    got = grad(loss, tuple(wanted))(parameters, x)
-    (x,) = leaves((x,))
-    asked = [t for t in (*layer.parameters(), x) if t.requires_grad]
-    torch.manual_seed(4)
-    want = torch.autograd.grad(loss({}, x), asked, allow_unused=True)
-    zeros = [torch.zeros_like(t) if g is None else g for g, t in zip(want, asked, strict=True)]
-    same(tree_leaves(got), zeros)
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if name != "Embedding"])
@@ -339,21 +275,3 @@ def test_exported_program_refuses_gradients() -> None:
     y = torch.export.export(layer, args).module()(*args)
     with pytest.raises(NotImplementedError, match="train the model and export it for inference"):
         y.sum().backward()
-
-
-# All quantizers but output and bias; a running range is known to some layers only.
-AFFINE = lp.Recipe(
-    input="affine8", weight="affine8_axis0", grad_output="affine8:stochastic", grad_input="affine8",
-    fprop="e6m9",
-)  # fmt: skip
-
-
-@every_layer
-def test_a_layer_computes_in_the_precision_set(name: str) -> None:
-    layer = converted(name, AFFINE)
-    grad = {"grad_output": "affine6:stochastic", "grad_input": "affine6"}
-    narrow = changed(AFFINE, input="affine3", weight="affine3_axis0", **grad)
-    for bits, recipe in (((3, 6), narrow), ((8, 8), AFFINE)):
-        layer.set_precision(*bits)
-        assert layer.recipe == recipe
-        assert_steps_alike(layer, layer, *inputs(name), other=converted(name, recipe))

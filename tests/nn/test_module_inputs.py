@@ -260,27 +260,6 @@ def test_the_stub_has_the_public_names() -> None:
     assert names == {*lp.nn.__all__, *conversion, "observing"} and conversion < {*lp.__all__}
 
 
-PROGRAM = """
-import lpkernels as lp
-conv = lp.nn.Conv2d(3, 8, 3, padding=1, recipe="fp8_wang2018")
-conv.recipe = lp.recipe("fp32")
-reveal_type(conv.recipe)
-reveal_type(lp.nn.LazyLinear(3).weight)
-lp.nn.Linear(3)
-lp.nn.LSTM(3, 4, recpe="fp32")
-"""
-
-
-@pytest.mark.slow
-def test_mypy_knows_the_arguments_of_a_users_layers(tmp_path: Path) -> None:
-    api = pytest.importorskip("mypy.api")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    report, *_ = api.run(["--strict", "--config-file=", f"--cache-dir={tmp_path}", str(program)])
-    assert 'type is "lpkernels.arithmetic' in report and "Found 2 errors" in report
-    assert 'argument "out_features"' in report and 'keyword argument "recpe"' in report
-
-
 def test_embedding_from_pretrained() -> None:
     weight = torch.randn(4, 3)
     layer = lp.nn.Embedding.from_pretrained(weight)

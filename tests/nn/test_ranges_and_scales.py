@@ -72,15 +72,6 @@ def trained(name: str, recipe: lp.Recipe) -> Any:
 
 
 @pytest.mark.parametrize("name", ONE_INPUT)
-def test_a_layer_of_16_bits_returns_16_bits(name: str, state: State) -> None:
-    layer, x = trained(name, state.recipe).bfloat16(), inputs(name)[0].bfloat16()
-    wide = copy.deepcopy(layer).float()
-    for training in (True, False):
-        y, want = (m.train(training)(x.to(m.weight.dtype)) for m in (layer, wide))
-        assert_bit_equal(y, want.bfloat16())
-
-
-@pytest.mark.parametrize("name", ONE_INPUT)
 def test_buffers_come_and_go_with_the_recipe(name: str, state: State) -> None:
     torchs = plain(name)
     keys = list(torchs.state_dict())

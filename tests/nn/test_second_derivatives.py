@@ -33,14 +33,6 @@ def penalty_gradients(model: nn.Module, call: Any = None, seed: int = 5) -> list
     return list(torch.autograd.grad(penalty(call or model, x), [x, *model.parameters()][:-1]))
 
 
-def test_a_model_with_wide_sums_has_torchs_penalty() -> None:
-    want = penalty_gradients(perceptron(8, 16, 16, 1))
-    wide = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
-    got = penalty_gradients(lp.convert(perceptron(8, 16, 16, 1), wide))
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids="ds")
 def test_a_checkpoint_changes_no_bit(recipe: lp.Recipe) -> None:
     model = lp.convert(perceptron(8, 16, 16, 1), recipe)
@@ -100,24 +92,6 @@ def test_histories_note_the_tensors_of_the_first_order_alone() -> None:
         assert_bit_equal(a, b)
 
 
-def test_a_batch_of_second_derivatives_is_one_after_another() -> None:
-    x = torch.randn(4, 8, requires_grad=True)
-    for recipe in (DETERMINISTIC, STOCHASTIC):
-        layer = lp.nn.Linear(8, 5, recipe=recipe)
-        y = layer(x).square()
-        (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        incoming, asked = torch.randn(3, *dx.shape), [x, layer.weight]
-        options: Any = {"retain_graph": True}
-        if recipe is STOCHASTIC:
-            with pytest.raises(NotImplementedError, match="would share the random bits"):
-                torch.autograd.grad(dx, asked, incoming, is_grads_batched=True, **options)
-            continue
-        got = torch.autograd.grad(dx, asked, incoming, is_grads_batched=True, **options)
-        apart = zip(*(torch.autograd.grad(dx, asked, g, **options) for g in incoming), strict=True)
-        for a, b in zip(got, apart, strict=True):
-            assert_bit_equal(a, torch.stack(b))
-
-
 def test_a_batch_of_gradients_has_second_derivatives() -> None:
     model = lp.convert(perceptron(8, 16, 3), FP8)
     x = torch.randn(4, 8, requires_grad=True)
@@ -159,25 +133,3 @@ def test_a_running_range_rounds_straight_through_in_every_order() -> None:
 
 def twice(y: Tensor, *tensors: Tensor) -> None:
     torch.autograd.grad(y.square().sum(), tensors, create_graph=True)
-
-
-def test_what_has_no_derivative_says_so_by_name() -> None:
-    x = torch.randn(4, 8, requires_grad=True)
-    with pytest.raises(NotImplementedError, match="no second derivative of a recurrent layer"):
-        twice(lp.nn.LSTM(8, 4, recipe=NARROW)(x[None])[0], x)
-    with pytest.raises(ValueError, match="a gradient, which a product with a Scaled operand has"):
-        lp.matmul(x, lp.scaled(torch.randn(8, 4), "block4_axis0_e4m3"), "fp32")
-    for y in (LF.linear(x, x, recipe=NARROW), LF.layer_norm(x, (8,), recipe=NARROW)):
-        (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        with pytest.raises(NotImplementedError, match=r"no third derivative of a (linear|norm)"):
-            torch.autograd.grad(dx.square().sum(), x, create_graph=True)
-
-
-@pytest.mark.parametrize("name", ["fp8", "narrow sums"])
-def test_a_critic_and_a_network_of_physics_learn(name: str) -> None:
-    """The first steps of the study; its records have the whole runs."""
-    pytest.importorskip("sklearn.datasets")
-    learnt = second_order.critic(second_order.RECIPES[name], steps=45)
-    assert learnt["first"] < 0.1 and 0.9 < learnt["norm"] < 1.1
-    learnt = second_order.heat(second_order.RECIPES[name], steps=40)
-    assert learnt["rms_error"] < 0.4 * learnt["before"]

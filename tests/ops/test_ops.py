@@ -244,30 +244,6 @@ def test_opcheck_seed():
     assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 64])
-@pytest.mark.parametrize("case", ["matmul", *CONV_CASES])
-def test_native_chunks_equal_sequential_ones(case: str, chunk: int, backend: str) -> None:
-    # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
-    options = {"rounding": "stochastic", "chunk": chunk, "outer": "e6m3", "random_bits": 20}
-    acc, plain = (Accumulator("fp32", order=order, **options) for order in ("native", "sequential"))
-    a, b = (torch.randint(-4, 5, shape).float() for shape in ((3, 2, 30), (30, 7)))
-    for product in [matmul_of(a, b)] if case == "matmul" else passes(case):
-        got = ops.multiply(product, How(acc.to_ints(), SEED, 4), backend)
-        assert_bit_equal(got, ops.multiply(product, How(plain.to_ints(), SEED, 4), "reference"))
-
-
-def test_native_sums_ignore_autocast_and_record_nothing(backend):
-    a = torch.full((2, 4), 1 + 2**-20, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        how = How(ACCUMULATORS["native"].to_ints(), SEED)
-        y = ops.multiply(matmul_of(a.detach(), torch.ones(4, 3)), how, backend)
-    assert (y.dtype, y.requires_grad) == (torch.float32, False)
-    wide = Accumulator("fp32", chunk=4, order="native")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = ops.multiply(matmul_of(a.detach(), torch.ones(4, 3)), How(wide.to_ints()), backend)
-    assert y[0, 0].item() == 4 + 2**-18
-
-
 INF, NAN = math.inf, math.nan
 ENDS = [
     ([3.0, -1.5, 2.0], (-1.5, 3.0)), ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),

@@ -17,8 +17,6 @@ Known differences, by design of one side or the other:
   longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
 """
 
-import itertools
-
 import numpy as np
 import pytest
 from gfloat import (
@@ -161,24 +159,6 @@ def assert_p3109(fmt: Small, x: np.ndarray) -> None:
 @pytest.mark.parametrize("fmt", SMALL)
 def test_p3109(fmt: Small):
     assert_p3109(fmt, hard(fmt))
-
-
-def wider(k: int) -> list[Small]:
-    """All formats of k bits with at most 8 bits of exponent."""
-    every = itertools.product(range(1, k + 1), (True, False), (True, False))
-    return [Small(k, *rest) for rest in every if 1 <= k - rest[0] + (not rest[1]) <= 8]
-
-
-@pytest.mark.parametrize("fmt", [fmt for k in (9, 10, 11) for fmt in wider(k)])
-def test_p3109_to_11_bits(fmt: Small, rng: np.random.Generator):
-    assert_p3109(fmt, np.concatenate([rng.choice(hard(fmt), 1500), rng.choice(HALVES, 500)]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("k", range(12, 17))
-def test_p3109_to_16_bits(k: int):
-    for fmt in wider(k):
-        assert_p3109(fmt, np.concatenate([hard(fmt), HALVES]))
 
 
 MICROSCALING = {

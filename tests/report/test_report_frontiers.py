@@ -1,14 +1,12 @@
 """Frontiers as tables and as pictures."""
 
-from pathlib import Path
-
 import numpy as np
 
 from lpkernels.experiments.sweeps.frontiers import Frontier, frontier_of
 from lpkernels.report import frontiers as report
 from lpkernels.techniques.pareto import ErrorMatrix, pareto_front
 from tests.experiments.sweeps.synthetic import KNOWN, SPACE, truth
-from tests.report.shown import same_each_time, text
+from tests.report.shown import text
 
 MEMORY = 100 * SPACE.low_bits + 10 * SPACE.high_bits
 TRUTH = truth(0.4).mean[0]
@@ -32,11 +30,6 @@ def test_tables_have_the_frontier_by_memory_and_count_what_is_measured() -> None
     half, none = (line for line in table.splitlines() if "half" in line or "none" in line)
     assert half.split()[3] == "6" and "0.2500" in half
     assert none.split()[3] == "0" and "0." not in none
-
-
-def test_pictures_are_the_same_file_each_time(tmp_path: Path) -> None:
-    both = {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}
-    same_each_time(lambda: report.plot_frontiers(both, SPACE.names, cap=1000.0), tmp_path, 5000)
 
 
 def test_a_frontier_is_drawn_with_names_measurements_cap_and_choice() -> None:

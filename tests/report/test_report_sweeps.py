@@ -11,7 +11,7 @@ from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 from lpkernels.report.figures import save_figure
 from lpkernels.report.sweeps import plot_sweep, sweep_table
-from tests.report.shown import same_each_time, text
+from tests.report.shown import text
 
 LOSS = Metric("loss", "test loss", higher=False, percent=False)
 Axes = dict[str, Any]
@@ -103,14 +103,6 @@ SWEEPS = {
     "words": sweep({"data": "digits"}, {"data": "mnist1d"}),
     "two axes": sweep(*[{"width": w, "data": d} for w in (4, 8) for d in ("digits", "text")]),
 }
-
-
-@pytest.mark.parametrize("name", SWEEPS)
-def test_the_same_records_give_the_same_picture(name: str, tmp_path: Path) -> None:
-    cells, turned = (table_of(results) for results in (SWEEPS[name], SWEEPS[name][::-1]))
-    summary = summarise(cells, "test_accuracy", reference="fp32")
-    orders = iter((cells, turned))
-    same_each_time(lambda: plot_sweep(next(orders), summary, ACCURACY), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["rows", "numbers"])

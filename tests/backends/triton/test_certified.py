@@ -79,6 +79,16 @@ def test_ties_are_split_to_even(acc: str, device: str, made, monkeypatch) -> Non
     assert makers(made) == {_tiers.SPLIT}
 
 
+@pytest.mark.parametrize("acc", SERVED[_tiers.RANGE].split()[:2])
+def test_sums_about_the_tie_above_the_largest_value(acc: str, device: str, made, monkeypatch):
+    only(monkeypatch, _tiers.RANGE)
+    fmt = lp.accumulator(acc).fmt
+    step = 2.0 ** (fmt.emax - fmt.man_bits - 2)
+    a = (fmt.max + step * torch.tensor([-2.0, 1.0, 2.0, 3.0]))[:, None]
+    beside_cpu(torch.cat([a, -a]), torch.ones(1, 33), lp.accumulator(acc), device)
+    assert makers(made) == {_tiers.RANGE}
+
+
 @pytest.mark.parametrize("tier", SERVED, ids=_tiers.NAMES.__getitem__)
 def test_each_tier_takes_what_it_can_of_any_call(tier: int, device: str, monkeypatch) -> None:
     """Underflow, zeros of both signs, ends of formats and of words, ties, infinities and NaN: what

@@ -1,4 +1,4 @@
-"""The paper's four networks: their groups and assignments, and ten steps of one of them, as data.
+"""Two of the paper's networks: their groups and assignments, and ten steps of one of them, as data.
 
 Each file of `golden` but released.json holds the result of `results` for a network in the width
 25%, 10 classes and a batch of four images of 3 x 32 x 32; the loss is the mean cross entropy:
@@ -73,17 +73,14 @@ def test_assignments_are_the_golden_ones(name: str) -> None:
     assert demote(groups, 1.0).bits == 8 * parameters + 16 * elements
 
 
-@pytest.mark.parametrize("name", RELEASED["groups"])
-def test_groups_have_the_released_sizes_but_for_the_loss_and_halves(name: str) -> None:
+@pytest.mark.parametrize("name", NETWORKS)
+def test_groups_have_the_released_sizes_but_for_the_loss(name: str) -> None:
     batch = torch.zeros(2, 3, 8, 8), torch.arange(2)
     sizes = [home.numel for home in group(trace(NETWORKS[name](10, 10), cross_entropy, batch))]
     pairs = zip(sizes, RELEASED["groups"][name], strict=True)
     less = {at: released - size for at, (size, released) in enumerate(pairs) if released != size}
     # There the mean loss counts for each of the two examples, with its gradient.
-    assert less.pop(len(sizes) - 1) == 2
-    # And the two halves of a split tensor are tensors of their own, in thirteen units.
-    assert len(less) == (13 if name == "shufflenetv2" else 0)
-    assert all(more in (192, 384, 768) for more in less.values())
+    assert less == {len(sizes) - 1: 2}
 
 
 def test_ten_steps_go_as_the_released_code_goes() -> None:

@@ -156,15 +156,6 @@ def test_forward_without_backward() -> None:
     assert not any(row.kind == "grad_input" for row in report.rows if row.layer == "conv")
 
 
-def test_shared_and_repeated_modules_add_up_under_the_first_name() -> None:
-    shared = nn.Linear(4, 4)
-    model = nn.Sequential(shared, nn.ReLU(), shared)
-    report = one_pass(model, torch.randn(3, 4))
-    assert {row.layer for row in report.rows} == {"0"}
-    assert row_of(report, "0", "output").calls == 2
-    assert row_of(report, "0", "output").histogram.elements == 24
-
-
 def products() -> nn.Module:
     """A module that computes products of its own beside a layer."""
 
@@ -172,38 +163,6 @@ def products() -> nn.Module:
         return torch.addmm(torch.zeros(()), own.layer(x) @ own.w, own.w) @ x.mT
 
     return Computes(forward, layer=nn.Linear(4, 4), w=nn.Parameter(torch.ones(4, 4)))
-
-
-def test_products_of_a_forward_are_named_after_their_functions() -> None:
-    report = one_pass(nn.Sequential(products()), torch.randn(3, 4))
-    names = list(dict.fromkeys(row.layer for row in report.rows))
-    assert names == ["0.layer", "0.matmul", "0.addmm", "0.matmul_2"]
-    assert row_of(report, "0.matmul", "grad_weight").histogram.elements == 16
-
-
-def test_attention_and_recurrent_layers_name_their_tensors() -> None:
-    model = nn.ModuleDict({"lstm": nn.LSTM(4, 4), "attention": nn.MultiheadAttention(4, 2)})
-    with diagnose(model, "fp16") as report:
-        x = model["lstm"](torch.randn(3, 2, 4))[0]
-        mask = torch.zeros(3, 3).masked_fill(torch.eye(3) == 1, -torch.inf)
-        model["attention"](x, x.clone(), x, attn_mask=mask)[0].mean().backward()
-    assert not any(row.histogram.nonfinite for row in report.rows)
-    named = {(row.layer, row.name) for row in report.rows}
-    assert ("lstm", "weight params.0") in named and ("lstm", "weight params.2") not in named
-    attention = "attention.multi_head_attention_forward"
-    assert {(attention, f"input {name}") for name in ("query", "key", "value")} <= named
-    assert (attention, "grad_weight in_proj_weight") in named
-
-
-def test_a_tensor_that_changes_in_place_is_read_again() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4))
-    seen = Calls()
-    with diagnose(model, "fp16") as report, observe(model, seen):
-        model(torch.randn(3, 4)).mean().backward()
-    assert_counts(row_of(report, "2", "input"), [seen.arguments[1]["input"]], "fp16")
-    assert row_of(report, "0", "output").histogram.zeros == 0
-    assert_counts(row_of(report, "0", "grad_output"), [seen.gradients[0]["result"]], "fp16")
-    assert_counts(row_of(report, "2", "grad_input"), [seen.gradients[1]["input"]], "fp16")
 
 
 def test_formats_of_the_recipe() -> None:

@@ -4,7 +4,6 @@ import copy
 import random
 import warnings
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -36,11 +35,17 @@ def run(scaler: LossScaler, bad: str) -> list[float]:
         ({"static": 8.0}, "0110", [8, 8, 8, 8]),
         ({"init_scale": 8.0, "floor": 4.0}, "01111", [16, 8, 4, 4, 4]),
         ({"init_scale": 2.0}, "1111", [1, 0.5, 0.25, 0.125]),
+        # The count of bad steps is full again when the scale grows.
+        (
+            {"init_scale": 8.0, "hysteresis": 2, "growth_interval": 2},
+            "1101001",
+            [8, 4, 4, 2, 2, 4, 4],
+        ),
     ],
-    ids=["static", "floor", "without a floor it falls below one"],
+    ids=["static", "floor", "without a floor it falls below one", "hysteresis"],
 )
 def test_scale_after_each_step(options: Any, bad: str, scales: list[float]) -> None:
-    assert run(LossScaler(growth_interval=1, **options), bad) == scales
+    assert run(LossScaler(**{"growth_interval": 1, **options}), bad) == scales
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -181,50 +186,6 @@ def test_fused_steps_read_nothing_and_others_read_the_flag(
             scaler.scale([torch.ones(()), torch.ones(2)])
         # torch reads the flag of a step that runs once more.
         assert reads.count == (0 if fused else 2 - bad)
-
-
-@dataclass
-class Delayed:
-    """The rule of DeepSpeed's DynamicLossScaler in plain numbers, written from its description."""
-
-    scale: float
-    window: int
-    least: float
-    delay: int
-    left: int = 0
-    good: int = 0
-
-    def update(self, bad: bool) -> None:
-        """Makes the next scale."""
-        self.left = self.left or self.delay
-        if bad:
-            self.good = 0
-            if self.left > 1:
-                self.left -= 1
-            else:
-                self.scale = max(self.scale / 2, self.least)
-            return
-        self.good += 1
-        if self.good % self.window == 0:
-            self.scale *= 2
-            self.left = self.delay
-
-
-@pytest.mark.filterwarnings("ignore:LossScaler. 10 updates in a row:UserWarning")
-@pytest.mark.parametrize("hysteresis", [1, 2, 5])
-@pytest.mark.parametrize("window", [1, 3])
-def test_random_traces_are_those_of_the_rule(hysteresis: int, window: int) -> None:
-    draw, model = random.Random(hysteresis), Delayed(8.0, window, 0.5, hysteresis)
-    options = {"growth_interval": window, "floor": 0.5, "hysteresis": hysteresis}
-    scaler = LossScaler(init_scale=8.0, **options)
-    # A device skips this one's steps by itself.
-    optimizer = SGD([parameter()], lr=0.1, fused=True)
-    for step in range(120):
-        bad = draw.random() < (0.95, 0.3)[step // 20 % 2]
-        model.update(bad)
-        take(scaler, optimizer, INF if bad else 1.0)
-        state = scaler.state_dict()
-        assert (state["scale"], state["_hysteresis_left"]) == (model.scale, model.left), step
 
 
 CALLS = [
