@@ -37,14 +37,15 @@ from lpkernels.ops._operator import (
 )
 from lpkernels.ops._packing import (
     dequantize,
+    keeps_parts,
     pack,
     pack_scaled,
     packed_bytes,
     packs_at_once,
     unpack,
     unpack_powers,
+    values_format,
 )
-from lpkernels.ops._parts import keeps_parts, values_format
 from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import Counting, count, delayed, quantize, result_dtype, scaled
 from lpkernels.ops._ranges import finite_range, largest, update_range

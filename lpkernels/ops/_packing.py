@@ -1,21 +1,25 @@
-"""The operators between values and their codes."""
+"""The operators between values and their codes, and the codes that a layer keeps for backward."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends import Parts, new_parts
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape, lengths_of_parts, tensor_scale_shape
 from lpkernels.formats.integers import (
     BLOCK,
+    FIXED,
     KIND,
+    STEPS,
     InBlock,
     Ints,
     block_by_block,
@@ -36,6 +40,7 @@ from lpkernels.rng import SITE_QUANTIZE, Role
 _NEAREST = Quantizer("fp32").to_ints()[InQuantizer.MODE]
 # The bits, block size and axis of the codes for which `_pack` makes room; 0 bits: of the format.
 _NO_ROOM = (0, 0, 0)
+_VALUE_BITS = 32
 # The bits of a NaN and of 2^-127 in float32.
 _NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
 
@@ -167,22 +172,27 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
             f"{tensor_scale.item()!r}; use 1, or a format with tensor_scale=True"
         )
     if behind is None:
-        scales = pack_powers(scale)
+        scales = _pack_powers(scale)
     else:
         scales = _packed_scales(behind, scale)
     values = values.contiguous()
     if not block_by_block(fmt):
-        elements = _packed_as(element(fmt), values)
-        if not has_tensor_scale(fmt):
-            return torch.cat([scales, elements])
-        of_lines = tensor_scale.contiguous().view(-1).view(torch.uint8)
-        return torch.cat([of_lines, scales, elements])
+        return _joined(tensor_scale, scales, _packed_as(element(fmt), values), fmt)
     if not values.numel():
         return values.new_empty(0, dtype=torch.uint8)
     if not values.dim():
         values, scale = values.view(1), scale.view(1)
     chosen = select("auto", "pack_scaled", values.device)
     return chosen.pack(values, fmt, scale=scale)
+
+
+def _joined(tensor_scale: Tensor, scales: Tensor, elements: Tensor, fmt: Ints) -> Tensor:
+    """The bytes of parts: the scale of the tensor or those of its lines if there are any, all
+    scales, all elements."""
+    if not has_tensor_scale(fmt):
+        return torch.cat([scales, elements])
+    of_lines = tensor_scale.contiguous().view(-1).view(torch.uint8)
+    return torch.cat([of_lines, scales, elements])
 
 
 def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
@@ -199,23 +209,27 @@ def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
     return select("auto", for_table("pack", fmt), x.device).pack(x, fmt)
 
 
-def pack_powers(scale: Tensor) -> Tensor:
-    """The bytes of e8m0, which are the exponent fields of powers of two; 255 for NaN. 1-D uint8.
+def _exponent_fields(scale: Tensor) -> Tensor:
+    """The exponent fields of float32 values, which are the codes of powers of two in e8m0, and 255
+    that of NaN; 1-D int32."""
+    return (scale.contiguous().view(torch.int32) >> 23).flatten()
 
-    Raises: ValueError: another number.
+
+def _pack_powers(scale: Tensor) -> Tensor:
+    """The bytes of e8m0.
+
+    Raises: ValueError: a number that is no power of two from 2^-127 to 2^127, or NaN.
     """
-    bits = scale.contiguous().view(torch.int32)
-    codes = (bits >> 23).flatten()
-    # The field of 2^-127, a subnormal, is 0.
-    mantissa = torch.where(codes == 0, _HALF_NORMAL, 0)
-    nan = scale.isnan().flatten()
-    wrong = ((bits & 0x7FFFFF).flatten() != mantissa) & ~nan | (bits.flatten() == 0x7F800000)
+    codes, numbers = _exponent_fields(scale).to(torch.uint8), scale.flatten()
+    # Bits are compared, because a process that flushes subnormals takes 2^-127 for 0.
+    wrong = unpack_powers(codes).view(torch.int32) != numbers.contiguous().view(torch.int32)
+    wrong &= ~numbers.isnan()
     if wrong.any():
         raise ValueError(
-            f"pack: e8m0 has no code for the scale {scale.flatten()[wrong][0].item()!r}; scales "
+            f"pack: e8m0 has no code for the scale {numbers[wrong][0].item()!r}; scales "
             "are powers of two from 2^-127 to 2^127, or NaN"
         )
-    return codes.to(torch.uint8)
+    return codes
 
 
 def unpack_powers(codes: Tensor) -> Tensor:
@@ -227,16 +241,7 @@ def unpack_powers(codes: Tensor) -> Tensor:
 
 def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     """Values of codes behind their scales, for Triton, whose kernels take the parts one by one."""
-    grid, behind = grid_shape(shape, fmt), scale_format(fmt)
-    lengths = lengths_of_parts(shape, fmt)
-    of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
-    unpack_ = select("auto", for_table("unpack", fmt), codes.device).unpack
-    scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
-    values = unpack_(elements.clone(), element(fmt), list(shape))
-    of_lines = tensor_scale_shape(shape, fmt)
-    t = of_tensor.clone().view(torch.float32) if len(of_tensor) else scale.new_ones(of_lines)
-    t = t.view(of_lines)
-    return dequantize_directly(values, scale.view(grid), t, fmt, "auto")
+    return dequantize_directly(*unpack_parts(codes, fmt, shape), fmt)
 
 
 def _guard_pack(a: Any) -> None:
@@ -327,3 +332,100 @@ def dequantize(
     # A scalar is a vector of one element, which has an axis.
     t = tensor_scale.view(tensor_scale_shape((1,), fmt))
     return dequantize(values.view(1), scale.view(1), t, fmt, backend).view(())
+
+
+K = TypeVar("K")
+
+
+def _kept_outside_graphs(function: Callable[..., K]) -> Callable[..., K]:
+    """A cache for function(*hashables); a graph that torch.compile traces takes function itself."""
+    cached = lru_cache(maxsize=1024)(function)
+
+    def get(*arguments: Any) -> K:
+        return (function if torch.compiler.is_compiling() else cached)(*arguments)
+
+    return get
+
+
+def _has_every_element_code(fmt: Ints) -> bool:
+    """Whether all elements have codes: some programs divide infinity by itself."""
+    steps = STEPS[fmt[InBlock.STEPS]]
+    divides = steps == "deepgemm" or (steps == "torchao" and element(fmt)[KIND] == FIXED)
+    return not divides or has_every_code(element(fmt))
+
+
+@_kept_outside_graphs
+def keeps_parts(fmt: Ints) -> bool:
+    """Whether a layer keeps tensors in this block format as codes and scales: they take less memory
+    than values, every scale has a code, and in a graph every element."""
+    scale = scale_format(fmt)
+    saves = code_bits(fmt) < _VALUE_BITS and (scale is None or has_every_code(scale))
+    return saves and (not torch.compiler.is_compiling() or _has_every_element_code(fmt))
+
+
+def pack_parts(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
+    """The codes of the three parts of a tensor, each packed apart from the others (`_joined`); None
+    where an element has no code."""
+    values, scale, tensor_scale = parts
+    behind = scale_format(fmt)
+    scales = _exponent_fields(scale).to(torch.uint8) if behind is None else pack(scale, behind)
+    if _has_every_element_code(fmt):
+        return _joined(tensor_scale, scales, pack(values, element(fmt)), fmt)
+    elements = encode(values, (), element(fmt), backend)
+    return None if elements is None else _joined(tensor_scale, scales, elements, fmt)
+
+
+@_kept_outside_graphs
+def values_format(fmt: Ints, rank: int) -> Ints:
+    """The format with which `unpack` reads what `pack_parts` packed of a tensor of this rank; ()
+    if none.
+
+    It has all scales in front of the elements where blocks are no blocks along one axis with powers
+    of two: those along columns are tiles of one column there. Codes do not tell, and unpacking does
+    not ask, by which steps they were made.
+    """
+    at, size = InBlock, fmt[InBlock.SIZE]
+    if not block_by_block(fmt):
+        return fmt
+    if rank < 2 or size < 2 or fmt[at.AXIS] % rank != rank - 2:
+        return ()
+    tiles = {at.SIZE: 1, at.AXIS: -1, at.LINES: size, at.STEPS: STEPS.index("exact")}
+    return tuple([tiles.get(i, number) for i, number in enumerate(fmt)])
+
+
+def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
+    """The three parts of a tensor of this shape from the codes of `pack_parts`."""
+    grid, of_lines, behind = (
+        grid_shape(shape, fmt),
+        tensor_scale_shape(shape, fmt),
+        scale_format(fmt),
+    )
+    first, length, _ = lengths_of_parts(shape, fmt)
+    # A clone has an address of its own, which kernels and views of float32 want.
+    scales = codes[first : first + length].clone()
+    scale = unpack_powers(scales).view(grid) if behind is None else unpack(scales, behind, grid)
+    values = unpack(codes[first + length :], element(fmt), shape)
+    if not first:
+        return values, scale, scale.new_ones(of_lines)
+    return values, scale, codes[:first].clone().view(torch.float32).view(of_lines)
+
+
+def pack_parts_directly(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
+    """`pack_parts` of plain tensors, in one pass where the backend can."""
+    chosen = select("auto", "pack", parts[0].device)
+    if not chosen.joins_passes:
+        return pack_parts(parts, fmt, backend)
+    try:
+        return chosen.pack(parts, fmt)
+    except ValueError:
+        return None
+
+
+def unpack_parts_directly(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
+    """`unpack_parts` of a plain tensor, in one pass where the backend can."""
+    chosen = select("auto", "unpack", codes.device)
+    if not chosen.joins_passes:
+        return unpack_parts(codes, fmt, shape)
+    parts = new_parts(shape, fmt, codes.device)
+    chosen.unpack(codes, fmt, shape, parts)
+    return parts

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from lpkernels.backends import Parts
-from lpkernels.ops import _packing, _parts, _products, _quantize
+from lpkernels.ops import _packing, _products, _quantize
 from lpkernels.ops._operator import is_direct
 
 
@@ -38,8 +38,8 @@ DISPATCHED = Operators(
     _packing.pack,
     _packing.encode,
     _packing.unpack,
-    _parts.pack_parts,
-    _parts.unpack_parts,
+    _packing.pack_parts,
+    _packing.unpack_parts,
 )
 #: For tensors that `is_direct` accepts, and for the results of these operators.
 DIRECT = Operators(
@@ -51,8 +51,8 @@ DIRECT = Operators(
     _packing.pack_directly,
     _packing.encode_directly,
     _packing.unpack_directly,
-    _parts.pack_parts_directly,
-    _parts.unpack_parts_directly,
+    _packing.pack_parts_directly,
+    _packing.unpack_parts_directly,
     direct=True,
 )
 
