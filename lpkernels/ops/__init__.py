@@ -26,7 +26,6 @@ from lpkernels.backends import (
     matmul_of,
 )
 from lpkernels.ops._descriptions import ROW, Ints, Row, has_every_code, rounds
-from lpkernels.ops._hadamard import hadamard
 from lpkernels.ops._operator import (
     assume_constant_result,
     draw_seed,
@@ -47,8 +46,18 @@ from lpkernels.ops._packing import (
     values_format,
 )
 from lpkernels.ops._products import add_bias, multiply, records
-from lpkernels.ops._quantize import Counting, count, delayed, quantize, result_dtype, scaled
-from lpkernels.ops._ranges import finite_range, largest, update_range
+from lpkernels.ops._quantize import (
+    Counting,
+    count,
+    delayed,
+    finite_range,
+    hadamard,
+    largest,
+    quantize,
+    result_dtype,
+    scaled,
+    update_range,
+)
 from lpkernels.ops._running import DIRECT, DISPATCHED, Operators, operators_for
 from lpkernels.ops._update import update
 

@@ -1,24 +1,38 @@
-"""The operator that multiplies, and the one that adds a bias to products which take none."""
+"""The operator that multiplies, and the one that adds a bias to products which take none.
+
+Products of operands with formats of their own are searched for values that these formats lack: no
+tensor core could hold such values, and no hardware makes these sums. The search takes place in
+tensors on the CPU, in the first product of every kind, pair of formats and pair of shapes, until
+`MOST_SEARCHES` products were searched. Tensors on a GPU are not searched, because they would have
+to be waited for.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, Quantizer, accumulator_from_ints
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import NOT_FUSED, Convolution, DrawKey, Fused, How, Product, Scales, native
+from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.formats.integers import Ints, has_table
 from lpkernels.ops import _checks
 from lpkernels.ops._descriptions import crossed, require, select, sums
-from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
-from lpkernels.ops._outside import look_once
+from lpkernels.ops._operator import (
+    as_ints,
+    assume_constant_result,
+    define,
+    is_direct,
+    without_grad,
+)
+from lpkernels.ops._packing import dequantize
 from lpkernels.ops._quantize import quantize_directly
-from lpkernels.ops._totals import multiply_totals
 from lpkernels.rng import SITE_BIAS
 
 # The sizes of no scales: products that share a scale in both operands, whether a scale is float32,
@@ -28,6 +42,13 @@ _NO_SIZES = (0, 0, 0, 0)
 _NO_CONVOLUTION = (1,)
 # How many arguments the operator has.
 _ARGUMENTS = 17
+# Bounds the set of shapes, and the time that a program with ever new shapes spends on searches.
+MOST_SEARCHES = 256
+_SIDES = ("left", "right")
+
+# The shapes that were searched, and the formats that a warning has named.
+_searched: set[tuple[object, ...]] = set()
+_warned: set[FloatFormat] = set()
 
 
 def multiply_directly(
@@ -44,7 +65,7 @@ def multiply_directly(
     if scales is not None:
         return chosen.multiply(product, how._replace(acc=description.by_scale), scales)
     if description.has_operands:
-        look_once(product, how)
+        _search_once(product, how)
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
     native_order = description.native and not chosen.sums_native
@@ -58,6 +79,47 @@ def multiply_directly(
     how = how._replace(fused=NOT_FUSED)
     y = native.multiply(chosen, alone, how) if native_order else chosen.multiply(alone, how)
     return result(y)
+
+
+def _search_once(product: Product, how: How) -> None:
+    """Warns if the operands, once rounded, hold a value that the operand formats of how.acc
+    lack."""
+    op, first, second = product.kind, product.left, product.right
+    key = (op, how.acc[InAccumulator.PLAIN :], first.shape, second.shape)
+    if key in _searched or len(_searched) >= MOST_SEARCHES or not first.is_cpu:
+        return
+    _searched.add(key)
+    formats = accumulator_from_ints(tuple(how.acc)).operands
+    assert formats is not None
+    sides = list(zip(_SIDES, formats, strict=True))
+    operands, roundings = (first, second), how.fused[:2]
+    for (side, fmt), x, ints in zip(
+        sides[::-1] if op == "conv_wgrad" else sides, operands, roundings, strict=True
+    ):
+        if fmt in _warned:
+            continue
+        value = _lacking(quantize_directly(x, ints) if ints else x, fmt)
+        if value is not None:
+            _warned.add(fmt)
+            _warn(op, side, fmt, value)
+
+
+def _lacking(x: Tensor, fmt: FloatFormat) -> float | None:
+    """A value of x that fmt lacks; no format lacks NaN here."""
+    values = quantize_directly(x, Quantizer(fmt, "toward_zero").to_ints())
+    lacking = (values != x) & (x == x)
+    return x[lacking][0].item() if bool(lacking.any()) else None
+
+
+def _warn(op: str, side: str, fmt: FloatFormat, value: float) -> None:
+    warnings.warn(
+        f"{op}: the {side} operand holds {value!r}, which {fmt} lacks, the format that the "
+        "accumulator aligns it by (operands): no tensor core could hold it, and these sums are "
+        f"those of none. Round it first, by the recipe's quantizers or lp.quantize(x, '{fmt}'). "
+        "Said once for this format; not looked for on a GPU",
+        UserWarning,
+        stacklevel=2,
+    )
 
 
 def _rounded(x: Tensor, quantizer: Ints, backend: str) -> Tensor:
@@ -138,6 +200,47 @@ def multiply(
     ):
         return multiply_directly(Product(*map(without_grad, product)), how, backend)
     return _multiply(*crossing(product, how, backend, scales))
+
+
+def multiply_totals(y: Tensor, left: Tensor | None, right: Tensor | None, backend: str) -> Tensor:
+    """y (..., M, N), contiguous, times the rounded product of both totals, rounded to float32: the
+    same bits whether or not the process flushes denormals.
+
+    left: (..., M) or (1,); right: (..., N) or (1,); float32; None for ones, but not for both.
+    """
+    of_rows = None if left is None else left.unsqueeze(-1)
+    of_cols = None if right is None else right.unsqueeze(-2)
+    if of_rows is None or of_cols is None:
+        totals = of_cols if of_rows is None else of_rows
+        assert totals is not None
+    else:
+        by_row, by_col = torch.broadcast_tensors(of_rows, of_cols)
+        totals = _by_blocks(by_row, by_col, "block1", backend)
+    # One total for all of y, one for each row or column, or one for each value.
+    rows, cols = y.shape[-2:]
+    if totals.numel() == 1:
+        return _by_blocks(y, totals.view((1,) * y.dim()), "tensor", backend)
+    if totals.shape[-1] == 1:
+        return _by_blocks(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend)
+    if totals.shape[-2] == 1:
+        return _by_blocks(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend)
+    return _by_blocks(y, totals.expand(y.shape), "block1", backend)
+
+
+def _by_blocks(x: Tensor, scales: Tensor, blocks: str, backend: str) -> Tensor:
+    """x times a float32 scale of every block."""
+    fmt = _format(f"{blocks}_e8m23ieee_sfp32")
+    return dequantize(x.contiguous(), scales.contiguous(), x.new_ones(()), fmt, backend)
+
+
+@assume_constant_result
+def _format(name: str) -> Ints:
+    return _parsed(name)
+
+
+@lru_cache
+def _parsed(name: str) -> Ints:
+    return parse_format(name).to_ints()
 
 
 def _like(total: Tensor) -> Tensor:

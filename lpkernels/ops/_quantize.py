@@ -1,5 +1,5 @@
-"""The operators that round whole tensors: to values, to codes with scales, and to counts of what
-rounding does."""
+"""The operators on whole tensors: rounding to values, to codes with scales, and to counts of what
+rounding does; Hadamard transforms; the ends of a tensor's finite values, and their average."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
+from lpkernels.arithmetic.hadamard import (
+    check_transform,
+    signs_of,
+    transform_from_int,
+    transform_to_int,
+)
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import Parts, Rounding, new_parts
 from lpkernels.formats import (
@@ -32,9 +39,10 @@ from lpkernels.ops._operator import (
     refuse_mapped,
     without_grad,
 )
-from lpkernels.ops._ranges import largest
 from lpkernels.rng import SITE_QUANTIZE, Role
 
+_INFINITY = float("inf")
+_TRANSFORMED = (torch.float32, torch.float16, torch.bfloat16)
 _WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
 
 
@@ -341,3 +349,107 @@ def delayed(
     where the element has no code for it, its code is 0 and the scale is NaN.
     """
     return _delayed(x.detach(), encode, quantizer, seed, int(role), site, notes, backend)
+
+
+def _new_float32(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=torch.float32, device=x.device)
+
+
+def _transformed(a: Any) -> Tensor:
+    chosen = select(a.backend, "hadamard", a.x.device)
+    if a.x.numel() == 0:
+        return _new_float32(a.x)
+    size, signs = transform_from_int(a.transform)
+    assert size is not None
+    return chosen.hadamard(without_grad(a.x), size, signs_of(size, signs), a.axis % a.x.dim())
+
+
+def _check_hadamard(x: Tensor, transform: int, axis: int) -> None:
+    size, signs = transform_from_int(transform)
+    check_transform("lpkernels::_hadamard", size, signs)
+    require(x.dtype in _TRANSFORMED, "hadamard", "float16, bfloat16 or float32", x.dtype)
+    require(-x.dim() <= axis < x.dim(), "hadamard", f"an axis of {x.dim()} dimensions", axis)
+    expected = f"a length along axis {axis} that {size} divides"
+    require(x.shape[axis] % (size or 1) == 0, "hadamard", expected, tuple(x.shape))
+
+
+_hadamard = define(
+    "_hadamard(x, int transform, int axis, backend) -> Tensor",
+    lambda a: _new_float32(a.x),
+    _transformed,
+    lambda a: _check_hadamard(a.x, a.transform, a.axis),
+)
+
+
+def hadamard(x: Tensor, size: int, signs: str | int, axis: int, backend: str = "auto") -> Tensor:
+    """Every run of size values along axis as x D H / sqrt(size), rounded once to bfloat16.
+
+    Args:
+        x:    float16, bfloat16 or float32, of any shape and strides.
+        size: 16, 32, 64 or 128; it divides x's length along axis.
+        signs: D: "te" or a seed, as a Quantizer takes it.
+    Returns:  a new contiguous float32 tensor of x's shape. `reference.hadamard` says what becomes
+        of zeros, infinities and NaN.
+    Raises:  TypeError, ValueError: another size, signs, dtype or axis, or a length that size does
+        not divide.
+    """
+    transform = transform_to_int(*check_transform("hadamard", size, signs))
+    _check_hadamard(x, transform, axis)
+    return _hadamard(x, transform, axis, backend)
+
+
+def finite_range(x: Tensor) -> Tensor:
+    """(lowest, highest) of the finite values of x as (2,) float32; (inf, -inf) if there is none."""
+    x = without_grad(x)
+    if not x.numel():
+        return x.new_tensor([_INFINITY, -_INFINITY], dtype=torch.float32)
+    # Reading the flag would wait for another device; such a device looks at every value instead.
+    if is_direct(x) and x.is_cpu:
+        ends = torch.stack(torch.aminmax(x)).float()
+        if ends.isfinite().all():
+            return ends
+    finite = x.isfinite()
+    low, high = torch.where(finite, x, _INFINITY), torch.where(finite, x, -_INFINITY)
+    return torch.stack([low.amin(), high.amax()]).float()
+
+
+def _updated_range(a: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x, average, weight, momentum = a
+    ends = finite_range(x)
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        ends[1].neg_()
+        dist.all_reduce(ends, dist.ReduceOp.MIN)
+        ends[1].neg_()
+    # Where no value is finite there is no range to learn of.
+    seen = ends[0] <= ends[1]
+    new_average = torch.where(seen, average * momentum + ends * (1 - momentum), average)
+    return ends, new_average, torch.where(seen, weight * momentum + (1 - momentum), weight)
+
+
+# Compilers would contract the products and sums of an average.
+_update_range = define(
+    "_update_range(x, Tensor average, Tensor weight, float momentum) -> (Tensor, Tensor, Tensor)",
+    lambda a: (
+        a.x.new_empty(2, dtype=torch.float32), torch.empty_like(a.average),
+        torch.empty_like(a.weight),
+    ),
+    _updated_range,
+)  # fmt: skip
+
+
+def update_range(x: Tensor, average: Tensor, weight: Tensor, momentum: float) -> Tensor:
+    """`finite_range` of x, or of the x of all ranks where torch.distributed is initialised. It is
+    taken into the average range (2,) and its weight (), unless no value is finite."""
+    refuse_mapped(x, average, weight)
+    ends, new_average, new_weight = _update_range(without_grad(x), average, weight, momentum)
+    average.copy_(new_average)
+    weight.copy_(new_weight)
+    return ends
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude of a tensor's values, 0-d float32: NaN if one is NaN, 0 of none."""
+    if not x.numel():
+        return x.new_zeros((), dtype=torch.float32)
+    low, high = torch.aminmax(x)
+    return torch.maximum(low.abs(), high.abs()).float()

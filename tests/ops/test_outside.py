@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.ops import _outside
+from lpkernels.ops import _products
 
 E4M3 = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e4m3fn"
 MIXED = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
@@ -16,8 +16,8 @@ SMALL, FINE = 2.0**-16, 1.125
 
 @pytest.fixture(autouse=True)
 def nothing_seen(monkeypatch):
-    monkeypatch.setattr(_outside, "_looked", set())
-    monkeypatch.setattr(_outside, "_warned", set())
+    monkeypatch.setattr(_products, "_searched", set())
+    monkeypatch.setattr(_products, "_warned", set())
 
 
 def said(call) -> list[str]:
@@ -61,10 +61,10 @@ def test_it_is_said_once_for_a_format() -> None:
 
 def test_products_of_shapes_seen_before_are_not_looked_at(monkeypatch) -> None:
     lp.matmul(ones(2, 4), ones(4, 3), E4M3)
-    monkeypatch.setattr(_outside, "quantize_directly", None)
+    monkeypatch.setattr(_products, "quantize_directly", None)
     lp.matmul(ones(2, 4) * 0.1, ones(4, 3), E4M3)
     lp.matmul(ones(2, 4) * 0.1, ones(4, 3), "e6m9")
-    monkeypatch.setattr(_outside, "MOST", 1)
+    monkeypatch.setattr(_products, "MOST_SEARCHES", 1)
     lp.matmul(ones(7, 4) * 0.1, ones(4, 3), E4M3)
 
 
@@ -88,7 +88,7 @@ def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     x = torch.full(shape, FINE).requires_grad_()
     y = layer(x)
     assert said(lambda: y.backward(torch.full(shape, SMALL), retain_graph=True)) == []
-    _outside._looked.clear()
+    _products._searched.clear()
     messages = said(lambda: y.backward(torch.full(shape, FINE)))
     assert [m.split()[2] for m in messages] == ["left"]
 
