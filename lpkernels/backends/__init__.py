@@ -9,12 +9,11 @@ Modules are imported on first use, so a missing compiler, extension or driver sh
 never as a failing ``import lpkernels``.
 
 ``backend="auto"`` takes the first of these that can do the operation: cpu, reference for tensors on
-the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device, the
-first two in the order that `gpu_orders` gives. Trees, compensated sums and aligned blocks on a
-CUDA device are triton's alone: without it they are refused. The environment variable
-LPKERNELS_BACKEND, read at each call, replaces "auto". A backend named explicitly runs, or raises
-with the reason. At its first use a backend rounds a handful of values with known results
-(`_selftest`).
+the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device. There
+the outer additions of native chunks ask triton first, and trees, compensated sums and aligned
+blocks are triton's alone: without it they are refused. The environment variable LPKERNELS_BACKEND,
+read at each call, replaces "auto". A backend named explicitly runs, or raises with the reason. At
+its first use a backend rounds a handful of values with known results (`_selftest`).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ if not TYPE_CHECKING:
 
 
 # The interface of backends, imported above, is the package's own.
-__all__ = ["gpu_orders", "status", "take_tiers"]
+__all__ = ["status", "take_tiers"]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -68,19 +67,10 @@ _MODULES = {
     "cuda": "lpkernels.backends.cuda",
     "triton": "lpkernels.backends.triton",
 }
+# The backends that "auto" asks, by device. cuda stands before triton, whose machine code for sm_90
+# has 1.08 times its instructions over ten pairs of kernels of matrices and 1.19 times over three of
+# convolutions: counted at commit 3cd4b131, never measured on a device.
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
-# Which of cuda and triton comes first. Instructions of a product in the machine code for sm_90
-# decided it at commit 3cd4b131: counted, never measured on a device. The ratios are triton's to
-# cuda's in their geometric mean.
-_CUDA_FIRST, _TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
-_GPU_ORDERS = {
-    # 1.08 over ten pairs of kernels, from 0.90 (splitting) to 1.40 (in double).
-    "matmul": _CUDA_FIRST,
-    # 1.19 over three pairs, from 0.94 (splitting) to 1.36 (half precision).
-    **dict.fromkeys(("conv_fprop", "conv_dgrad", "conv_wgrad"), _CUDA_FIRST),
-    # Its kernel takes every outer format and rounding.
-    "accumulate": _TRITON_FIRST,
-}
 
 
 # The dictionary behind os.environ, which encodes every name that it is asked for: a microsecond, of
@@ -130,11 +120,6 @@ def status() -> dict[str, str]:
             "aligned blocks are refused"
         )
     return state
-
-
-def gpu_orders() -> dict[str, tuple[str, str]]:
-    """The order in which "auto" asks ``cuda`` and ``triton``, by operation; else ``cuda`` first."""
-    return dict(_GPU_ORDERS)
 
 
 def take_tiers() -> dict[str, float]:
@@ -192,10 +177,10 @@ def select(name: str, op: str, device: torch.device) -> Backend:
 
 def _candidates(op: str, kind: str) -> tuple[str, ...]:
     """The backends that "auto" asks for tensors on a device of this kind, the first one first."""
-    if kind == "cuda" and op in _GPU_ORDERS:
-        return (*_GPU_ORDERS[op], "reference")
+    if kind == "cuda" and op == "accumulate":
+        return ("triton", "cuda", "reference")  # Triton's kernel takes every outer format.
     if kind == "cuda" and op.removesuffix("_table").endswith(("_ordered", "_operands")):
-        return _CUDA_FIRST  # On the host they would take hours.
+        return ("cuda", "triton")  # On the host they would take hours.
     return _AUTO.get(kind, ())
 
 

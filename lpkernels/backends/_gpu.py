@@ -15,13 +15,15 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import has_core
 from lpkernels.backends import How, Product, Scales
 from lpkernels.backends._conv_geometry import Frame, Geometry, geometry_of
-from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all
 from lpkernels.backends._conv_tables import (
     Builder,
     Tables,
     by_input,
+    dgrad,
+    dgrad_frame,
     fprop,
     fprop_frame,
+    meets_all,
     tables,
     wgrad,
     wgrad_frame,

@@ -11,8 +11,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InAccumulator, Ints
 from lpkernels.backends import How
 from lpkernels.backends._conv_geometry import Frame, three
-from lpkernels.backends._conv_phases import starts
-from lpkernels.backends._conv_tables import Tables, gradient_frame
+from lpkernels.backends._conv_tables import Tables, gradient_frame, starts
 from lpkernels.backends._gpu import Pass
 from lpkernels.backends.cuda._launch import module, on_device, stream
 from lpkernels.backends.cuda._products import (

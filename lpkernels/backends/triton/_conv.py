@@ -12,7 +12,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InAccumulator, Ints
 from lpkernels.backends import How, _conv_tables
 from lpkernels.backends._conv_geometry import Frame, Geometry, count
-from lpkernels.backends._conv_phases import starts
+from lpkernels.backends._conv_tables import starts
 from lpkernels.backends._gpu import Pass
 from lpkernels.backends._tables import kept
 from lpkernels.backends.planning.triton_tiles import transposes
