@@ -56,13 +56,9 @@ def _seed(seed: Tensor | None, role: int) -> int:
     return 0 if seed is None else derive_seed(int(seed), role)
 
 
-def _packable(fmt: Ints) -> Number | BlockFormat:
+def _with_codes(fmt: Ints) -> Number | BlockFormat:
     parsed = format_from_ints(fmt)
-    if isinstance(parsed, AffineFormat):
-        raise ValueError(
-            f"pack: expected a float, fixed, table or block format, got {parsed}, whose codes mean "
-            "nothing without the tensor's range; use a FixedFormat or a BlockFormat"
-        )
+    assert not isinstance(parsed, AffineFormat)
     return parsed
 
 
@@ -170,7 +166,7 @@ class ReferenceBackend:
     ) -> Tensor:
         values = _array(x).astype(np.float32)
         if scale is None:
-            codes = twin.pack(values, _packable(fmt))
+            codes = twin.pack(values, _with_codes(fmt))
         else:
             one = np.asarray(1, np.float32)
             codes = twin.pack_scaled(twin.Scaled(values, _array(scale), one), _blocks(fmt))
@@ -178,15 +174,10 @@ class ReferenceBackend:
 
     def unpack(self, codes: Tensor | Parts, fmt: Ints, shape: Sequence[int]) -> Tensor:
         if isinstance(codes, Tensor):
-            device, values = (
-                codes.device,
-                twin.unpack(codes.cpu().numpy(), _packable(fmt), tuple(shape)),
-            )
-        else:
-            device = codes[0].device
-            scaled = twin.Scaled(*(np.asarray(_array(part)) for part in codes))
-            values = twin.dequantize(scaled, _blocks(fmt))
-        return torch.from_numpy(values).to(device)
+            values = twin.unpack(codes.cpu().numpy(), _with_codes(fmt), tuple(shape))
+            return torch.from_numpy(values).to(codes.device)
+        scaled = twin.Scaled(*(np.asarray(_array(part)) for part in codes))
+        return torch.from_numpy(twin.dequantize(scaled, _blocks(fmt))).to(codes[0].device)
 
     def update(self, update: Update) -> None:
         if update.skips is not None and bool(update.skips):
@@ -214,9 +205,9 @@ class ReferenceBackend:
             )
             weight.detach().copy_(_typed(result.working, weight.dtype))
             if tensors.masters:
-                _keep(masters[i], result.master, rounding.master)
+                _store(masters[i], result.master, rounding.master)
             for (x, keyed), values in zip(stored, result.states, strict=True):
-                _keep(x, values, keyed)
+                _store(x, values, keyed)
             counts = [result.asked, result.unchanged]
             tensors.counts[i].add_(torch.tensor(counts, dtype=torch.int64, device=weight.device))
             if isinstance(step, Adam):
@@ -228,19 +219,19 @@ def _coded(keyed: Keyed) -> Number:
     return keyed.quantizer.fmt
 
 
-def _values(kept: Tensor, keyed: Keyed, shape: tuple[int, ...]) -> Float32:
+def _values(stored: Tensor, keyed: Keyed, shape: tuple[int, ...]) -> Float32:
     """The float32 values of a tensor that an update keeps, whether it has a dtype of values or
     holds codes."""
-    if kept.dtype == torch.uint8:
-        return twin.unpack(kept.cpu().numpy(), _coded(keyed), shape)
-    return _array(kept).astype(np.float32)
+    if stored.dtype == torch.uint8:
+        return twin.unpack(stored.cpu().numpy(), _coded(keyed), shape)
+    return _array(stored).astype(np.float32)
 
 
-def _keep(kept: Tensor, values: Float32, keyed: Keyed) -> None:
-    if kept.dtype == torch.uint8:
-        kept.copy_(torch.from_numpy(twin.pack(values, _coded(keyed))))
+def _store(tensor: Tensor, values: Float32, keyed: Keyed) -> None:
+    if tensor.dtype == torch.uint8:
+        tensor.copy_(torch.from_numpy(twin.pack(values, _coded(keyed))))
     else:
-        kept.copy_(_typed(values, kept.dtype))
+        tensor.copy_(_typed(values, tensor.dtype))
 
 
 BACKEND = ReferenceBackend()

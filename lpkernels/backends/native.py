@@ -76,8 +76,8 @@ def _convolve(adder: _Adder, product: Product, conv: Convolution) -> Tensor:
         columns = image.narrow(0, g * channels, channels)[:, index].flatten(0, 1)
         if product.kind == "conv_wgrad":
             rows = right.narrow(1, g * outputs, outputs).movedim(1, 0).flatten(1)
-            key = {"row": g * outputs, "col": g * len(columns)}
-            parts.append(adder.product(rows, columns.t(), **key))
+            first = g * len(columns)
+            parts.append(adder.product(rows, columns.t(), row=g * outputs, col=first))
             continue
         weights, bias = right.narrow(0, g * outputs, outputs).flatten(2), product.bias
         if product.kind == "conv_fprop":

@@ -53,8 +53,8 @@ def tensor(
     dense: bool = False,
 ) -> None:
     """Refuses a tensor of another shape, dtype or device, or with gaps if it is to be dense."""
-    right = x.dtype is dtype and x.device == device and tuple(x.shape) == tuple(shape)
-    if not right or (dense and not x.is_contiguous()):
+    valid = x.dtype is dtype and x.device == device and tuple(x.shape) == tuple(shape)
+    if not valid or (dense and not x.is_contiguous()):
         expected = f"{'dense ' if dense else ''}{name} {tuple(shape)} in {dtype} on {device}"
         require(False, op, expected, f"{tuple(x.shape)} in {x.dtype} on {x.device}")
 
@@ -126,14 +126,14 @@ def _kind(op: str, a: Any) -> None:
 
 def _numbers(op: str, a: Any) -> None:
     """The numbers of a product's convolution."""
-    right = len(a.numbers) % 3 == 1 and (len(a.numbers) == 1) == (a.kind == "matmul")
-    require(right, a.kind, "numbers of each dimension and of groups", a.numbers)
+    valid = len(a.numbers) % 3 == 1 and (len(a.numbers) == 1) == (a.kind == "matmul")
+    require(valid, a.kind, "numbers of each dimension and of groups", a.numbers)
 
 
 def _sizes(op: str, a: Any) -> None:
     both = (a.left_scale is None) == (a.right_scale is None)
-    right = both and len(a.sizes) == 4 and -300 <= a.sizes[-1] <= 300
-    require(right, op, "two scales or none, two sizes, a flag, an exponent", a.sizes)
+    valid = both and len(a.sizes) == 4 and -300 <= a.sizes[-1] <= 300
+    require(valid, op, "two scales or none, two sizes, a flag, an exponent", a.sizes)
 
 
 def _format(op: str, a: Any) -> None:
@@ -210,8 +210,8 @@ def _by_scale(product: Product, scales: Scales, how: How) -> None:
         ("right", scales.right, cols, scales.right_size, product.right),
     ):
         lead, got = tuple(scale.shape[:-2]), f"{tuple(scale.shape)}, size {size}"
-        right = 0 <= size < 2**62 and scale.dim() >= 2 and lead in ((), tuple(operand.shape[:-2]))
-        require(right, op, f"scales of the {name} operand, each of a run of products", got)
+        valid = 0 <= size < 2**62 and scale.dim() >= 2 and lead in ((), tuple(operand.shape[:-2]))
+        require(valid, op, f"scales of the {name} operand, each of a run of products", got)
         shape = (*lead, count, max(1, -(-length // size)) if size else 1)
         tensor(op, f"scales of the {name} operand", scale, shape, _FLOAT32, operand.device)
 
@@ -228,8 +228,8 @@ def _matmul(product: Product) -> None:
     require(bias is None or initial is None, "matmul", "a bias or an initial", "both")
 
 
-def _shape(op: str, shape: Sequence[int], right: Sequence[int]) -> None:
-    require(tuple(shape) == tuple(right), op, f"the result's shape {tuple(right)}", tuple(shape))
+def _shape(op: str, shape: Sequence[int], sizes: Sequence[int]) -> None:
+    require(tuple(shape) == tuple(sizes), op, f"the result's shape {tuple(sizes)}", tuple(shape))
 
 
 def _bias(product: Product, shape: Sequence[int]) -> None:
@@ -243,13 +243,13 @@ def _conv_size(
 ) -> tuple[int, ...]:
     """The shape of the result of a convolution of an image with a kernel."""
     dims = len(image) - 2
-    right = 1 <= dims <= 3 and len(kernel) == dims + 2
-    right = right and all(len(sizes) == dims for sizes in (stride, padding, dilation))
-    right = right and all(0 <= n < _MOST for n in (*image, *kernel, *padding))
-    right = right and all(1 <= n < _MOST for n in (*stride, *dilation, groups))
-    right = right and image[1] == kernel[1] * groups and kernel[0] % groups == 0
+    valid = 1 <= dims <= 3 and len(kernel) == dims + 2
+    valid = valid and all(len(sizes) == dims for sizes in (stride, padding, dilation))
+    valid = valid and all(0 <= n < _MOST for n in (*image, *kernel, *padding))
+    valid = valid and all(1 <= n < _MOST for n in (*stride, *dilation, groups))
+    valid = valid and image[1] == kernel[1] * groups and kernel[0] % groups == 0
     got = f"{tuple(image)}, {tuple(kernel)}, {stride}, {padding}, {dilation}, groups={groups}"
-    require(right, "conv", "an image, a kernel and numbers of one convolution", got)
+    require(valid, "conv", "an image, a kernel and numbers of one convolution", got)
     size = output_size(image[2:], kernel[2:], stride, padding, dilation)
     return (image[0], kernel[0], *size)
 
@@ -265,9 +265,9 @@ def _conv(product: Product) -> None:
         return _bias(product, (w[0],))
     require(product.bias is None, op, "no bias", product.bias)
     # Positions at the end of a gradient may be left out.
-    right = len(y) == len(size) and tuple(y[:2]) == size[:2]
-    right = right and all(n <= most for n, most in zip(y[2:], size[2:], strict=True))
-    require(right, op, f"a gradient of at most {size}", tuple(y))
+    valid = len(y) == len(size) and tuple(y[:2]) == size[:2]
+    valid = valid and all(n <= most for n, most in zip(y[2:], size[2:], strict=True))
+    require(valid, op, f"a gradient of at most {size}", tuple(y))
 
 
 def parts(op: str, parts: Sequence[Tensor | None], fmt: Ints) -> None:

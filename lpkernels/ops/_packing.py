@@ -245,8 +245,8 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
 
 
 def _guard_pack(a: Any) -> None:
-    right = len(a.room) == 3 and all(0 <= number < 2**31 for number in a.room[:2])
-    require(right, "pack", "bits, size and axis of the room for codes", a.room)
+    valid = len(a.room) == 3 and all(0 <= number < 2**31 for number in a.room[:2])
+    require(valid, "pack", "bits, size and axis of the room for codes", a.room)
     if a.scale is not None:
         _checks.parts("pack", (a.x, a.scale, a.tensor_scale), a.format)
     else:
@@ -254,22 +254,22 @@ def _guard_pack(a: Any) -> None:
         require(from_values, "pack", "a format of values", a.format)
     if a.room[0]:
         dimensions, needed = max(a.x.dim(), 1), packed_bytes(a.format, a.x.shape)
-        right = -dimensions <= a.room[2] < dimensions and needed <= _bytes(a.x.shape, *a.room)
-        require(right, "pack", "room for all codes", a.room)
+        valid = -dimensions <= a.room[2] < dimensions and needed <= _bytes(a.x.shape, *a.room)
+        require(valid, "pack", "room for all codes", a.room)
 
 
 def _guard_unpack(a: Any) -> None:
     codes, shape = a.codes, tuple(a.shape)
     if a.scale is not None:
         _checks.parts("unpack", (codes, a.scale, a.tensor_scale), a.format)
-        right = shape == tuple(codes.shape)
-        return require(right, "unpack", f"the shape of the codes, {tuple(codes.shape)}", shape)
+        valid = shape == tuple(codes.shape)
+        return require(valid, "unpack", f"the shape of the codes, {tuple(codes.shape)}", shape)
     require(all(size >= 0 for size in shape), "unpack", "sizes from 0 up", shape)
     needed = packed_bytes(a.format, shape)
-    right = codes.dtype is torch.uint8 and codes.dim() == 1 and codes.numel() >= needed
+    valid = codes.dtype is torch.uint8 and codes.dim() == 1 and codes.numel() >= needed
     got = f"{tuple(codes.shape)} in {codes.dtype} for {shape}"
-    right = right and codes.is_contiguous()
-    require(right, "unpack", f"at least {needed} bytes in one dense dimension", got)
+    valid = valid and codes.is_contiguous()
+    require(valid, "unpack", f"at least {needed} bytes in one dense dimension", got)
 
 
 # scale, tensor_scale: of the blocks and of the tensor, beside the codes of a block format; or none.

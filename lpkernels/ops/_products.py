@@ -285,9 +285,9 @@ def _guard_bias(a: Any) -> None:
     require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
     moved = total.movedim(channels, -1).shape
     sizes = zip(a.bias.shape[::-1], moved[::-1], strict=False)
-    right = a.bias.dim() <= len(moved) and all(one in (1, size) for one, size in sizes)
+    valid = a.bias.dim() <= len(moved) and all(one in (1, size) for one, size in sizes)
     got = f"{tuple(a.bias.shape)} for {tuple(total.shape)}, channels={channels}"
-    require(right, op, "a bias that broadcasts to the total", got)
+    require(valid, op, "a bias that broadcasts to the total", got)
 
 
 _add_bias = define(

@@ -61,21 +61,21 @@ def _guard(arguments: Sequence[Any]) -> None:
     require(own, "update", "the numbers of a step's to_numbers()", numbers)
     count, device = len(weights), weights[0].device
     for name, kind in zip(tensors._fields, tensors, strict=True):
-        right = len(kind) == count or (len(kind) == 0 and not _needed(name, step))
-        require(right, "update", f"{count} {name}", len(kind))
+        valid = len(kind) == count or (len(kind) == 0 and not _needed(name, step))
+        require(valid, "update", f"{count} {name}", len(kind))
         for x, weight in zip(kind, weights, strict=False):
             _tensor(name, x, kind[0], weight, places)
     for keys in (update.positions, update.origins):
-        right = len(keys) == count and all(0 <= key < 2**62 for key in keys)
-        require(right, "update", f"{count} positions and origins from 0 up", list(keys))
+        valid = len(keys) == count and all(0 <= key < 2**62 for key in keys)
+        require(valid, "update", f"{count} positions and origins from 0 up", list(keys))
     shared = (update.seed, update.skips, update.scale)
     for number, dtype in zip(shared, (torch.int64, torch.bool, torch.float32), strict=True):
         if number is not None:
             tensor("update", "a number", number, (), dtype, device)
     rounds = (places.grad, places.master, *places.states, places.weight)
     draws = any(place.quantizer.is_stochastic for place in rounds if place.quantizer)
-    right = not draws or update.seed is not None
-    require(right, "update", "a seed of stochastic roundings", None)
+    valid = not draws or update.seed is not None
+    require(valid, "update", "a seed of stochastic roundings", None)
 
 
 @lru_cache(1024)

@@ -1,20 +1,52 @@
-"""Blocks of values that share a scale: the cut of a tensor into them, and the exact scales."""
+"""The rounding of arrays, and blocks of values that share a scale: the cut of a tensor into them,
+and the exact scales."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, BlockFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.grids import Grid
 from lpkernels.formats.integers import LINE_SCALE, InBlock
 from lpkernels.reference.values import Float64, product_to_odd, quotient_to_odd
-from lpkernels.rounding import round_array
+from lpkernels.rng import draws
+from lpkernels.rounding import MAX_RANDOM_BITS, overflows_array, round_array
 
 _LEAST_EXPONENT, _LARGEST_EXPONENT = -127, 127
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index, from
+    `origin` on.
+
+    overflowed: where not None, becomes True at the indices of finite values beyond their format.
+    """
+
+    quantizer: Quantizer
+    seed: int
+    site: int
+    overflowed: NDArray[np.bool_] | None = None
+    origin: int = 0
+
+    @property
+    def mode(self) -> str:
+        return self.quantizer.rounding
+
+    def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64:
+        number, bits = self.quantizer.random_bits or MAX_RANDOM_BITS, None
+        if self.mode == "stochastic":
+            places, rng = index + self.origin, self.quantizer.rng
+            bits = draws(self.seed, self.site, 0, 0, places, number, rng)
+        if self.overflowed is not None:
+            beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=number)
+            self.overflowed[index[beyond]] = True
+        return round_array(x, fmt, self.mode, draws=bits, random_bits=number)
 
 
 def saturating(fmt: FloatFormat) -> FloatFormat:

@@ -30,9 +30,10 @@ Indices = NDArray[np.int64]
 ABSENT = -1
 
 
-def _combine(per_dim: Sequence[Indices], size: Sequence[int]) -> Indices:
-    """Flat indices (taps, positions) from the (taps_d, positions_d) indices of each dimension."""
-    flat = np.zeros((1, 1), dtype=np.int64)
+def _combine(per_dim: Sequence[Indices], size: Sequence[int], batch: int) -> Indices:
+    """Flat indices (taps, batch * positions) into batch * size from the (taps_d, positions_d)
+    indices of each dimension."""
+    flat = np.arange(batch)[None, :]
     for index, n in zip(per_dim, size, strict=True):
         joined = flat[:, None, :, None] * n + index[None, :, None, :]
         absent = (flat[:, None, :, None] == ABSENT) | (index[None, :, None, :] == ABSENT)
@@ -41,8 +42,10 @@ def _combine(per_dim: Sequence[Indices], size: Sequence[int]) -> Indices:
     return flat
 
 
-def input_of_output(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution) -> Indices:
-    """The input position that each tap brings to each output position, (taps, outputs).
+def input_of_output(
+    size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution, batch: int
+) -> Indices:
+    """The input position that each tap brings to each output position, (taps, batch * outputs).
 
     Tap t of output o reads o * stride - padding + t * dilation in each dimension.
     """
@@ -50,11 +53,13 @@ def input_of_output(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution
     for n, o, k, s, p, d in zip(size, output, kernel, *conv[:3], strict=True):
         at = np.arange(o)[None, :] * s - p + np.arange(k)[:, None] * d
         per_dim.append(np.where((at >= 0) & (at < n), at, ABSENT))
-    return _combine(per_dim, size)
+    return _combine(per_dim, size, batch)
 
 
-def output_of_input(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution) -> Indices:
-    """The output position that takes each input position through each tap, (taps, inputs).
+def output_of_input(
+    size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution, batch: int
+) -> Indices:
+    """The output position that takes each input position through each tap, (taps, batch * inputs).
 
     The inverse of input_of_output: o with o * stride = i + padding - t * dilation.
     """
@@ -63,14 +68,7 @@ def output_of_input(size: Sizes, output: Sizes, kernel: Sizes, conv: Convolution
         scaled = np.arange(n)[None, :] + p - np.arange(k)[:, None] * d
         at = scaled // s
         per_dim.append(np.where((scaled % s == 0) & (at >= 0) & (at < o), at, ABSENT))
-    return _combine(per_dim, output)
-
-
-def over_batch(index: Indices, batch: int, positions: int) -> Indices:
-    """``index`` (taps, rows) for every sample: (taps, batch * rows) into batch * positions."""
-    shift = np.arange(batch)[None, :, None] * positions
-    moved = np.where(index[:, None, :] == ABSENT, ABSENT, index[:, None, :] + shift)
-    return moved.reshape(index.shape[0], batch * index.shape[1])
+    return _combine(per_dim, output, batch)
 
 
 def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating]:
@@ -150,8 +148,7 @@ def conv_fprop(
     """
     size, kernel = x.shape[2:], w.shape[2:]
     spatial = output_size(size, kernel, *conv[:3])
-    index = input_of_output(size, spatial, kernel, conv)
-    index = over_batch(index, x.shape[0], math.prod(size))
+    index = input_of_output(size, spatial, kernel, conv, x.shape[0])
     length = w.shape[1] * math.prod(kernel)
     right = widen(w.reshape(conv.groups, -1, length).transpose(0, 2, 1))
     image = _channels_first(x, conv.groups)
@@ -173,8 +170,7 @@ def conv_dgrad(
     all groups.
     """
     size, spatial, kernel = tuple(input_shape[2:]), grad_output.shape[2:], w.shape[2:]
-    index = output_of_input(size, spatial, kernel, conv)
-    index = over_batch(index, input_shape[0], math.prod(spatial))
+    index = output_of_input(size, spatial, kernel, conv, input_shape[0])
     groups, taps = conv.groups, math.prod(kernel)
     per_group_in, per_group_out = w.shape[1], w.shape[0] // groups
     # [groups, C_out / groups, C / groups, taps] -> [groups, C_out / groups * taps, C / groups]
@@ -199,8 +195,7 @@ def conv_wgrad(
     groups.
     """
     size, spatial, kernel = x.shape[2:], grad_output.shape[2:], tuple(weight_shape[2:])
-    index = input_of_output(size, spatial, kernel, conv)
-    index = over_batch(index, x.shape[0], math.prod(size))
+    index = input_of_output(size, spatial, kernel, conv, x.shape[0])
     taps, length = index.shape
     groups = conv.groups
     per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups

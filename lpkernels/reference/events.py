@@ -120,12 +120,12 @@ def matmul_events(
     length, cols = b.shape
     shape = (len(a), cols)
     keys = np.arange(len(a)) if row is None else row
-    seen = CountingRounds(shape, acc, seed, keys[:, None], np.arange(cols)[None, :])
-    inner = _Lost(seen, shape)
-    sums = Sums(shape, seen, inner)
+    rounds = CountingRounds(shape, acc, seed, keys[:, None], np.arange(cols)[None, :])
+    inner = _Lost(rounds, shape)
+    sums = Sums(shape, rounds, inner)
     wide_a, wide_b = widen(a), widen(b)
     for k in range(length):
         sums.push(Product(wide_a[:, k, None] * wide_b[None, k, :]))
     total = narrow(sums.result(None))
-    counts = (inner.swamped, inner.added, seen.swamped_chunks, seen.added_chunks)
-    return Events(total, (*counts, int(seen.overflowed.sum())))
+    counts = (inner.swamped, inner.added, rounds.swamped_chunks, rounds.added_chunks)
+    return Events(total, (*counts, int(rounds.overflowed.sum())))

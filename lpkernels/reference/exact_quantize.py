@@ -26,8 +26,7 @@ from lpkernels.formats import (
     TableFormat,
 )
 from lpkernels.formats.grids import grid_of, grid_shape, tensor_scale_shape
-from lpkernels.formats.integers import LINE_SCALE, InBlock
-from lpkernels.reference.blocks import saturating
+from lpkernels.reference.blocks import saturating, shape_of_lines
 from lpkernels.reference.candidates import FOUR, is_nearer
 from lpkernels.reference.scaled import Scaled
 from lpkernels.reference.values import Float32, narrow, widen
@@ -181,14 +180,9 @@ def _lines(shape: tuple[int, ...], fmt: BlockFormat) -> list[int]:
     if math.prod(shape) == 0:
         return []
     grid = grid_of(shape, fmt.to_ints())
-    if fmt.to_ints()[InBlock.SCALE] != LINE_SCALE:
-        return [0] * (grid.outer * grid.down * grid.across)
-    return [
-        matrix * grid.across + across if grid.wide == 1 else matrix * grid.down + down
-        for matrix in range(grid.outer)
-        for down in range(grid.down)
-        for across in range(grid.across)
-    ]
+    lines = shape_of_lines(grid, fmt)
+    numbers = np.arange(math.prod(lines)).reshape(lines)
+    return np.broadcast_to(numbers, (grid.outer, grid.down, grid.across, 1)).reshape(-1).tolist()
 
 
 def _tensor_scale(amax: float, fmt: BlockFormat) -> float:

@@ -5,7 +5,7 @@ Every line is one operation in float32, rounded to nearest even, in the order of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.formats.grids import Grid
 from lpkernels.formats.integers import is_mx
-from lpkernels.reference.blocks import exact_scales, saturating
+from lpkernels.reference.blocks import Rounding, exact_scales, saturating
 from lpkernels.reference.candidates import te_errors
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rounding import round_array
-
-if TYPE_CHECKING:
-    from lpkernels.reference.scaled import Round
 
 Array: TypeAlias = NDArray[Any]
 
@@ -35,7 +32,7 @@ def scaled(
     amax: Float64,
     fmt: BlockFormat,
     grid: Grid,
-    rounding: Round,
+    rounding: Rounding,
 ) -> tuple[Float64, Float64, Float64]:
     """The scales s, the scales t of the tensor or its lines, and the values before they are rounded
     to codes."""
@@ -92,14 +89,14 @@ def _te_candidates(
     encode = _te_encode(amax, largest)
     # A block that is not finite has no codes.
     b = np.where(np.isfinite(a), (a / top) * encode, np.float32(np.nan))
-    found = []
+    candidates = []
     for raised in (b, b * np.float32(1.5)):
         s = _e4m3(np.minimum(raised, np.float32(448)))
         shrunk = x * _te_factor(s, encode)
         q = round_array(widen(shrunk), saturating(FP4_E2M1), "nearest_even").astype(np.float32)
         v = ((q * s) * amax) / largest
-        found.append((s, shrunk, te_errors(v - x, rows, fmt.target)))
-    (s_6, shrunk_6, error_6), (s_4, shrunk_4, error_4) = found
+        candidates.append((s, shrunk, te_errors(v - x, rows, fmt.target)))
+    (s_6, shrunk_6, error_6), (s_4, shrunk_4, error_4) = candidates
     chosen = error_4 < error_6
     return np.where(chosen, s_4, s_6), amax / largest, np.where(chosen, shrunk_4, shrunk_6)
 
@@ -118,7 +115,7 @@ def _torchao_nvfp4(a: Array, amax: Array, fmt: BlockFormat) -> tuple[Array, Arra
 _NVFP4_STEPS = {"te": _te_nvfp4, "torchao": _torchao_nvfp4}
 
 
-def _te(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
+def _te(x: Array, a: Array, fmt: BlockFormat, rounding: Rounding) -> tuple[Array, Array]:
     top = np.float32(fmt.element.max)
     if is_mx(fmt.to_ints()):
         quotient = a * (_ONE / top)
@@ -145,7 +142,7 @@ def _without_mantissa(x: Array) -> Array:
     return (np.ascontiguousarray(x).view(np.int32) & np.int32(-(1 << 23))).view(np.float32)
 
 
-def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
+def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Rounding) -> tuple[Array, Array]:
     if isinstance(fmt.element, FixedFormat):
         return _torchao_integers(x, a, fmt, rounding)
     if is_mx(fmt.to_ints()):
@@ -162,7 +159,9 @@ def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Arr
     return _ONE / encode, x * encode
 
 
-def _torchao_integers(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
+def _torchao_integers(
+    x: Array, a: Array, fmt: BlockFormat, rounding: Rounding
+) -> tuple[Array, Array]:
     if fmt.target is not None:
         s = np.maximum(a / np.float32(fmt.target), np.float32(2.0**-23))
         return s, x * (_ONE / s)
@@ -172,7 +171,7 @@ def _torchao_integers(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> 
     return s, x * (_ONE / np.maximum(s, np.float32(1e-12)))
 
 
-def _deepgemm(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
+def _deepgemm(x: Array, a: Array, fmt: BlockFormat, rounding: Rounding) -> tuple[Array, Array]:
     s = np.maximum(a, np.float32(1e-4)) / np.float32(fmt.element.max)
     if fmt.scale == "e8m0":
         bits = s.view(np.int32)

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat, BlockFormat, Number
+from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.reference import scaled as blocks
+from lpkernels.reference.blocks import Rounding
 from lpkernels.reference.exact_quantize import INTEGERS, SMALLEST_STEP
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
-from lpkernels.rng import SITE_QUANTIZE, draws
-from lpkernels.rounding import MAX_RANDOM_BITS, overflows_array, round_array
-
-
-@dataclass(frozen=True)
-class _Rounding:
-    """A Quantizer's mode with the draws of one call, keyed by each value's row-major index, from
-    `origin` on.
-
-    overflowed: where not None, becomes True at the indices of finite values beyond their format.
-    """
-
-    quantizer: Quantizer
-    seed: int
-    site: int
-    overflowed: NDArray[np.bool_] | None = None
-    origin: int = 0
-
-    @property
-    def mode(self) -> str:
-        return self.quantizer.rounding
-
-    def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64:
-        number, bits = self.quantizer.random_bits or MAX_RANDOM_BITS, None
-        if self.mode == "stochastic":
-            places, rng = index + self.origin, self.quantizer.rng
-            bits = draws(self.seed, self.site, 0, 0, places, number, rng)
-        if self.overflowed is not None:
-            beyond = overflows_array(x, fmt, self.mode, draws=bits, random_bits=number)
-            self.overflowed[index[beyond]] = True
-        return round_array(x, fmt, self.mode, draws=bits, random_bits=number)
+from lpkernels.rng import SITE_QUANTIZE
 
 
 def quantize(
@@ -69,7 +38,7 @@ def quantize(
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
     """
     fmt = quantizer.fmt
-    rounding = _Rounding(quantizer, seed, site, overflowed, origin)
+    rounding = Rounding(quantizer, seed, site, overflowed, origin)
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):
@@ -90,11 +59,11 @@ def scaled(
 ) -> blocks.Scaled:
     """`quantize` to a block format, in codes and scales."""
     assert isinstance(quantizer.fmt, BlockFormat)
-    return blocks.scaled(x, quantizer.fmt, _Rounding(quantizer, seed, site), amax)
+    return blocks.scaled(x, quantizer.fmt, Rounding(quantizer, seed, site), amax)
 
 
 def _quantize_affine(
-    x: NDArray[np.floating], fmt: AffineFormat, rounding: _Rounding, limits: Float64 | None
+    x: NDArray[np.floating], fmt: AffineFormat, rounding: Rounding, limits: Float64 | None
 ) -> Float32:
     """Every step is one float64 operation."""
     values, index = widen(x), np.arange(x.size).reshape(x.shape)

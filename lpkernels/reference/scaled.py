@@ -1,17 +1,18 @@
-"""Tensors of codes and scales, and back: the twin of exact_scaled, for whole arrays."""
+"""Tensors of codes and scales, and back: the twin of exact_quantize.scaled, for whole arrays."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import BlockFormat, FixedFormat, Number, TableFormat
+from lpkernels.formats import BlockFormat, FixedFormat, TableFormat
 from lpkernels.formats.grids import grid_of, grid_shape, tensor_scale_shape
 from lpkernels.reference import programs
 from lpkernels.reference.blocks import (
+    Rounding,
     element_of,
     exact_scales,
     join_blocks,
@@ -30,15 +31,6 @@ from lpkernels.reference.values import (
     without_tiny,
 )
 from lpkernels.rounding import round_array
-
-
-class Round(Protocol):
-    """Rounds values to a format in a Quantizer's mode, with the draws of row-major indices."""
-
-    @property
-    def mode(self) -> str: ...
-
-    def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64: ...
 
 
 class Scaled(NamedTuple):
@@ -61,7 +53,7 @@ def no_scale(shape: tuple[int, ...] = ()) -> Float32:
 def scaled(
     x: NDArray[np.floating],
     fmt: BlockFormat,
-    rounding: Round,
+    rounding: Rounding,
     amax: float | NDArray[np.floating] | None = None,
 ) -> Scaled:
     """x (float16, float32 or float64) in the block format.

@@ -89,15 +89,16 @@ def update(
     with np.errstate(all="ignore"):
         values = gradient if scale is None else (_Single(gradient) / scale).x
         values = rounded(values, rounding.grad)
-        make = _sgd if isinstance(step, Sgd) else _adam
-        after, new = make(step, _Single(values), _Single(master), old, begins, number)  # type: ignore[arg-type]
+        rule = _sgd if isinstance(step, Sgd) else _adam
+        after, new_states = rule(step, _Single(values), _Single(master), old, begins, number)  # type: ignore[arg-type]
         before = widen(master)
         asked = (widen(values) != 0) | ~(widen(after.x) == before)
         result = rounded(after.x, rounding.master)
         unchanged = asked & (widen(result) == before)
-    kept = tuple(rounded(state.x, how) for state, how in zip(new, rounding.states, strict=False))
+    pairs = zip(new_states, rounding.states, strict=False)
+    rounded_states = tuple(rounded(state.x, how) for state, how in pairs)
     working = rounded(result, rounding.weight)
-    return Updated(result, working, kept, int(asked.sum()), int(unchanged.sum()))
+    return Updated(result, working, rounded_states, int(asked.sum()), int(unchanged.sum()))
 
 
 def power(base: float, exponent: int) -> float:
@@ -145,12 +146,12 @@ class _Single:
         return _Single(narrow(np.sqrt(widen(self.x))))
 
 
-_Made = tuple[_Single, tuple[_Single, ...]]
+_NewValues = tuple[_Single, tuple[_Single, ...]]
 
 
 def _sgd(
     step: Sgd, g: _Single, w: _Single, states: tuple[Float32, ...], begins: bool, number: int
-) -> _Made:
+) -> _NewValues:
     g = _Single(-g.x) if step.maximize else g
     if step.weight_decay != 0:
         g = g + w * step.weight_decay
@@ -165,7 +166,7 @@ def _sgd(
 
 def _adam(
     step: Adam, g: _Single, w: _Single, states: tuple[Float32, ...], begins: bool, number: int
-) -> _Made:
+) -> _NewValues:
     size, scale = corrections(step, number)
     g = _Single(-g.x) if step.maximize else g
     if step.weight_decay != 0 and step.decoupled:
