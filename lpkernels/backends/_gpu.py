@@ -130,8 +130,10 @@ class GpuBackend:
         if batch and right.dim() == 2 and left.is_contiguous():
             # The rows of one matrix have the same keys, and right is packed once for all of them.
             left, batch = left.view(out.shape[:-1].numel(), left.shape[-1]), torch.Size()
-        further = (None if x is None else x.contiguous() for x in (product.bias, product.initial))
-        self.multiply_matrices(Matrices(left, right, out, batch, *further), how, scales)
+        bias, initial = (
+            None if x is None else x.contiguous() for x in (product.bias, product.initial)
+        )
+        self.multiply_matrices(Matrices(left, right, out, batch, bias, initial), how, scales)
         return out
 
     def _convolve(self, product: Product, how: How) -> Tensor:

@@ -22,7 +22,6 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import DrawKey, How, Parts, Product, Rounding, Scales, Update
 from lpkernels.formats import AffineFormat, BlockFormat, Number, format_from_ints
 from lpkernels.formats.integers import Ints
@@ -85,22 +84,22 @@ class ReferenceBackend:
         return ""
 
     def quantize(self, rounding: Rounding) -> None:
-        x, out, counts, limits = rounding.x, rounding.out, rounding.counts, rounding.limits
-        call = (_array(x), quantizer_from_ints(rounding.quantizer))
-        seed, site = _seed(rounding.seed, rounding.role), rounding.site
+        out, counts, site = rounding.out, rounding.counts, rounding.site
+        x, quantizer = _array(rounding.x), quantizer_from_ints(rounding.quantizer)
+        seed = _seed(rounding.seed, rounding.role)
+        limits = None if rounding.limits is None else _array(rounding.limits).astype(np.float64)
         if rounding.parts is not None:
-            amax = None if limits is None else _array(limits)
-            parts = twin.scaled(*call, seed=seed, site=site, amax=amax)
+            parts = twin.scaled(x, quantizer, seed=seed, site=site, amax=limits)
             for target, part in zip(rounding.parts, parts, strict=True):
                 target.copy_(torch.from_numpy(np.asarray(part)))
             return
-        if counts is None and limits is None:
-            result = twin.quantize(*call, seed=seed, site=site)
+        if counts is None:
+            result = twin.quantize(x, quantizer, seed=seed, site=site, limits=limits)
         else:
-            ends = None if limits is None else _array(limits).astype(np.float64)
-            result, total = counting.quantize_counting(*call, seed=seed, site=site, limits=ends)
-            if counts is not None:
-                counts.add_(torch.from_numpy(total[: counts.numel()]).to(counts.device))
+            result, total = counting.quantize_counting(
+                x, quantizer, seed=seed, site=site, limits=limits
+            )
+            counts.add_(torch.from_numpy(total[: counts.numel()]).to(counts.device))
         if out is not None:
             out.copy_(_typed(result, out.dtype))
 
@@ -123,13 +122,13 @@ class ReferenceBackend:
         return torch.from_numpy(result).to(product.left.device)
 
     def _multiply_scaled(self, product: Product, how: How, scales: Scales) -> Float32:
-        acc, initial = accumulator_from_ints(how.acc), product.initial
-        operand_scales = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
-        call = (_array(product.left), _array(product.right), operand_scales, acc)
-        start = None if initial is None else _array(initial)
-        if how.acc[InAccumulator.GROUP]:
-            return twin.matmul_grouped(*call, initial=start)
-        return twin.matmul_scaled(*call, seed=_seed(how.seed, how.role), initial=start)
+        acc, a, b = accumulator_from_ints(how.acc), _array(product.left), _array(product.right)
+        factors = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
+        start = None if product.initial is None else _array(product.initial)
+        if acc.group is not None:
+            return twin.matmul_grouped(a, b, factors, acc, initial=start)
+        seed = _seed(how.seed, how.role)
+        return twin.matmul_scaled(a, b, factors, acc, seed=seed, initial=start)
 
     def matmul_events(
         self, product: Product, how: How, rows: Tensor

@@ -418,18 +418,22 @@ class CpuBackend:
         if addend.shape[-1:] != total.shape[-1:] or (row and addend.shape != total.shape):
             addend, row = addend.expand_as(total), total.shape[1]
         addend = addend.contiguous()
-        pointers = (total.data_ptr(), addend.data_ptr(), row)
-        draws = (_seed(how.seed), how.role, list(key), get_num_threads())
-        self._c().accumulate(*pointers, *total.shape, how.acc, *draws)
+        rows, cols = total.shape
+        self._c().accumulate(
+            total.data_ptr(), addend.data_ptr(), row, rows, cols, how.acc, _seed(how.seed),
+            how.role, list(key), get_num_threads(),
+        )  # fmt: skip
 
     def matmul_events(
         self, product: Product, how: How, rows: Tensor
     ) -> tuple[Tensor, tuple[int, ...]]:
         a, b = product.left, product.right
         sums = torch.empty(product.shape, **_FLOAT32)
-        pointers, sizes = [x.data_ptr() for x in (a, b, sums)], [*sums.shape, a.shape[1]]
-        call = (rows.data_ptr(), how.acc, _seed(how.seed), how.role, get_num_threads())
-        counts = self._c().matmul_events(*pointers, sizes, [*a.stride(), *b.stride()], *call)
+        counts = self._c().matmul_events(
+            a.data_ptr(), b.data_ptr(), sums.data_ptr(), [*sums.shape, a.shape[1]],
+            [*a.stride(), *b.stride()], rows.data_ptr(), how.acc, _seed(how.seed), how.role,
+            get_num_threads(),
+        )  # fmt: skip
         return sums, tuple(counts)
 
     def pack(

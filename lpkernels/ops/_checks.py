@@ -60,8 +60,8 @@ def tensor(
 
 
 def _x(op: str, a: Any) -> None:
-    if a.x.dtype not in _FLOATS:
-        require(False, op, "values in float16, bfloat16, float32 or float64", a.x.dtype)
+    expected = "values in float16, bfloat16, float32 or float64"
+    require(a.x.dtype in _FLOATS, op, expected, a.x.dtype)
 
 
 def _quantizer(op: str, a: Any) -> None:
@@ -95,29 +95,24 @@ def _number(name: str) -> Check:
 def _fused(name: str) -> Check:
     def check(op: str, a: Any) -> None:
         ints = getattr(a, name)
-        if ints and not rounds(ints).fuses:
-            require(False, op, "quantizers without scales and draws", ints)
+        valid = not ints or rounds(ints).fuses
+        require(valid, op, "quantizers without scales and draws", ints)
 
     return check
 
 
-def _limits(name: str) -> Check:
-    """Of the limits between which x is rounded, or its largest magnitude."""
-
-    def check(op: str, a: Any) -> None:
-        limits = getattr(a, name)
-        if limits is None:
-            return
-        shape: tuple[int, ...] = (1,)
-        if a.quantizer[KIND] == AFFINE:
-            axis = axis_of(a.quantizer)
-            shape = (2, 1 if axis is None or not a.x.dim() else a.x.shape[axis])
-        else:
-            require(takes_amax(a.quantizer), op, f"{name} for a format that takes it", a.quantizer)
-            shape = (math.prod(tensor_scale_shape(a.x.shape, a.quantizer)),)
-        tensor(op, name, limits, shape, torch.float64, a.x.device, dense=True)
-
-    return check
+def _limits(op: str, a: Any) -> None:
+    """Of the limits between which x is rounded, or its largest magnitudes."""
+    if a.limits is None:
+        return
+    shape: tuple[int, ...]
+    if a.quantizer[KIND] == AFFINE:
+        axis = axis_of(a.quantizer)
+        shape = (2, 1 if axis is None or not a.x.dim() else a.x.shape[axis])
+    else:
+        require(takes_amax(a.quantizer), op, "limits for a format that takes them", a.quantizer)
+        shape = (math.prod(tensor_scale_shape(a.x.shape, a.quantizer)),)
+    tensor(op, "limits", a.limits, shape, torch.float64, a.x.device, dense=True)
 
 
 def _kind(op: str, a: Any) -> None:
@@ -146,8 +141,7 @@ def _format(op: str, a: Any) -> None:
 ARGUMENTS = {
     "x": Argument("Tensor", _x),
     "quantizer": Argument("int[]", _quantizer, slice(None)),
-    "limits": Argument("Tensor?", _limits("limits")),
-    "amax": Argument("Tensor?", _limits("amax")),
+    "limits": Argument("Tensor?", _limits),
     "seed": Argument("Tensor?", _seed),
     "role": Argument("int", _number("role")),
     "site": Argument("int", _number("site")),

@@ -141,15 +141,18 @@ def crossing(
 ) -> tuple[Any, ...]:
     """The arguments of the operator."""
     kind, left, right, shape, conv, bias, initial, _ = product
+    acc, seed, role, fused = how
     numbers: tuple[int, ...] = _NO_CONVOLUTION
     if conv is not None:
         numbers = (*conv.stride, *conv.padding, *conv.dilation, conv.groups)
-    acc, seed, role, fused = how
-    call = (kind, left, right, bias, initial, shape, numbers, acc, seed, int(role), backend, *fused)
-    if scales is None:
-        return (*call, None, None, _NO_SIZES)
-    sizes = (scales.left_size, scales.right_size, int(scales.float32), scales.least)
-    return (*call, scales.left, scales.right, sizes)
+    left_scale, right_scale, sizes = None, None, _NO_SIZES
+    if scales is not None:
+        left_scale, right_scale = scales.left, scales.right
+        sizes = (scales.left_size, scales.right_size, int(scales.float32), scales.least)
+    return (
+        kind, left, right, bias, initial, shape, numbers, acc, seed, int(role), backend,
+        *fused, left_scale, right_scale, sizes,
+    )  # fmt: skip
 
 
 def records(*arguments: Any) -> tuple[Product, How, str, Scales | None]:

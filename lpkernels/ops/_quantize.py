@@ -242,7 +242,7 @@ def scaled_directly(
 
 
 _scaled = define(
-    "_scaled(x, quantizer, amax, seed, role, site, backend) -> (Tensor, Tensor, Tensor)",
+    "_scaled(x, quantizer, limits, seed, role, site, backend) -> (Tensor, Tensor, Tensor)",
     lambda a: new_parts(a.x.shape, tuple(a.quantizer), a.x.device),
     lambda a: scaled_directly(*a),
     lambda a: require(a.quantizer[KIND] == BLOCK, "scaled", "a block format", a.quantizer),

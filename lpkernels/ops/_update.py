@@ -32,8 +32,8 @@ def _record(arguments: Sequence[Any]) -> tuple[Update, str]:
     """The record of the operator's arguments, and the backend."""
     seed, skips, scale, positions, origins, rounding, numbers, begins, backend = arguments[_KINDS:]
     tensors, numbers = UpdateTensors(*arguments[:_KINDS]), tuple(numbers)
-    keys = (positions, origins)
-    return Update(tensors, *keys, tuple(rounding), numbers, begins, seed, skips, scale), backend
+    ints = tuple(rounding)
+    return Update(tensors, positions, origins, ints, numbers, begins, seed, skips, scale), backend
 
 
 def _update_directly(arguments: Sequence[Any]) -> None:
@@ -134,6 +134,7 @@ def update(
     backend: str = "auto",
 ) -> None:
     """An optimizer's step of every parameter, in place; `lpkernels.backends.Backend.update`."""
-    keys = (list(positions), list(origins))
-    call: tuple[Any, ...] = (*keys, rounding.to_ints(), step.to_numbers(), begins)
-    _update(*map(list, tensors), seed, skips, scale, *call, backend)
+    _update(
+        *map(list, tensors), seed, skips, scale, list(positions), list(origins),
+        rounding.to_ints(), step.to_numbers(), begins, backend,
+    )  # fmt: skip
