@@ -162,7 +162,6 @@ def _unpack(a: Any) -> Tensor:
 
 
 def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
-    behind = scale_format(fmt)
     bits = scale.contiguous().view(torch.int32)
     if ((bits < 0) & ~scale.isnan()).any():
         raise ValueError("pack: scale has a negative number or -0; a scale has no sign")
@@ -171,10 +170,8 @@ def _pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints)
             f"pack: {format_from_ints(fmt)} has no tensor scale, but tensor_scale is "
             f"{tensor_scale.item()!r}; use 1, or a format with tensor_scale=True"
         )
-    if behind is None:
-        scales = _pack_powers(scale)
-    else:
-        scales = _packed_scales(behind, scale)
+    numbers = scale_format(fmt)
+    scales = _pack_powers(scale) if numbers is None else _packed_scales(numbers, scale)
     values = values.contiguous()
     if not block_by_block(fmt):
         return _joined(tensor_scale, scales, _packed_as(element(fmt), values), fmt)
@@ -341,10 +338,10 @@ def _kept_outside_graphs(function: Callable[..., K]) -> Callable[..., K]:
     """A cache for function(*hashables); a graph that torch.compile traces takes function itself."""
     cached = lru_cache(maxsize=1024)(function)
 
-    def get(*arguments: Any) -> K:
+    def look_up(*arguments: Any) -> K:
         return (function if torch.compiler.is_compiling() else cached)(*arguments)
 
-    return get
+    return look_up
 
 
 def _has_every_element_code(fmt: Ints) -> bool:
@@ -367,8 +364,8 @@ def pack_parts(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
     """The codes of the three parts of a tensor, each packed apart from the others (`_joined`); None
     where an element has no code."""
     values, scale, tensor_scale = parts
-    behind = scale_format(fmt)
-    scales = _exponent_fields(scale).to(torch.uint8) if behind is None else pack(scale, behind)
+    numbers = scale_format(fmt)
+    scales = _exponent_fields(scale).to(torch.uint8) if numbers is None else pack(scale, numbers)
     if _has_every_element_code(fmt):
         return _joined(tensor_scale, scales, pack(values, element(fmt)), fmt)
     elements = encode(values, (), element(fmt), backend)
@@ -395,19 +392,15 @@ def values_format(fmt: Ints, rank: int) -> Ints:
 
 def unpack_parts(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Parts:
     """The three parts of a tensor of this shape from the codes of `pack_parts`."""
-    grid, of_lines, behind = (
-        grid_shape(shape, fmt),
-        tensor_scale_shape(shape, fmt),
-        scale_format(fmt),
-    )
+    grid, lines = grid_shape(shape, fmt), tensor_scale_shape(shape, fmt)
     first, length, _ = lengths_of_parts(shape, fmt)
     # A clone has an address of its own, which kernels and views of float32 want.
-    scales = codes[first : first + length].clone()
-    scale = unpack_powers(scales).view(grid) if behind is None else unpack(scales, behind, grid)
+    scales, numbers = codes[first : first + length].clone(), scale_format(fmt)
+    scale = unpack_powers(scales).view(grid) if numbers is None else unpack(scales, numbers, grid)
     values = unpack(codes[first + length :], element(fmt), shape)
     if not first:
-        return values, scale, scale.new_ones(of_lines)
-    return values, scale, codes[:first].clone().view(torch.float32).view(of_lines)
+        return values, scale, scale.new_ones(lines)
+    return values, scale, codes[:first].clone().view(torch.float32).view(lines)
 
 
 def pack_parts_directly(parts: Parts, fmt: Ints, backend: str) -> Tensor | None:
