@@ -1,6 +1,5 @@
 """Comparisons of results: to the bit, and in the mean."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -48,12 +47,3 @@ def _bits(value: Any) -> tuple[str, np.ndarray, np.ndarray]:
     if array.dtype.kind == "f":
         return array.dtype.name, array, array.view(_UNSIGNED[array.dtype.itemsize])
     return array.dtype.name, array, array
-
-
-def assert_unbiased(moved: int, total: int, probability: float, name: str = "frequency") -> None:
-    """``moved`` of ``total`` independent draws lies within 3 sigma of ``probability``."""
-    sigma = math.sqrt(probability * (1 - probability) / total)
-    frequency = moved / total
-    assert abs(frequency - probability) <= 3 * sigma, (
-        f"{name}: {frequency:.5f}, expected {probability:.5f} within 3 sigma = {3 * sigma:.5f}"
-    )

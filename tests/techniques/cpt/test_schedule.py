@@ -160,17 +160,6 @@ def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent)
     assert round(100 * saved, 2) == percent
 
 
-@pytest.mark.parametrize("name, relative, mean", [
-    # Their relative cost and mean bits, in 8 cycles: two are a period of the triangular ones.
-    ("CR", 0.633, 5.5), ("LR", 0.628, 5.5), ("ER", 0.822, 6.83), ("ETH", 0.822, 6.83),
-    ("ETV", 0.635, 5.5), ("RR", 0.399, 3.81), ("RTH", 0.399, 3.81), ("RTV", 0.637, 5.5),
-])  # fmt: skip
-def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) -> None:
-    scheduler = PrecisionScheduler(None, 2 * CYCLE, bits=(3, 8), cycles=2, **NAMED[name])
-    assert scheduler.expected_cost() / bitops(8, 8) == pytest.approx(relative, abs=6e-4)
-    assert scheduler.plan()[:, 0].mean() == pytest.approx(mean, abs=6e-3)
-
-
 def test_the_cost_of_one_step() -> None:
     assert bitops(32, 32) == 1.0
     assert bitops(4, 8) == (16 + 64) / 3072

@@ -203,17 +203,6 @@ def x() -> torch.Tensor:
     return torch.randn(6, 2, 6, 6, generator=torch.Generator().manual_seed(1))
 
 
-def test_all_layers_but_the_last_follow_the_schedule() -> None:
-    model = model_of()
-    scheduler = scheduled(model)
-    assert precisions(model) == [(3, 8), (3, 8), (None, None)]
-    with scheduler.at(5):
-        assert precisions(model)[1] == (5, 8)
-        inside = model(x())
-    lp.set_precision(model, 5, 8)
-    assert torch.equal(inside, model(x()))
-
-
 def test_the_running_range_goes_on_at_32_bits_and_serves_fewer_bits_later() -> None:
     def after(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
         model = model_of()

@@ -1,42 +1,14 @@
 """Completion and selection against enumeration: grids of matrices, and every set of columns."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpkernels.techniques.pareto import complete, select
-from tests.techniques.pareto.matrices import low_rank, mask_of, some_of
+from tests.techniques.pareto.matrices import low_rank, some_of
 
 TO_THE_END = {"clip": None, "tolerance": 1e-14, "steps": 20_000}
-
-
-def on_grid(x: np.ndarray, mask: np.ndarray, lam: float) -> np.ndarray:
-    """The matrix s u v^T, 2 x 2, with the least error and penalty: of grids around the best so far.
-
-    u and v are unit vectors at two angles; the nuclear norm of a matrix of rank one is s.
-    """
-    middle, width = np.array([1.0, 0.8, 0.8]), np.array([1.0, 0.8, 0.8])
-    for _ in range(25):
-        axes = [m + w * np.linspace(-1, 1, 21) for m, w in zip(middle, width, strict=True)]
-        s, a, b = np.meshgrid(*axes, indexing="ij")
-        u, v = (np.stack([np.cos(t), np.sin(t)], -1) for t in (a, b))
-        z = s[..., None, None] * u[..., :, None] * v[..., None, :]
-        loss = (mask * (z - x) ** 2).sum((-1, -2)) / 2 + lam * np.abs(s)
-        best = np.unravel_index(loss.argmin(), loss.shape)
-        middle, width = np.array([axis[i] for axis, i in zip(axes, best, strict=True)]), width / 2
-    return z[best]
-
-
-@pytest.mark.parametrize("lam", [0.01, 0.1, 0.3])
-@pytest.mark.parametrize("hidden", [(), ((0, 1),), ((1, 1),)], ids=str)
-def test_a_completion_of_rank_one_is_the_best_of_a_grid(hidden: tuple, lam: float) -> None:
-    x = np.array([[0.9, 0.5], [0.4, 0.7]])
-    mask = mask_of(x.shape, hidden)
-    completion = complete(x, mask, rank=1, lam=lam, **TO_THE_END)
-    assert completion.values == pytest.approx(on_grid(x, mask, lam), abs=1e-5)
 
 
 @settings(max_examples=40)
@@ -109,13 +81,3 @@ def test_the_greedy_choice_is_the_best_of_all_candidates_at_every_step(rank, siz
     chosen = select(y, n=n, cost=cost, budget=budget)
     assert chosen.tolist() == by_trial(y, cost, n, budget)
     assert cost[chosen].sum() <= budget
-
-
-@given(st.integers(1, 4), st.integers(4, 8), st.integers(0, 10**6))
-def test_pivots_span_no_less_than_their_share_of_the_largest_volume(rank, size, seed):
-    y = np.random.default_rng(seed).standard_normal((rank, size))
-    y = np.linalg.qr(y.T)[0].T
-    largest = max(volume(y, list(chosen)) for chosen in combinations(range(size), rank))
-    # A greedy choice of k columns has at least 1 / k! of the volume of the best k columns.
-    share = 1 / np.prod(np.arange(1.0, rank + 1)) ** 2
-    assert volume(y, select(y, n=rank, method="qr").tolist()) >= share * largest

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import lpkernels as lp
 from lpkernels import FloatFormat
-from lpkernels.techniques.assignment import assign, trace
-from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
+from lpkernels.techniques.assignment import trace
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
     FormatSpace,
@@ -218,10 +216,6 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(11, 7), torch.arange(11) % 3
 
 
-def is_in(x: Tensor, fmt: str) -> bool:
-    return torch.equal(x, lp.quantize(x, fmt))
-
-
 def test_the_assignment_is_low_but_for_input_and_logits() -> None:
     ops = trace(network(), cross_entropy, batch())
     assignment = RECIPE.assignment(ops)
@@ -238,24 +232,3 @@ def test_the_assignment_is_low_but_for_input_and_logits() -> None:
     }
     with pytest.raises(ValueError, match="expected a GEMM, whose result is the logits, among 0"):
         RECIPE.assignment([])
-
-
-def test_a_loop_under_the_assignment_keeps_every_tensor_in_its_format() -> None:
-    """The input and the logits have the high format; all else has the low one."""
-    model, recipe = network(), TrainingRecipe("e4m2_sat", "e6m9_sat")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    optimizer = MasterWeights(optimizer, **recipe.masters)
-    scaler = LossScaler(static=recipe.loss_scale)
-    x, labels = batch()
-    ops = trace(model, cross_entropy, (x, labels))
-    assigned = assign(model, cross_entropy, recipe.assignment(ops), promote=None)
-    results: dict[str, Tensor] = {}
-    for name, module in model.named_children():
-        module.register_forward_hook(lambda m, args, y, name=name: results.update({name: y}))
-    scaler.scale(assigned(x, labels)).backward()
-    assert all(is_in(results[name], "e4m2_sat") for name in ("1", "3"))
-    scaler.step(optimizer)
-    assert all(is_in(parameter.detach(), "e4m2_sat") for parameter in model.parameters())
-    with optimizer.masters():
-        masters = torch.cat([p.detach().flatten() for p in model.parameters()])
-    assert is_in(masters, "e6m9_sat") and not is_in(masters, "e4m2_sat")
