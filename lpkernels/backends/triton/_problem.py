@@ -20,12 +20,13 @@ VARYING = ["left_step", "right_step", "role", "M", "N", "K", "chunk", "chunks"]
 LONGEST = 2**31 - 1
 
 
-class Made(NamedTuple):
-    """Which outputs the certified kernels have made.
+class TileTiers(NamedTuple):
+    """The tiers of the certified kernels that summed the tiles of the outputs.
 
     values: int32 for every piece of every tile, the pieces of a tile side by side: 1 + the tier
-    that made it, or 0. Tiles are numbered as `tile_corner` does and have this size, with powers of
-    two as sides; where programs share the chunks of a tile, each of them makes a piece.
+    that summed it, or 0 where none did. Tiles are numbered as `tile_corner` does and have this
+    size, with powers of two as sides; where programs share the chunks of a tile, each of them makes
+    a piece.
     """
 
     values: Tensor

@@ -160,10 +160,11 @@ def draw_keys(out, g, i, j, M, N, SWAPPED: tl.constexpr):
 
 
 @triton.jit
-def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
-    """The words of the draw at ``position``, and their number; made only if words holds others."""
+def words_at(words, number, position, seed, site, row, column, R: tl.constexpr):
+    """The words of the draw at ``position``, and their number; number: that of words, which are
+    returned where it is the same."""
     word = position >> words_log2(R.random_bits)
-    if word != held:
+    if word != number:
         words = words_of(seed, site, row, column, word, R)
     return words, word
 

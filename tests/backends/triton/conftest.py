@@ -94,8 +94,8 @@ def adapter() -> Any:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The certified kernels' flags for all products so far: `_problem.Made` of each."""
+def tile_tiers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The certified kernels' flags for all products so far: `_problem.TileTiers` of each."""
     from lpkernels.backends.triton.certified import stages
 
     found: list[Any] = []

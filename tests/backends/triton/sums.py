@@ -37,8 +37,8 @@ def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
     monkeypatch.setattr(_products, "tiers", lambda acc, **_: (tier,))
 
 
-def makers(made: list[Any]) -> set[int]:
-    """The tiers that made the tiles in `made`, which is emptied; -1 is the exact kernel."""
-    tiers = {int(tier) - 1 for one in made for tier in one.values.flatten()}
-    made.clear()
+def makers(tile_tiers: list[Any]) -> set[int]:
+    """The tiers that made the tiles in `tile_tiers`, which is emptied; -1 is the exact kernel."""
+    tiers = {int(tier) - 1 for one in tile_tiers for tier in one.values.flatten()}
+    tile_tiers.clear()
     return tiers

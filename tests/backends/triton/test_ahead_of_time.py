@@ -53,7 +53,7 @@ class CertifiedCase(NamedTuple):
             "left": side, "left_step": 1024, "left_facts": torch.int32,
             "right": side, "right_step": 1024, "right_facts": torch.int32,
             "out": Outputs(torch.float32, *[torch.int64] * 7, None, None, None),
-            "before": None, "made": torch.int32, "pieces": 1, "again": 0,
+            "before": None, "tile_tiers": torch.int32, "pieces": 1, "again": 0,
             "seed_ptr": torch.int64, "role": 0,
             "M": 960, "N": 960, "K": 960, "chunk": 64, "begin": 0, "end": 15, "share": 15,
             "parts": None, "part_step": 1 << 20, "C": constants,
@@ -129,9 +129,9 @@ def test_tensor_cores_take_halves(formats: tuple[str, ...], outer: str) -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer=outer)
     case = ConvCase((8, 32, 24, 24), (128, 32, 3, 3), (1, 1), (1, 1), (1, 1))
     fused = Fused(*(as_quantizer(fmt).to_ints() for fmt in formats))
-    with recorded() as made:
+    with recorded() as launches:
         convolve(BACKEND, "fprop", case, tensors_of(case, torch.zeros), acc, fused)
-    (launch,) = (launch for launch in made if launch.name == "native_kernel")
+    (launch,) = (launch for launch in launches if launch.name == "native_kernel")
     ptx = compiled_launch(launch, "sm_90").asm["ptx"]
     assert ("mma" in ptx) == bool(formats)
     # float32 stays float32.

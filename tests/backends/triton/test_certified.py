@@ -61,32 +61,32 @@ def accumulators_of(tier: int) -> list[lp.Accumulator]:
 
 
 @pytest.mark.parametrize("tier", SERVED, ids=_tiers.NAMES.__getitem__)
-def test_served(tier: int, device: str, made, monkeypatch) -> None:
+def test_served(tier: int, device: str, tile_tiers, monkeypatch) -> None:
     only(monkeypatch, tier)
     m, k, n = (17, 21, 40) if device == "cuda" else (9, 13, 33)
     for acc in accumulators_of(tier):
         a, b, bias = floats((m, k), 1), floats((k, n), 2), floats((n,), 3, bits=20)
         beside_cpu(a, b, acc, device, bias=bias)
-        assert makers(made) == {tier}, acc
+        assert makers(tile_tiers) == {tier}, acc
 
 
 @pytest.mark.parametrize("acc", ["e6m11", "e6m12"])
-def test_ties_are_split_to_even(acc: str, device: str, made, monkeypatch) -> None:
+def test_ties_are_split_to_even(acc: str, device: str, tile_tiers, monkeypatch) -> None:
     """Values of six bits in one binade, among whose sums are ties of the splitting."""
     only(monkeypatch, _tiers.SPLIT)
     a, b = (floats(s, i, bits=6, low=0, high=0) for i, s in enumerate([(17, 13), (13, 65)], 1))
     beside_cpu(a, b, lp.accumulator(acc), device)
-    assert makers(made) == {_tiers.SPLIT}
+    assert makers(tile_tiers) == {_tiers.SPLIT}
 
 
 @pytest.mark.parametrize("acc", SERVED[_tiers.RANGE].split()[:2])
-def test_sums_about_the_tie_above_the_largest_value(acc: str, device: str, made, monkeypatch):
+def test_sums_about_the_tie_above_the_largest_value(acc: str, device: str, tile_tiers, monkeypatch):
     only(monkeypatch, _tiers.RANGE)
     fmt = lp.accumulator(acc).fmt
     step = 2.0 ** (fmt.emax - fmt.man_bits - 2)
     a = (fmt.max + step * torch.tensor([-2.0, 1.0, 2.0, 3.0]))[:, None]
     beside_cpu(torch.cat([a, -a]), torch.ones(1, 33), lp.accumulator(acc), device)
-    assert makers(made) == {_tiers.RANGE}
+    assert makers(tile_tiers) == {_tiers.RANGE}
 
 
 @pytest.mark.parametrize("tier", SERVED, ids=_tiers.NAMES.__getitem__)
@@ -117,11 +117,11 @@ TAKEN_OVER = {
 
 
 @pytest.mark.parametrize("name", TAKEN_OVER)
-def test_later_tiers_and_the_exact_kernel_take_over(name: str, device: str, made) -> None:
+def test_later_tiers_and_the_exact_kernel_take_over(name: str, device: str, tile_tiers) -> None:
     text, kind, tier = TAKEN_OVER[name]
     a, b = floats((9, 15), 1, **kind), floats((15, 33), 2, **kind)
     beside_cpu(a, b, lp.accumulator(text), device)
-    assert makers(made) == {tier}
+    assert makers(tile_tiers) == {tier}
 
 
 #: The tiers of tiles. No certificate holds for sums made odd.
@@ -131,12 +131,12 @@ OVERFLOWING = {
 
 
 @pytest.mark.parametrize("acc", OVERFLOWING)
-def test_only_tiles_that_overflow_are_left(acc: str, device: str, made) -> None:
+def test_only_tiles_that_overflow_are_left(acc: str, device: str, tile_tiers) -> None:
     # 80 products of 2^9 pass 2^15, which is half of what e5m9 holds; 80 of 2^7 do not.
     a, b = torch.full((17, 80), 16.0), torch.full((80, 33), 32.0)
     a[16:] = 4.0
     beside_cpu(a, b, lp.accumulator(acc), device)
-    assert makers(made) == OVERFLOWING[acc]
+    assert makers(tile_tiers) == OVERFLOWING[acc]
 
 
 SPECIALS = {
@@ -147,13 +147,13 @@ SPECIALS = {
 
 @pytest.mark.parametrize("acc", SPECIALS)
 @pytest.mark.parametrize("value", list(map(float, ("inf", "-inf", "nan"))))
-def test_specials(acc: str, value: float, device: str, made) -> None:
+def test_specials(acc: str, value: float, device: str, tile_tiers) -> None:
     a, b = floats((9, 15), 1), floats((15, 33), 2)
     a[2, 3] = value
     a[4, 5], a[4, 6] = value, -value
     b[7, 8] = value
     beside_cpu(a, b, lp.accumulator(acc), device)
-    assert makers(made) == {SPECIALS[acc]}
+    assert makers(tile_tiers) == {SPECIALS[acc]}
 
 
 def make_absent(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -176,7 +176,7 @@ def without(step: int, a: Tensor, b: Tensor, acc: lp.Accumulator) -> Tensor:
     return want
 
 
-def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, made, monkeypatch):
+def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device, tile_tiers, monkeypatch):
     make_absent(monkeypatch, 2)
     only(monkeypatch, _tiers.HALF)
     acc = lp.Accumulator("e5m10")
@@ -185,7 +185,7 @@ def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, ma
         if special:
             a[0, 2] = float("inf")
         got = by_hand.matmul(BACKEND, a.to(device), b.to(device), None, acc.to_ints(), None, 0)
-        assert (-1 in makers(made)) == exact
+        assert (-1 in makers(tile_tiers)) == exact
         if not exact:
             assert_bit_equal(got, without(2, a, b, acc))
 

@@ -47,9 +47,9 @@ def test_whatever_is_launched_is_called_a_kernel() -> None:
 
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_the_replay_starts_every_kernel_and_every_tier(target: str) -> None:
-    made = replayed(target)
-    assert {launch.name for launch in made} == set(NAMES)
-    tiers = {tier for launch in made for tier in launch.constant("TIERS") or ()}
+    launches = replayed(target)
+    assert {launch.name for launch in launches} == set(NAMES)
+    tiers = {tier for launch in launches for tier in launch.constant("TIERS") or ()}
     nvidia = {_tiers.HALF, _tiers.BRAIN, _tiers.DIRECTED}
     want = set(range(len(_tiers.NAMES))) - (nvidia if target == "gfx942" else {_tiers.CUT})
     assert tiers == want, sorted(map(_tiers.NAMES.__getitem__, tiers ^ want))

@@ -88,14 +88,14 @@ FP8 = UNIT_ACCUMULATORS["h100_e4m3"]
 
 
 def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    summed = []
     kernel = by_operands.by_operands_kernel
 
     class Kernel:
         def __getitem__(self, grid):
             def launch(*args, **told):
                 # Without the facts of its operands a kernel would run whatever they hold.
-                made.append(
+                summed.append(
                     (told["SINGLE"], args[kernel.arg_names.index("left_facts")] is not None)
                 )
                 return kernel[grid](*args, **told)
@@ -105,10 +105,10 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(by_operands, "by_operands_kernel", Kernel())
     short = tensor((5, 40), "short", torch.Generator().manual_seed(9))
     beside_reference(short, short.T, FP8, device)
-    assert made == [(True, True), (False, True)]
-    made.clear()
+    assert summed == [(True, True), (False, True)]
+    summed.clear()
     beside_reference(short, short.T, UNIT_ACCUMULATORS["h100_fp16"], device)
-    assert made == [(False, False)]
+    assert summed == [(False, False)]
 
 
 @pytest.mark.parametrize("exponent", [0, 37, 38, 39, 40, 41, 60], ids=str)

@@ -76,7 +76,7 @@ def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> Non
     assert len(called(on_132, "exact_kernel")) == passes
     assert [x.grid for x in certified] == [(n, shared.splits) for n in programs] * passes
     for launch, count in zip(certified, programs * passes, strict=True):
-        assert launch.argument("made").numel() == count * shared.pieces
+        assert launch.argument("tile_tiers").numel() == count * shared.pieces
         parts = launch.argument("parts")
         assert (4 * parts.numel() if shared.capacity else 0) == scratch(
             shared, tiles[0], programs[0]

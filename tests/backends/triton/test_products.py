@@ -78,5 +78,5 @@ def test_facts(values: list[float], device: str) -> None:
     x.view(-1)[: len(values)] = torch.tensor(values)
     for rounding in ((), as_quantizer("e5m2").to_ints()):
         packed = packed_operand(x.to(device), rounding)
-        held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
-        assert packed.facts.tolist() == facts_of(held.numpy())
+        rows = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
+        assert packed.facts.tolist() == facts_of(rows.numpy())

@@ -9,6 +9,6 @@ from tests.support import replay
 def test_replay_triton(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
     listed = replay.calls(large=False)[::25] if device == "cpu" else replay.calls()
-    lines, made = replay.changed(listed, device)
+    lines, replayed = replay.changed(listed, device)
     assert not lines, "\n".join(lines)
-    assert made > 0.8 * len(listed)
+    assert replayed > 0.8 * len(listed)

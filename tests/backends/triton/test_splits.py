@@ -1,7 +1,5 @@
 """Programs that share the chunks of a sum: the bits of the cpu backend, whatever the share."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -45,14 +43,14 @@ OUTER = (
 
 @pytest.mark.parametrize("acc", OUTER)
 @pytest.mark.parametrize("share", SHARES, ids=str)
-def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
+def test_shares_do_not_change_bits(acc, share, device, tile_tiers, monkeypatch):
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE
     a, b, bias = floats((m, k), 3), floats((k, n), 4), floats((n,), 5, bits=20)
     fused = Fused((), (), lp.Quantizer("e5m6").to_ints())
     beside_cpu(a, b, lp.accumulator(acc), device, bias=bias, fused=fused)
     assert chunks == [18]
-    assert -1 not in makers(made)
+    assert -1 not in makers(tile_tiers)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +64,17 @@ def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     ("e5m10_chunk11:toward_negative", _tiers.DIRECTED),
     ("fixed12_f7_chunk5:to_odd:outer=fp32", _tiers.FIXED)],
 )  # fmt: skip
-def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], monkeypatch) -> None:
+def test_every_tier_shares(acc, tier, device, tile_tiers, monkeypatch):
     only(monkeypatch, tier)
     m, k, n = SHAPE if device == "cuda" else (5, 43, 33)
     force(monkeypatch, Share(2, 3))
     a, b, bias = floats((m, k), 1), floats((k, n), 2), floats((n,), 3, bits=20)
     beside_cpu(a, b, lp.accumulator(acc), device, bias=bias)
-    assert makers(made) == {tier}
+    assert makers(tile_tiers) == {tier}
 
 
 @pytest.mark.parametrize("outer", [Tile(1, 32, 1), Tile(4, 16, 2)], ids=str)
-def test_chunks_are_added_in_smaller_tiles(outer, device, made, monkeypatch):
+def test_chunks_are_added_in_smaller_tiles(outer, device, tile_tiers, monkeypatch):
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     made_in = Tile(8, 64, 4)
@@ -84,11 +82,11 @@ def test_chunks_are_added_in_smaller_tiles(outer, device, made, monkeypatch):
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
     beside_cpu(a, b, lp.Accumulator("e6m9", chunk=8), device, bias=floats((80,), 3))
-    assert -1 not in makers(made)
+    assert -1 not in makers(tile_tiers)
 
 
 @pytest.mark.parametrize("share", [Share(2, 99), Share(3, 3), Share(2, 1)], ids=str)
-def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeypatch):
+def test_tiles_that_fail_in_one_part_are_done_again(share, device, tile_tiers, monkeypatch):
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
     tile = Tile(4, 32, 1)
@@ -99,20 +97,20 @@ def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeyp
         # 20 products pass 2^15, which is half of what e5m9 holds.
         a[6, first : first + 20], b[first : first + 20, 36] = 31.0, 63.0
         beside_cpu(a, b, lp.Accumulator("e5m9", chunk=20), device)
-        assert {tier < 0 for tier in makers(made)} == {False, True}
+        assert {tier < 0 for tier in makers(tile_tiers)} == {False, True}
 
 
-def test_a_later_tier_makes_what_an_earlier_one_leaves(device: str, made: list[Any], monkeypatch):
+def test_a_later_tier_makes_what_an_earlier_one_leaves(device, tile_tiers, monkeypatch):
     """The products lie below float32's normals, so float64 makes the parts."""
     force(monkeypatch, Share(3, 4))
     tiny = {"low": -100, "high": -80}
     a, b = floats((9, 45), 1, **tiny), floats((45, 33), 2, **tiny)
     beside_cpu(a, b, lp.Accumulator("e5m10", chunk=8), device)
-    assert makers(made) == {_tiers.NEAREST}
+    assert makers(tile_tiers) == {_tiers.NEAREST}
 
 
 @pytest.mark.parametrize("chunk", [0, 3, 5])
-def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch):
+def test_a_later_kernel_takes_over_in_any_pass(chunk, device, tile_tiers, monkeypatch):
     """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
     tile = Tile(4, 32, 1)
@@ -122,7 +120,7 @@ def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch)
     here = slice(40 * chunk, 40 * chunk + 40)
     a[6, here], b[here, 36] = 127.0 * 4, 127.0 * 8
     beside_cpu(a, b, lp.Accumulator("e8m12", chunk=40), device)
-    assert makers(made) == {_tiers.SPLIT, _tiers.FUSED64}
+    assert makers(tile_tiers) == {_tiers.SPLIT, _tiers.FUSED64}
 
 
 def test_zeros_keep_their_sign(device: str, monkeypatch) -> None:

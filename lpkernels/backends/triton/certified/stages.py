@@ -13,7 +13,7 @@ from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton._config import outer_tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
-from lpkernels.backends.triton._problem import Made, Problem
+from lpkernels.backends.triton._problem import Problem, TileTiers
 from lpkernels.backends.triton._roundings import Known, Roundings
 from lpkernels.backends.triton.certified import tiles as _tiles
 from lpkernels.backends.triton.exact import sequential
@@ -72,10 +72,10 @@ def launch(
     tiles: tuple[Tile, ...],
     last: Tile,
     share: Share,
-) -> Made:
+) -> TileTiers:
     """Launches one certified kernel for each group of tiers, then the last kernel. The last kernel
-    adds bias and chunks in the tiles that are made, and makes the tiles that are left. Returns
-    which tiles the certified kernels made.
+    adds bias and chunks in the tiles of the certified kernels, and sums the tiles that are left.
+    Returns the tier of each tile.
 
     Args:
         groups: of `triton_tiers.groups`. tiles: a tile for each, inside the tile of the group
@@ -86,7 +86,9 @@ def launch(
     share = share._replace(capacity=min(share.capacity, chunks))
     counts = [problem.programs(tile.bm, tile.bn) * share.pieces for tile in tiles]
     results = [
-        Made(torch.empty(n, dtype=torch.int32, device=device), (tile.bm, tile.bn), share.pieces)
+        TileTiers(
+            torch.empty(n, dtype=torch.int32, device=device), (tile.bm, tile.bn), share.pieces
+        )
         for n, tile in zip(counts, tiles, strict=True)
     ]
     if results[-1].values.numel() == 0:
@@ -113,7 +115,7 @@ def _sum(
     problem: Problem,
     groups: tuple[tuple[int, ...], ...],
     tiles: tuple[Tile, ...],
-    results: list[Made],
+    results: list[TileTiers],
     parts: Parts,
 ) -> None:
     """Launches the certified kernels, one after the other."""

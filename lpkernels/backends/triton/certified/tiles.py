@@ -165,7 +165,7 @@ def sums_of_span(
 
 
 @triton.jit
-def made_by_tier(
+def piece_by_tier(
     left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role, M, N, K,
     chunk, begin, end, share, parts, part_step, C,
     R: tl.constexpr, TIER: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
@@ -174,7 +174,7 @@ def made_by_tier(
     """Makes this program's piece if the tier's certificate holds, and returns 1 + TIER; or returns
     0. `certified_kernel` explains the arguments."""
     g, i0, j0 = tile_corner(M, N, BM, BN)
-    made = tl.full([], 0, tl.int32)
+    tier = tl.full([], 0, tl.int32)
     HAS_ABSENT: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
     holds, limit = certified(left_facts, right_facts, C, R, TIER, HAS_ABSENT)
     if holds:
@@ -205,20 +205,20 @@ def made_by_tier(
                 rows, right, right_start, right_step, cols, seed, row, col, C, R, TIER, LEFT_ABSENT,
                 RIGHT_ABSENT, BM, BN,
             )  # fmt: skip
-        kept = True
+        in_range = True
         if (TIER > PLAIN) and (TIER != RANGE) and (TIER != FIXED):
-            kept = not reached(seen, limit, C, TIER)
-        if kept:
+            in_range = not reached(seen, limit, C, TIER)
+        if in_range:
             if parts is None:
                 store_tile(total, out, g, i, j, M, N)
-            made += TIER + 1
-    return made
+            tier += TIER + 1
+    return tier
 
 
 @triton.jit(do_not_specialize=[*VARYING, "pieces", "again", "begin", "end", "share", "part_step"])
 def certified_kernel(
     left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, C, left_facts,
-    right_facts, before, made, pieces, again, begin, end, share, parts, part_step,
+    right_facts, before, tile_tiers, pieces, again, begin, end, share, parts, part_step,
     R: tl.constexpr, TIERS: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
     LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BEFORE_M: tl.constexpr, BEFORE_N: tl.constexpr,
@@ -229,25 +229,25 @@ def certified_kernel(
     for BM x BN outputs of one matrix, which makes one chunk after the other with its sums in
     registers. With parts the grid has a second dimension, with one program for each ``share`` of
     the chunks from begin to end; their sums go to parts[chunk - begin], part_step apart, for
-    `exact_kernel`. before: `Made.values` of the kernel before, in tiles of BEFORE_M x BEFORE_N, or
-    None. made: `Made.values` of this kernel, with so many pieces. again: 1 if made comes from an
-    earlier pass over other chunks; a piece not made then stays open. SINGLE: of `closed`. No bias
-    and no rounding of the result.
+    `exact_kernel`. before: `TileTiers.values` of the kernel before, in tiles of BEFORE_M x
+    BEFORE_N, or None. tile_tiers: `TileTiers.values` of this kernel, with so many pieces. again: 1
+    if they come from an earlier pass over other chunks; a piece of no tier then stays open. SINGLE:
+    of `closed`. No bias and no rounding of the result.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     piece = tl.cast(tl.program_id(1), tl.int64)
-    mine = made + (tl.cast(tl.program_id(0), tl.int64) * pieces + piece)
-    by = tl.full([], 0, tl.int32)
+    place = tile_tiers + (tl.cast(tl.program_id(0), tl.int64) * pieces + piece)
+    tier = tl.full([], 0, tl.int32)
     if before is not None:
-        by = tl.load(before + tile_number(g, i0, j0, M, N, BEFORE_M, BEFORE_N) * pieces + piece)
-    could = tl.load(mine, mask=again != 0, other=1) != 0
-    if not could:
-        by = tl.full([], 0, tl.int32)
+        tier = tl.load(before + tile_number(g, i0, j0, M, N, BEFORE_M, BEFORE_N) * pieces + piece)
+    is_open = tl.load(place, mask=again != 0, other=1) != 0
+    if not is_open:
+        tier = tl.full([], 0, tl.int32)
     for t in tl.static_range(count_of(TIERS)):
-        if could and (by == 0):
-            by = made_by_tier(
+        if is_open and (tier == 0):
+            tier = piece_by_tier(
                 left, left_step, left_facts, right, right_step, right_facts, out, seed_ptr, role,
                 M, N, K, chunk, begin, end, share, parts, part_step, C, R, tier_of(TIERS, t),
                 SINGLE, SWAPPED, LEFT_ABSENT, RIGHT_ABSENT, BM, BN,
             )  # fmt: skip
-    tl.store(mine, by)
+    tl.store(place, tier)

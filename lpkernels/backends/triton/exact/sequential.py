@@ -1,6 +1,6 @@
 """The last kernel of every product in sequence and in chunks: float64, all formats, all modes.
 
-Behind certified kernels it finishes the tiles that they made and makes all other tiles.
+Behind certified kernels it finishes their tiles and sums all other tiles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton._launch import ALL_REGISTERS, on_device, registers
 from lpkernels.backends.triton._layout import ABSENT
-from lpkernels.backends.triton._problem import VARYING, Made, Problem
+from lpkernels.backends.triton._problem import VARYING, Problem, TileTiers
 from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._tile import (
     SITE_PRODUCT,
@@ -56,9 +56,9 @@ def is_absent(x):
 
 
 @triton.jit
-def least_made(made, tile, pieces):
-    """0 if some piece of the tile was not made (`Made`)."""
-    at = made + tl.cast(tile, tl.int64) * pieces
+def least_tier(tile_tiers, tile, pieces):
+    """0 if no certified kernel summed some piece of the tile (`TileTiers`)."""
+    at = tile_tiers + tl.cast(tile, tl.int64) * pieces
     least = tl.load(at)
     for piece in range(1, pieces):
         least = tl.minimum(least, tl.load(at + piece))
@@ -69,13 +69,13 @@ def least_made(made, tile, pieces):
 def finish_tile(
     out, final, seed_ptr, role, M, N, begin, end, parts, part_step, C,
     R: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, MADE_M: tl.constexpr, MADE_N: tl.constexpr,
+    BN: tl.constexpr, CERTIFIED_M: tl.constexpr, CERTIFIED_N: tl.constexpr,
 ):  # fmt: skip
     """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result.
 
-    parts: `certified_kernel`'s sums of the chunks from begin to end, in tiles of MADE_M x MADE_N.
-    They are added in order, to the sums in out or, where begin is 0, to +0. With None, all sums are
-    in out. final: 0 where other chunks follow, and bias and result wait for them.
+    parts: `certified_kernel`'s sums of the chunks from begin to end, in tiles of CERTIFIED_M x
+    CERTIFIED_N. They are added in order, to the sums in out or, where begin is 0, to +0. With None,
+    all sums are in out. final: 0 where other chunks follow, and bias and result wait for them.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)
@@ -88,7 +88,7 @@ def finish_tile(
         sums = tl.load(places)
     else:
         sums = tl.load(places, mask=tl.full([BM, BN], begin, tl.int32) > 0, other=0.0)
-        at = part_tile(parts, g, i0, j0, M, N, MADE_M, MADE_N, BM, BN)
+        at = part_tile(parts, g, i0, j0, M, N, CERTIFIED_M, CERTIFIED_N, BM, BN)
         step = tl.cast(part_step, tl.int64)
         whole = begin + (end - begin) // AHEAD * AHEAD
         for c0 in range(begin, whole, AHEAD):
@@ -107,28 +107,32 @@ def finish_tile(
 
 @triton.jit(do_not_specialize=[*VARYING, *_FINISHING])
 def exact_kernel(
-    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, made,
+    left, left_step, right, right_step, out, seed_ptr, role, M, N, K, chunk, chunks, C, tile_tiers,
     pieces, final, begin, end, parts, part_step,
     R: tl.constexpr, FINISHES: tl.constexpr, SINGLE: tl.constexpr, SWAPPED: tl.constexpr,
     LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    MADE_M: tl.constexpr, MADE_N: tl.constexpr,
+    CERTIFIED_M: tl.constexpr, CERTIFIED_N: tl.constexpr,
 ):  # fmt: skip
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
     left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer
     one; without chunks there is one of them. Grid: one program for BM x BN outputs of one matrix,
-    which holds their sums in registers from the first step to the last. made, pieces: `Made.values`
-    in tiles of MADE_M x MADE_N. With made the kernel sums a tile only if one of its pieces was not
-    made, and only if ``final`` is 1, since other chunks may follow. With FINISHES `finish_tile`
-    finishes the tiles that were made; SINGLE is for it.
+    which holds their sums in registers from the first step to the last. tile_tiers, pieces:
+    `TileTiers.values` in tiles of CERTIFIED_M x CERTIFIED_N. With these the kernel sums a tile only
+    if the certified kernels left one of its pieces, and only if ``final`` is 1, since other chunks
+    may follow. With FINISHES `finish_tile` finishes the tiles of the certified kernels; SINGLE is
+    for it.
     """
-    if made is not None:
+    if tile_tiers is not None:
         g, i, j = tile_corner(M, N, BM, BN)
-        if least_made(made, tile_number(g, i, j, M, N, MADE_M, MADE_N), pieces) != 0:
+        if (
+            least_tier(tile_tiers, tile_number(g, i, j, M, N, CERTIFIED_M, CERTIFIED_N), pieces)
+            != 0
+        ):
             if FINISHES:
                 finish_tile(
                     out, final, seed_ptr, role, M, N, begin, end, parts, part_step, C, R, SINGLE,
-                    SWAPPED, BM, BN, MADE_M, MADE_N,
+                    SWAPPED, BM, BN, CERTIFIED_M, CERTIFIED_N,
                 )  # fmt: skip
             return
         if final == 0:
@@ -201,8 +205,8 @@ def options_of(roundings: Roundings, finishes: bool = False) -> dict[str, int]:
 
 class Waiting(NamedTuple):
     """The chunks from begin to end of every sum; their sums wait in memory. final: whether no other
-    chunks follow. values: the sums, in the tiles of `Made` for one chunk, then ``step`` further on
-    for the next chunk. None: nothing waits."""
+    chunks follow. values: the sums, in the tiles of `TileTiers` for one chunk, those of the next
+    chunk ``step`` further on. None: nothing waits."""
 
     begin: int = 0
     end: int = 0
@@ -212,29 +216,32 @@ class Waiting(NamedTuple):
 
 
 def launch(
-    problem: Problem, tile: Tile, made: Made | None = None, waiting: Waiting | None = None
+    problem: Problem,
+    tile: Tile,
+    tile_tiers: TileTiers | None = None,
+    waiting: Waiting | None = None,
 ) -> None:
-    """Launches `exact_kernel` for all tiles; made: of the certified kernels before it.
+    """Launches `exact_kernel` for all tiles; tile_tiers: of the certified kernels before it.
 
     waiting: the sums of chunks that the certified kernels left in memory.
     """
     sums, roundings, waiting = problem.sums, problem.roundings, waiting or Waiting()
     bm, bn, values, pieces, size = tile.bm, tile.bn, None, 1, (1, 1)
     shared = waiting.values is not None
-    if made is not None:
-        values, size, pieces = made
+    if tile_tiers is not None:
+        values, size, pieces = tile_tiers
         bm, bn = min(bm, size[0]), min(bn, size[1])
     programs = problem.programs(bm, bn)
     if programs == 0:
         return
-    finishes = made is not None and (
+    finishes = tile_tiers is not None and (
         shared or sums.bias is not None or roundings.result is not None
     )
     with on_device(sums.out):
         exact_kernel[(programs,)](
             *problem.arguments(), *problem.chunks(), problem.constants, values, pieces,
             int(waiting.final), waiting.begin, waiting.end, waiting.values, waiting.step,
-            FINISHES=finishes, SINGLE=shared and single_outer(problem.acc), MADE_M=size[0],
-            MADE_N=size[1], **problem.options(bm, bn, tile.warps),
+            FINISHES=finishes, SINGLE=shared and single_outer(problem.acc), CERTIFIED_M=size[0],
+            CERTIFIED_N=size[1], **problem.options(bm, bn, tile.warps),
             **options_of(roundings, finishes),
         )  # fmt: skip
