@@ -131,6 +131,11 @@ def table_of(runs: Iterable[Run], *, epochs: bool = False) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=None if rows else own, dtype=dtype)
 
 
+def figure_names(table: pandas.DataFrame) -> list[str]:
+    """The columns of a table of results that hold figures."""
+    return list(table.columns)[table.columns.get_loc("cell") + 1 :]
+
+
 def _hashable(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_hashable, value))

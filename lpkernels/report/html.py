@@ -12,7 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lpkernels.experiments.records import Run, find_runs, read_records, table_of, write_lines
+from lpkernels.experiments.records import (
+    Run,
+    figure_names,
+    find_runs,
+    read_records,
+    table_of,
+    write_lines,
+)
 from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.results import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
@@ -106,11 +113,10 @@ def _runs(runs: Mapping[Path, Run]) -> Iterator[str]:
     of diagnosed runs."""
     listed = list(runs.values())
     field, table = listed[0].metric.field, table_of(listed, epochs=True)
-    apart = ["epoch", "updates", "seconds", field]
-    figures = table.loc[:, "epoch":].drop(columns=apart, errors="ignore")
+    figures = table[figure_names(table)].select_dtypes("number")
     changing = [
         name.removesuffix("_figure")
-        for name in sorted(figures.select_dtypes("number"))
+        for name in sorted(set(figures) - {"epoch", "updates", "seconds", field})
         if figures[name].nunique() > 1
     ]
     yield _shown(summary(listed))

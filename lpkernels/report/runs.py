@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lpkernels.experiments.records import table_of
+from lpkernels.experiments.records import figure_names, table_of
 from lpkernels.report.figures import finish, panels, whole_numbers
 from lpkernels.report.tables import make_table
 
@@ -26,29 +26,30 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     A column for the metric of each workload among the runs, and one for each field that the
     callbacks of a run add to its records.
     """
-    metrics = list(dict.fromkeys(run.metric for run in runs))
-    lasts = [run.values for run in runs]
+    metrics, table = list(dict.fromkeys(run.metric for run in runs)), table_of(runs)
     extra = [
         name
-        for name in dict.fromkeys(name for last in lasts for name in last)
-        if name not in _COMMON and not name.startswith(("train_", "test_"))
+        for name in figure_names(table)
+        if name.removesuffix("_figure") not in _COMMON and not name.startswith(("train_", "test_"))
     ]
     figures = [*(metric.label for metric in metrics), "train loss", "epochs", "skipped steps"]
     names = [*figures, "seconds", *(name.replace("_", " ") for name in extra)]
     rows = []
-    for run, last in zip(runs, lasts, strict=True):
-        cells = [_text(last.get(metric.field), metric) for metric in metrics]
-        cells += [*_figures(run), *(str(last.get(name, "-")) for name in extra)]
+    for run, row in zip(runs, table.to_dict("records"), strict=True):
+        cells = [_text(row.get(metric.field), metric) for metric in metrics]
+        cells += [*_figures(run), *(_text(row[name]) for name in extra)]
         rows.append([run.arm, *cells, str(run.header["accumulator"])])
     # Two lines each: the table fits a terminal of 80 columns.
     columns = ["run", *(name.replace(" ", "\n", 1) for name in names), "accumulator"]
     return make_table(columns, rows, words=("run", "accumulator"), title=title)
 
 
-def _text(value: float | None, metric: Metric) -> str:
-    """A figure as tables show it: 99.15%, 1.8342, or - for none."""
-    if value is None:
+def _text(value: Any, metric: Metric | None = None) -> str:
+    """A figure as tables show it: 99.15%, 1.8342, or - for none; without a metric as it is."""
+    if value is None or value != value:
         return "-"
+    if metric is None:
+        return str(value)
     return f"{value:.2%}" if metric.percent else f"{value:.4f}"
 
 

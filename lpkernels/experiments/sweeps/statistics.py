@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lpkernels.experiments.records import figure_names
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.formats.elsewhere import nearest
 
@@ -112,7 +113,7 @@ def figures_of(cells: pandas.DataFrame, field: str) -> pandas.Series[float]:
     """
     import pandas
 
-    names = list(cells.columns)[cells.columns.get_loc("cell") + 1 :]
+    names = figure_names(cells)
     if names and field not in names:
         listed = nearest(field, names, "the records list all")
         raise ValueError(f"field: expected one of {listed}, got {field!r}")
