@@ -20,8 +20,8 @@ template <>
 struct type_caster<lpk::bound::Ints> {
   PYBIND11_TYPE_CASTER(lpk::bound::Ints, const_name("Sequence[int]"));
 
-  bool load(handle given, bool) {
-    PyObject* from = given.ptr();
+  bool load(handle source, bool) {
+    PyObject* from = source.ptr();
     if (!PyTuple_Check(from) && !PyList_Check(from)) return false;
     const auto size = static_cast<size_t>(PySequence_Fast_GET_SIZE(from));
     if (!value.resize(size)) return false;

@@ -33,7 +33,7 @@ __all__ = ["describe", "recipe", "recipes"]
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 
 
-def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
+def _register(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
     _RECIPES[build.__name__] = build
     return build
 
@@ -157,7 +157,7 @@ def _of_operands(fmt: str, acc: Accumulator | str = NATIVE, **fields: Any) -> Re
     return Recipe(**(operands | fields), fprop=acc, dgrad=acc, wgrad=acc)
 
 
-@_named
+@_register
 def fp32() -> Recipe:
     """torch's own arithmetic: nothing quantised, native fp32 products."""
     return TORCH
@@ -168,7 +168,7 @@ def _mixed(fmt: str, acc: Accumulator = NATIVE) -> Recipe:
     return Recipe(**dict.fromkeys(tensors, fmt), fprop=acc, dgrad=acc, wgrad=acc)
 
 
-@_named
+@_register
 def fp16_mixed() -> Recipe:
     """Every tensor in fp16, products summed in fp32 and rounded when written.
 
@@ -178,7 +178,7 @@ def fp16_mixed() -> Recipe:
     return _mixed("fp16")
 
 
-@_named
+@_register
 def bf16_mixed() -> Recipe:
     """Every tensor in bf16, products summed in fp32 and rounded when written.
 
@@ -188,7 +188,7 @@ def bf16_mixed() -> Recipe:
     return _mixed("bf16")
 
 
-@_named
+@_register
 def fp8_wang2018() -> Recipe:
     """FP8 operands (e5m2) in all three products, sums in e6m9 by chunks of 64.
 
@@ -200,7 +200,7 @@ def fp8_wang2018() -> Recipe:
     return _of_operands("e5m2", "e6m9_chunk64")
 
 
-@_named
+@_register
 def hfp8_sun2019() -> Recipe:
     """Hybrid FP8: forward operands with 4 exponent bits and bias + 4, gradients with 5.
 
@@ -212,7 +212,7 @@ def hfp8_sun2019() -> Recipe:
     return _of_operands("fp_4_3_4", "e6m9_chunk64", grad_output="fp_5_2_0_backward")
 
 
-@_named
+@_register
 def lba_m7e4() -> Recipe:
     """12-bit accumulation in the forward product: 7 mantissa and 4 exponent bits, truncated.
 
@@ -245,7 +245,7 @@ def _of_unit(unit: Unit) -> Recipe:
     return replace(fp8, dgrad=gradients, wgrad=gradients)
 
 
-@_named
+@_register
 def h100_fp8() -> Recipe:
     """FP8 of an H100 with fast accumulation forward: e4m3fn, one chain of 14 bits; e5m2 gradients.
 
@@ -262,7 +262,7 @@ def h100_fp8() -> Recipe:
     return replace(_of_unit(UNITS["hopper_fp8"]), fprop=accumulator("h100_e4m3"))
 
 
-@_named
+@_register
 def hopper_fp8() -> Recipe:
     """FP8 of an H100 without fast accumulation: e4m3fn, e5m2 gradients, sums promoted every 128.
 
@@ -275,7 +275,7 @@ def hopper_fp8() -> Recipe:
     return _of_unit(UNITS["hopper_fp8"])
 
 
-@_named
+@_register
 def cpt_fu2021() -> Recipe:
     """Integer quantizers of 8 bits, made for a schedule of their bits; sums are fp32's.
 
@@ -301,7 +301,7 @@ def cpt_fu2021() -> Recipe:
 # two products read has codes of its own for each of them, made from the tensor itself.
 
 
-@_named
+@_register
 def mxfp8() -> Recipe:
     """MXFP8 as NVIDIA trains in it: e4m3 in blocks of 32 along k, scales rounded up.
 
@@ -316,7 +316,7 @@ def mxfp8() -> Recipe:
     return _of_operands("block32_k_e4m3_up")
 
 
-@_named
+@_register
 def mxfp8_ocp() -> Recipe:
     """MXFP8 of the specification: e4m3 in blocks of 32 along k, scales rounded down.
 
@@ -327,7 +327,7 @@ def mxfp8_ocp() -> Recipe:
     return _of_operands("block32_k_e4m3")
 
 
-@_named
+@_register
 def mxfp6() -> Recipe:
     """MXFP6: e3m2 in blocks of 32 along k, scales rounded down.
 
@@ -336,7 +336,7 @@ def mxfp6() -> Recipe:
     return _of_operands("block32_k_e3m2")
 
 
-@_named
+@_register
 def mxfp4() -> Recipe:
     """MXFP4: e2m1 in blocks of 32 along k, scales rounded down, everything to nearest.
 
@@ -345,7 +345,7 @@ def mxfp4() -> Recipe:
     return _of_operands("block32_k_e2m1")
 
 
-@_named
+@_register
 def mxfp4_sr() -> Recipe:
     """MXFP4 with stochastic gradients and a random Hadamard transform of 32 on wgrad's operands.
 
@@ -364,7 +364,7 @@ def mxfp4_sr() -> Recipe:
     )
 
 
-@_named
+@_register
 def nvfp4() -> Recipe:
     """NVFP4 alone: e2m1 in blocks of 16 along k with e4m3 scales and a scale of the tensor.
 
@@ -375,7 +375,7 @@ def nvfp4() -> Recipe:
     return _of_operands("block16_k_e2m1_se4m3fn_t", "mx_fp32")
 
 
-@_named
+@_register
 def nvfp4_pretraining() -> Recipe:
     """NVFP4 as NVIDIA pre-trains: weights in squares, stochastic gradients, wgrad transformed.
 
@@ -403,7 +403,7 @@ _NVFP4_GRADIENT = "block16_k_e2m1_se4m3fn_t_te:stochastic:bits=8"
 _NVFP4_46 = "block16_k_e2m1_se4m3fn_t256_to4or6mae_te"
 
 
-@_named
+@_register
 def nvfp4_46() -> Recipe:
     """NVFP4 with two candidates a block (four over six) in inputs and weights, gradients drawn.
 
@@ -418,7 +418,7 @@ def nvfp4_46() -> Recipe:
     return _of_operands(_NVFP4_46, "mx_fp32", weight="nvfp4_46_2d_te", grad_output=_NVFP4_GRADIENT)
 
 
-@_named
+@_register
 def nvfp4_46_pretraining() -> Recipe:
     """nvfp4_pretraining whose forward operands have two candidates a block (four over six).
 
@@ -432,7 +432,7 @@ def nvfp4_46_pretraining() -> Recipe:
     return replace(nvfp4_pretraining(), input=forward, weight=weight)
 
 
-@_named
+@_register
 def nvfp4_row() -> Recipe:
     """NVFP4 whose inputs have a scale a row, so that no row suffers from another's outlier.
 
@@ -449,7 +449,7 @@ def nvfp4_row() -> Recipe:
     )
 
 
-@_named
+@_register
 def nvfp4_46_rl() -> Recipe:
     """NVFP4 forward alone, with two candidates a block and a scale a row; bf16 backward.
 
@@ -470,7 +470,7 @@ def nvfp4_46_rl() -> Recipe:
     )
 
 
-@_named
+@_register
 def deepseek_v3() -> Recipe:
     """DeepSeek-V3's FP8: e4m3 in blocks of 1 x 128, weights of 128 x 128, sums promoted every 128.
 
@@ -484,7 +484,7 @@ def deepseek_v3() -> Recipe:
     return _of_operands("block128_k_e4m3_sfp32", "deepseek_v3", weight="tile128x128_e4m3_sfp32")
 
 
-@_named
+@_register
 def te_block() -> Recipe:
     """TransformerEngine's FP8 in blocks: as deepseek_v3 with scales that are powers of two.
 
@@ -497,7 +497,7 @@ def te_block() -> Recipe:
     return _of_operands("block128_k_e4m3_up_te", acc, weight="tile128x128_e4m3_up_te")
 
 
-@_named
+@_register
 def te_current() -> Recipe:
     """TransformerEngine's FP8 with current scaling: one scale a tensor, of its own largest value.
 
@@ -511,7 +511,7 @@ def te_current() -> Recipe:
     return replace(sums, input=forward, weight=forward, grad_output=backward)
 
 
-@_named
+@_register
 def te_delayed() -> Recipe:
     """TransformerEngine's FP8 with delayed scaling: as te_current with scales of earlier steps.
 
@@ -522,7 +522,7 @@ def te_delayed() -> Recipe:
     return replace(te_current(), scaling=DelayedScaling())
 
 
-@_named
+@_register
 def fp8_rowwise() -> Recipe:
     """torchao's FP8 by rows: e4m3 with one scale a row along k, a power of two.
 
@@ -533,7 +533,7 @@ def fp8_rowwise() -> Recipe:
     return _of_operands("row_k_e4m3_se8m0_up_torchao")
 
 
-@_named
+@_register
 def int8_training() -> Recipe:
     """torchao's INT8 mixed precision: int8 with one scale a row along k, in all three products.
 

@@ -20,12 +20,8 @@ it becomes, as if the exponent had no upper bound, and the format's overflow rul
 Even and odd are said of the code: of its mantissa, or, for man_bits = 0, of its biased exponent.
 Without subnormals the neighbours of a value below min_normal are 0 (even) and min_normal.
 
-Beyond max, a nearest or stochastic result becomes what the format's ``overflow`` says; a directed
-one stops at max where its direction says so, to_odd always does. An infinite input becomes what
-``overflow`` says in every mode. NaN stays NaN. The sign of zero survives, except in a FixedFormat
-and a TableFormat, whose zero is +0, and in formats with one zero (fnuz and P3109), in which every
-zero is +0. In an unsigned format, what is still negative after rounding becomes 0 under "saturate"
-and NaN else. `TableFormat` says how tables round.
+docs/contract.md has the rules of overflow, infinities, NaN, zeros, formats without a sign and
+tables.
 """
 
 import math

@@ -103,24 +103,24 @@ struct BlockFormat {
         rule(static_cast<ScaleRule>(ints[InBlock::kRule])),
         steps(static_cast<Steps>(ints[InBlock::kSteps])) {
     mx = kind == ScaleKind::kE8m0 && ints[InBlock::kSize] == 32 && ints[InBlock::kLines] == 0;
-    const int64_t* given = ints + InBlock::kElement;
-    is_integer = kind_of(given) == Kind::kFixed;
-    const Format whole = number_format(given);
+    const int64_t* element_ints = ints + InBlock::kElement;
+    is_integer = kind_of(element_ints) == Kind::kFixed;
+    const Format whole = number_format(element_ints);
     is_table = whole.kind == Kind::kTable;
     element_max = is_table && whole.max < -whole.lowest ? -whole.lowest : whole.max;
     const uint32_t low = static_cast<uint32_t>(ints[InBlock::kTarget]);
     squares = low == static_cast<uint32_t>(Candidates::kMse);
     two_candidates = squares || low == static_cast<uint32_t>(Candidates::kMae);
     target = low == 0 || two_candidates ? element_max : float_of_bits(low);
-    codes = CodeIntegers(given, target);
+    codes = CodeIntegers(element_ints, target);
     element = number_format(codes.ints);
     const bool narrow = kind == ScaleKind::kFloat || has_tensor_scale();
     scale = narrow ? saturating(float_format(ints + InBlock::kScaleFormat))
                    : saturating(float32_format());
     const uint32_t high = static_cast<uint32_t>(ints[InBlock::kTarget] >> 32);
     scale_target = high == 0 ? scale.max : float_of_bits(high);
-    set_rule(is_integer ? static_cast<int>(given[InFixed::kWordBits]) - 2
-                        : static_cast<int>(given[InFloat::kManBits]));
+    set_rule(is_integer ? static_cast<int>(element_ints[InFixed::kWordBits]) - 2
+                        : static_cast<int>(element_ints[InFloat::kManBits]));
   }
 
   bool has_tensor_scale() const { return kind == ScaleKind::kTensor || by_line(); }

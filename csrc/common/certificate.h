@@ -143,13 +143,13 @@ LPK_HD bool one_digit_less(const Precision& in, const Format& f) {
 LPK_HD int highest_sum(const Format& f, Rounding mode, const AddendRange& p,
                        const OperandRange& state, int64_t terms) {
   const int q = f.man_bits + 1;
-  const int each = state.zero ? p.highest : most_of(p.highest, state.highest);
+  const int larger = state.zero ? p.highest : most_of(p.highest, state.highest);
   const int bits = log2_above(state.zero ? terms : terms + 1);
   const bool stays = mode == Rounding::kNearestEven || mode == Rounding::kNearestAway ||
                      mode == Rounding::kTowardZero;
-  if (stays) return each + least_of(bits, q + 1);
+  if (stays) return larger + least_of(bits, q + 1);
   // An addend below the floor may become the last place.
-  const int raised = most_of(each, f.emin - f.man_bits);
+  const int raised = most_of(larger, f.emin - f.man_bits);
   if (bits <= q) return raised + bits;
   // log2(1 + 2^-m) < 1.5 2^-m. Sums of more than 2^20 binades are as good as any.
   const int64_t growth = (3 * terms >> (f.man_bits + 1)) + 1;

@@ -11,7 +11,7 @@
 namespace lpk::bound {
 
 // parameters: ten integers of each: gradient, weight, master, both states, step, counts, elements,
-// number, origin; lies: of each place; shared: seed, found, scale. Addresses are 0 for what is not
+// number, origin; lies: of each place; shared: seed, not_finite, scale. Addresses are 0 for what is
 // there.
 inline void update_parameters(const std::vector<int64_t>& parameters, const std::vector<int>& lies,
                               bool working_is_master, bool begins,
@@ -46,7 +46,7 @@ inline void update_parameters(const std::vector<int64_t>& parameters, const std:
   args.rounding = rounding.data();
   args.numbers = numbers.data();
   args.seed = pointer<const int64_t>(static_cast<uintptr_t>(shared[0]));
-  args.found = pointer<const bool>(static_cast<uintptr_t>(shared[1]));
+  args.not_finite = pointer<const bool>(static_cast<uintptr_t>(shared[1]));
   args.scale = pointer<const float>(static_cast<uintptr_t>(shared[2]));
   args.threads = threads;
   args.stream_bytes = stream_bytes;

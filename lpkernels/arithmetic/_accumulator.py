@@ -340,24 +340,24 @@ class Accumulator(PlainValues):
         """Why the adder of a matrix core does not go with the other fields."""
         assert self.operands is not None
         formats, blocks = _CORES[self.adder]
-        named, pair = f"adder={self.adder!r}", set(self.operands)
+        adder, pair = f"adder={self.adder!r}", set(self.operands)
         alike = "" if self.adder == "floored_halves" else ", the same on both sides"
         if not pair <= set(map(as_format, formats)) or (alike and len(pair) > 1):
             return (
-                f"{named} multiplies {', '.join(formats)}{alike}, got operands="
+                f"{adder} multiplies {', '.join(formats)}{alike}, got operands="
                 f"{_text(self.operands)}; pass operands={formats[0]!r}, say"
             )
         if self.block not in blocks:
-            listed = " or ".join(map(str, blocks))
-            return f"{named} has block={listed}, got block={self.block}; pass block={blocks[-1]}"
+            legal = " or ".join(map(str, blocks))
+            return f"{adder} has block={legal}, got block={self.block}; pass block={blocks[-1]}"
         if self.fmt != FP32 or self.rounding != "nearest_even":
             return (
-                f"{named} gives float32, to nearest even, got fmt={self.fmt}, rounding="
+                f"{adder} gives float32, to nearest even, got fmt={self.fmt}, rounding="
                 f"{self.rounding!r}; leave both away, and use outer for a narrower sum of chunks"
             )
         if self.least_exponent is not None or self.interleaved > 1 or self.group is not None:
             return (
-                f"{named} takes blocks in its own order and has no bound of exponents; leave "
+                f"{adder} takes blocks in its own order and has no bound of exponents; leave "
                 "least_exponent, interleaved and group away"
             )
         if self.adder == "tree":
@@ -365,7 +365,7 @@ class Accumulator(PlainValues):
         else:
             fits = 0 < (self.aligned_bits or 0) <= _MAX_ADDER_BITS
             bits = "" if fits else f"pass aligned_bits=1..{_MAX_ADDER_BITS}; AMD's cores have 24"
-        return f"{named} got aligned_bits={self.aligned_bits}; {bits}" if bits else None
+        return f"{adder} got aligned_bits={self.aligned_bits}; {bits}" if bits else None
 
     @property
     def chunk_length(self) -> int | None:

@@ -88,13 +88,13 @@ def _sixteen_bits(
     least: the least exponent of bf16 and tf32. half_bits: what recordings of fp16 results say about
     aligned_bits.
     """
-    recorded = (hardware, "wmma", _BITS)
     open_block = f"{_BLOCK}{models})"
-    yield Unit(f"{gpu}_fp16", _full("fp16", block, bits), *recorded, f"{open_block}; {_REST}")
+    fp16, unknown = _full("fp16", block, bits), f"{open_block}; {_REST}"
+    yield Unit(f"{gpu}_fp16", fp16, hardware, "wmma", _BITS, unknown)
     if least is not None:
-        open_with_least = f"{open_block}; {_LEAST}; {_REST}"
-        yield Unit(f"{gpu}_bf16", _full("bf16", block, bits, least), *recorded, open_with_least)
-        narrow = open_with_least if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
+        bf16, unknown = _full("bf16", block, bits, least), f"{open_block}; {_LEAST}; {_REST}"
+        yield Unit(f"{gpu}_bf16", bf16, hardware, "wmma", _BITS, unknown)
+        narrow = unknown if block == 8 else f"{_BLOCK_TF32}; {_LEAST}; {_REST}"
         steps = _BITS if block == 8 else f"aligned_bits, {_COMMON}"
         tf32 = _full("tf32", block // 2, bits, least)
         yield Unit(f"{gpu}_tf32", tf32, hardware, "wmma", steps, narrow)
@@ -108,7 +108,7 @@ def _sixteen_bits(
     )
 
 
-def _recorded() -> Iterator[Unit]:
+def _tensor_cores() -> Iterator[Unit]:
     ada, h100, b200 = "Ada, L40S", "H100, H200", "B200"
     yield from _sixteen_bits("v100", "V100", 4, 23, None, "22 to 28 fit", "")
     yield from _sixteen_bits("a100", "A100, A2", 8, 24, -132, "24 or more fit", ", Hawkeye")
@@ -221,7 +221,7 @@ _MODEL_OF_A_MODEL = (
     "forms nor split-K nor the order of k in larger tiles"
 )
 #: By name, in the order of the page.
-UNITS: dict[str, Unit] = {unit.name: unit for unit in (*_recorded(), *_matrix_cores())}
+UNITS: dict[str, Unit] = {unit.name: unit for unit in (*_tensor_cores(), *_matrix_cores())}
 #: Units without a recording, which follow a model: block-scaled steps of Blackwell as MMA-Sim has
 #: them, which counts a zero c as 2^-126. Their operands have scales.
 MODELS: dict[str, Unit] = {
@@ -295,10 +295,10 @@ def _named_or_parsed(name: str) -> Accumulator:
         if other := of_another_kind(name, "accumulator"):
             raise ValueError(f"accumulator: unknown name {name!r}{other}") from error
         names = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
-        listed = nearest(name, names, "docs/arithmetic.md and `lpkernels units` list all")
-        meant = name_here(fmt) or f"; expected one of {listed},"
+        near = nearest(name, names, "docs/arithmetic.md and `lpkernels units` list all")
+        advice = name_here(fmt) or f"; expected one of {near},"
         raise ValueError(
-            f"accumulator: unknown name {name!r}{meant} or <format>[_chunk<n>|_chunkscale]"
+            f"accumulator: unknown name {name!r}{advice} or <format>[_chunk<n>|_chunkscale]"
             "[:<rounding>], as e6m9_chunk64:toward_zero; help(lpkernels.Accumulator) has the other "
             f"options ({error})"
         ) from error
@@ -325,10 +325,10 @@ def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:
     if isinstance(acc, str):
         return accumulator(acc)
     example = "; for example 'e6m9_chunk64' or Accumulator('e6m9', chunk=64)"
-    meant = of_another_kind(acc, "accumulator")
+    other = of_another_kind(acc, "accumulator")
     raise TypeError(
         f"expected an Accumulator, a format or a name, got {acc!s} ({type(acc).__name__})"
-        f"{meant or example}"
+        f"{other or example}"
     )
 
 

@@ -226,10 +226,10 @@ def any_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
         return Quantizer(quantizer)
     if isinstance(quantizer, str):
         return Quantizer.parse(quantizer)
-    meant = of_another_kind(quantizer, "quantizer") or "; for example 'e5m2:stochastic'"
+    advice = of_another_kind(quantizer, "quantizer") or "; for example 'e5m2:stochastic'"
     raise TypeError(
         "expected a Quantizer, a format or text '<format>[:<rounding>]', got "
-        f"{quantizer!s} ({type(quantizer).__name__}){meant}"
+        f"{quantizer!s} ({type(quantizer).__name__}){advice}"
     )
 
 

@@ -103,15 +103,12 @@ class Recipe(PlainValues):
         emulated:       the products that are not torch's own: their sums or a tensor is rounded.
         is_stochastic:  whether any part of it draws random bits.
 
-    An operand is quantised once, and its codes serve every product that reads it, with these
-    exceptions. A format with axis="k" is applied for each product along the dimension that this
-    product sums: x (..., I) and w (O, I) along I in fprop, g (..., O) and w along O in dgrad, g and
-    x along the rows in wgrad, which are the leading dimensions in row-major order. Square tiles
-    along "k" are codes of the transposed matrix too, and are made once. A Quantizer with a Hadamard
-    transform works along the sum too, so both operands of a product need the same one. A field for
-    one product is applied for that product. Codes made for one product have draws of their own.
-    Under "k" and under a field of one product the bias' gradient sums the unquantised output
-    gradient, in wgrad's accumulator.
+    An operand is quantised once, and its codes serve every product that reads it (docs/contract.md,
+    "Gradients"). A format with axis="k", a Hadamard transform and a field of one product are the
+    exceptions: they are applied for each product along the dimension that it sums, x (..., I) and w
+    (O, I) along I in fprop, g (..., O) and w along O in dgrad, g and x along the rows, the leading
+    dimensions in row-major order, in wgrad. Both operands of a product need the same transform.
+    Codes made for one product have draws of their own.
 
     A BlockFormat of input, weight or grad_output with blocks along a fixed axis has codes that
     dgrad and wgrad reuse, though they sum over other dimensions: nobody builds that.

@@ -105,19 +105,12 @@ class DelayedScaling(_Worded):
     """Scales of whole tensors from the largest magnitudes of the steps before.
 
     A layer whose Recipe has this `scaling` keeps two buffers for each role (input, weight,
-    grad_output) that the recipe rounds: ``scaling.<role>_history`` h (history,), zeros at first,
-    and ``scaling.<role>_scale`` S (), 1 at first. A tensor x of the role becomes the codes
-    ``q = round(clamp(x * S, -M, M))`` with the scale ``s = 1 / S``, both in float32, where M is the
-    element's largest value or the format's target; in training, h[0] becomes
-    ``max(h[0], max |x|)``. Hardware reads x once. After the backward pass
-    `lpkernels.nn.update_scales` gives S its next value:
-
-        a = max of h, or h[0] for "most_recent"
-        S = M 2^-margin / a, at most the largest float32, if 0 < a < inf; else S stays
-        h is rolled by one place, its oldest value is dropped, and h[0] = 0
-
-    A role with h[0] = 0, which no call has used since, stays as it is. An infinity counts as a
-    largest magnitude, NaN too: S stays until it has left the window.
+    grad_output) that the recipe rounds: ``scaling.<role>_history`` h (history,), the largest
+    magnitudes of the steps before, zeros at first, and ``scaling.<role>_scale`` S (), 1 at first,
+    by which a tensor of the role becomes codes. Hardware reads the tensor once. After the backward
+    pass `lpkernels.nn.update_scales` gives S its next value, which follows from h
+    (docs/contract.md, "Delayed scales"). An infinity counts as a largest magnitude, NaN too: S
+    stays until it has left the window.
 
     Text form: ``delayed:history=<n>:<algorithm>[:margin=<n>][:local]``, which :meth:`parse` reads.
 

@@ -114,7 +114,7 @@ def readings(recipe: Recipe) -> Readings:
     quantizers = [getattr(recipe, name) for name in _ALONG]
     own = any(getattr(recipe, name) is not None for name in GENERAL)
     scales = any(getattr(recipe, product).takes_scales for product in OPERANDS)
-    if own or scales or any(each is not None and each.is_scaled for each in quantizers):
+    if own or scales or any(q is not None and q.is_scaled for q in quantizers):
         _check_operands(recipe)
         if own or scales or any(map(_needs_codes, quantizers)):
             return _readings_by_product(recipe, own)
@@ -124,7 +124,7 @@ def readings(recipe: Recipe) -> Readings:
 def plain_readings(recipe: Recipe) -> Readings:
     """The readings of a recipe whose rounded tensors serve every product, as values that tell their
     codes."""
-    named = {}
+    by_field = {}
     for name, along in _ALONG.items():
         general = GENERAL.get(name, name)
         if name == general:
@@ -132,22 +132,22 @@ def plain_readings(recipe: Recipe) -> Readings:
             ints = () if quantizer is None else quantizer.to_ints()
             fused = getattr(recipe.fused, name)
             as_is = not ints or bool(fused)
-            named[name] = Reading(quantizer, ints, Role[name.upper()], along, fused, as_is)
+            by_field[name] = Reading(quantizer, ints, Role[name.upper()], along, fused, as_is)
         else:
-            named[name] = named[general]._replace(along=along)
-    return Readings(*_pairs(named))
+            by_field[name] = by_field[general]._replace(along=along)
+    return Readings(*_pairs(by_field))
 
 
 def _readings_by_product(recipe: Recipe, own: bool) -> Readings:
-    named = {name: _reading(recipe, name) for name in _ALONG}
-    shapes = any(r.transform or (r.on_matrix and not r.along_k) for r in named.values())
-    plain_bias = named["grad_output"].along_k or own
-    return Readings(*_pairs(named), True, plain_bias, shapes)
+    by_field = {name: _reading(recipe, name) for name in _ALONG}
+    shapes = any(r.transform or (r.on_matrix and not r.along_k) for r in by_field.values())
+    plain_bias = by_field["grad_output"].along_k or own
+    return Readings(*_pairs(by_field), True, plain_bias, shapes)
 
 
-def _pairs(named: Mapping[str, Reading]) -> tuple[Pair, Pair, Pair]:
+def _pairs(by_field: Mapping[str, Reading]) -> tuple[Pair, Pair, Pair]:
     """The readings of the operands of fprop, dgrad and wgrad."""
-    fprop, dgrad, wgrad = ((named[left], named[right]) for left, right in OPERANDS.values())
+    fprop, dgrad, wgrad = ((by_field[left], by_field[right]) for left, right in OPERANDS.values())
     return fprop, dgrad, wgrad
 
 

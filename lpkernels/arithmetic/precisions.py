@@ -106,7 +106,7 @@ def checked_formats(formats: Mapping[int, FormatLike] | None) -> Formats | None:
     return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
 
-def _asked(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
+def _new_widths(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
     """The quantizers that are to change, each with its width."""
     pair = forward if isinstance(forward, tuple) else (forward, forward)
     widths = [*zip(_FORWARD, pair, strict=True), *((name, backward) for name in _BACKWARD)]
@@ -115,7 +115,7 @@ def _asked(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
 
 def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
     """Whether the recipe rounds a tensor that one of these widths is for."""
-    return any(getattr(recipe, name) is not None for name, _ in _asked(forward, backward))
+    return any(getattr(recipe, name) is not None for name, _ in _new_widths(forward, backward))
 
 
 @lru_cache(maxsize=4096)
@@ -139,7 +139,7 @@ def with_precision(
         ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
             format that takes no such width, or none without formats.
     """
-    widths = _asked(forward, backward)
+    widths = _new_widths(forward, backward)
     changes = {}
     for name, bits in widths:
         for field in (name, *(own for own, of in TENSORS.items() if of.general == name)):

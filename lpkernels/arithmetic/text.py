@@ -59,9 +59,9 @@ def check_field(
     """Raises: error: `name` is not among the fields that are known."""
     if name not in fields:
         kind = label.partition(".")[0]
-        listed = nearest(name, fields, f"help(lpkernels.{kind}) lists all")
-        near = word_here(name, fields) or f"; expected one of {listed}"
-        raise error(f"{label}: has no field {name!r}{near}")
+        near = nearest(name, fields, f"help(lpkernels.{kind}) lists all")
+        advice = word_here(name, fields) or f"; expected one of {near}"
+        raise error(f"{label}: has no field {name!r}{advice}")
 
 
 def checked_text(label: str, text: object, form: str) -> str:
@@ -167,8 +167,8 @@ def read_options(text: str, parts: Iterable[str], options: Mapping[str, Option])
         field = _field(name, value if equals else None, options)
         if field is None:
             words = [option.shown for option in options.values() if option.alone]
-            named = [f"{o.name}=<value>" for o in options.values() if not o.alone]
-            forms = [", ".join(words), nearest(name, named)]
+            pairs = [f"{o.name}=<value>" for o in options.values() if not o.alone]
+            forms = [", ".join(words), nearest(name, pairs)]
             expected = " or ".join(filter(None, forms))
             raise ValueError(f"cannot read {part!r} in {text!r}; expected {expected}")
         if field in values:

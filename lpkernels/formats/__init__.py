@@ -140,23 +140,22 @@ def _parse(name: str) -> Format:
         raise
     if fmt is not None:
         return fmt
-    meant = name_here(name)
-    if not meant and (other := of_another_kind(name)):
+    advice = name_here(name)
+    if not advice and (other := of_another_kind(name)):
         raise ValueError(f"parse_format: unknown format {name!r}{other}")
     tables = [table.name for table in known_tables().values()]
     candidates = [*NAMED, *_EXAMPLES, *ALIASES, *tables]
-    listed = nearest(name, candidates, "`lpkernels formats` lists all")
-    meant = meant or f"; expected one of {listed}."
+    near = nearest(name, candidates, "`lpkernels formats` lists all")
+    advice = advice or f"; expected one of {near}."
     raise ValueError(
-        f"parse_format: unknown format {name!r}{meant} docs/formats.md says how others are made; a "
-        "table's name is known once its TableFormat is"
+        f"parse_format: unknown format {name!r}{advice} docs/formats.md says how others are made; "
+        "a table's name is known once its TableFormat is"
     )
 
 
 def _by_grammar(name: str) -> Format | None:
     """The format of a name that means the same in every process; None if it is no such name."""
-    fmt = parse_float_name(name)
-    if fmt is not None:
+    if fmt := parse_float_name(name):
         return fmt
     if match := _FIXED_NAME.fullmatch(name):
         unsigned, word, frac, wrap = match.groups()
@@ -180,8 +179,8 @@ def check_table_name(table: TableFormat) -> None:
     Raises:  ValueError: the table's name means another format.
     """
     try:
-        meant = _by_grammar(table.name)
-        meaning = "" if meant in (None, table) else f"the name of {meant!r}"
+        other = _by_grammar(table.name)
+        meaning = "" if other in (None, table) else f"the name of {other!r}"
     except ValueError as error:
         meaning = f"of the form of other names ({error})"
     if INTEGER_ELEMENT.fullmatch(table.name):

@@ -210,10 +210,10 @@ def parse_scale(scale: object) -> str | FloatFormat:
     if isinstance(scale, str):
         if scale in ("e8m0", "fp32"):
             return scale
-        named = OCP_ELEMENTS.get(scale) or parse_float_name(scale)
-        if named is None:
+        fmt = OCP_ELEMENTS.get(scale) or parse_float_name(scale)
+        if fmt is None:
             raise ValueError(f"BlockFormat: unknown scale {scale!r}; {advice}")
-        scale = named
+        scale = fmt
     if not isinstance(scale, FloatFormat):
         raise TypeError(
             f"BlockFormat: a scale is no {type(scale).__name__}, got {scale!r}; {advice}"

@@ -54,12 +54,9 @@ class TableFormat:
     """Any finite set of values, each with a code: posits, logarithms, NF4, or your own.
 
     A value of the table stays. Between two neighbours nearest_even and nearest_away compare with
-    the gap's boundary, by default the exact midpoint: on it the first takes the even code, the
-    second the value farther from zero. Directed modes and to_odd (the odd code) look at values
-    alone. Where the codes of two neighbours are both even or both odd, the value nearer zero counts
-    as even. Stochastic rounding takes f = fl(fl(|x| - |a|) / fl(|b| - |a|)) in float64, a the
-    neighbour nearer zero, as the fraction of the contract's rule. A finite value beyond an end
-    takes the end in every mode, and counts as an overflow. Zero is always +0, NaN stays NaN.
+    the gap's boundary, by default the exact midpoint; the other modes look at values alone
+    (docs/contract.md, "Fixed, table, block and affine formats"). A finite value beyond an end takes
+    the end in every mode, and counts as an overflow. Zero is always +0, NaN stays NaN.
 
     A table is known in its process by its name, which `parse_format` reads, and to kernels by its
     handle, a hash of name, values, boundaries and codes. Two tables are equal where these are. A

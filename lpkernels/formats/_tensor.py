@@ -99,26 +99,13 @@ class BlockFormat(Named):
 
     A tensor is codes q, a scale s for every block and a tensor scale t (1 without
     ``tensor_scale``); its values are ``q * s * t``, rounded once to float32. `lpkernels.scaled`
-    returns q, s and t, `lpkernels.quantize` the values. With a the largest magnitude of a block, A
-    that of the tensor's finite values, or of the line's where each line has a t, M the ``target``
-    and B the ``scale_target``, the steps "exact" are, each rounded once from the exact number:
+    returns q, s and t, `lpkernels.quantize` the values. s follows from the largest magnitude of the
+    block, t from that of the tensor's finite values, and q is x / (s t) in the Quantizer's
+    rounding, saturating whatever the element's own overflow says. docs/contract.md, "Fixed, table,
+    block and affine formats", has every step.
 
-    - t = A / (B * M) in float32;
-    - s = 2^X for "e8m0", X within -127..127: ``floor`` X = floor(log2 a) - emax (OCP Microscaling
-      Formats v1.0, section 6.3), ``ceil`` X = ceil(log2 a) - emax, ``even`` floor's, and one more
-      where a rounded to the element's mantissa is the next power of two, ``up`` X = ceil(log2(a /
-      M)). Other scales: a / (M t) rounded to nearest, or ``up``, at most the format's largest;
-    - q = x / (s t) in the Quantizer's rounding, saturating whatever the element's own overflow
-      says. Where s is 0, q is a zero with the sign of x.
-
-    With the target "4or6mae" or "4or6mse" (four over six, arXiv 2512.02010) a block is encoded
-    twice, its largest mapped to 6 and to 4. The codes of 4 stay where the sum of ``|q s t - x|``,
-    or of its squares, is smaller in real numbers; M is 6 in t. e2m1 has no value between 4 and 6.
-
-    A table's q is x / s rounded to float64 and then to the table, whose zero is +0. A zero block
-    has X = -127, s = +0, or s = 1 for "fp32" (0 where a table has no zero, which is `linear4`
-    alone: its values are +0); zeros keep their signs in float elements. A block
-    that holds NaN or an infinity is NaN throughout. The last block may be short.
+    Zeros keep their signs in float elements; those of integers and tables are +0. A block that
+    holds NaN or an infinity is NaN throughout. The last block may be short.
     Results are always float32. docs/formats.md lists what other libraries call these formats.
 
     Args:
@@ -135,7 +122,8 @@ class BlockFormat(Named):
                     finite value is the largest scale. Default "e8m0"; of "row" and "tensor" "fp32".
         axis:       the dimension blocks run along; "k": the summed dimension of the product that
                     reads the operand, for recipes alone. Tiles have -1 or "k", a tensor -1.
-        rule:       "floor" (default), "ceil", "even" or "up" for "e8m0", else "nearest" or "up".
+        rule:       how s is rounded. Of "e8m0": OCP's "floor" (default), "ceil", "even", or "up",
+                    under which nothing saturates; of others: "nearest" (default) or "up".
         tensor_scale: one float32 scale more; with blocks or tiles whose scale is a FloatFormat.
                     "row": one for each line along axis; not with tiles.
         scale_target: the scale of the block that holds the tensor's largest, kept as a float32;
@@ -143,7 +131,8 @@ class BlockFormat(Named):
                     tensor_scale.
         target:     the value that a block's largest maps to, kept as a float32; default the
                     element's largest. Not for floor, ceil and even. "4or6mae" or "4or6mse": the
-                    better one of two, for e2m1 with tensor_scale and rule "nearest".
+                    better one of two (four over six, arXiv 2512.02010), for e2m1 with tensor_scale
+                    and rule "nearest".
         steps:      "exact", or the roundings of float32 on the way to the codes in another program:
                     "te" (TransformerEngine), "torchao", "deepgemm". Which formats they take is in
                     docs/formats.md.

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 
-from lpkernels.formats.elsewhere import nearest, word_here
+from lpkernels.formats.elsewhere import LISTING, nearest, word_here
 
 #: The rounding modes; the position is the code that crosses the op boundary.
 ROUNDINGS = (
@@ -47,7 +47,7 @@ def checked_bool(owner: str, name: str, value: object) -> bool:
 
 
 def checked_choice(
-    owner: str, name: str, value: object, choices: Sequence[str], *listing: str
+    owner: str, name: str, value: object, choices: Sequence[str], listing: str = LISTING
 ) -> str:
     """``value`` if it is one of ``choices``; ``listing`` says who lists all of many.
 
@@ -56,14 +56,13 @@ def checked_choice(
     """
     if isinstance(value, str) and value in choices:
         return value
-    listed = nearest(value, choices, *listing)
+    near = nearest(value, choices, listing)
     if not isinstance(value, str):
         raise TypeError(
-            f"{owner}: {name} must be a str, one of {listed}; got {value!r} "
-            f"({type(value).__name__})"
+            f"{owner}: {name} must be a str, one of {near}; got {value!r} ({type(value).__name__})"
         )
-    meant = word_here(value, choices)
-    raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}{meant}")
+    advice = word_here(value, choices)
+    raise ValueError(f"{owner}: {name} must be one of {near}; got {value!r}{advice}")
 
 
 class Named:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+#: Who lists all names, where an error has no better answer.
+LISTING = "the documentation lists all"
 # An error shows at most this many of the names that there are.
 _SHOWN = 5
 
@@ -133,7 +135,7 @@ def _here(names: str) -> str:
 def nearest(
     name: object,
     names: Iterable[str],
-    listing: str = "the documentation lists all",
+    listing: str = LISTING,
     *,
     shown: Callable[[str], str] = str,
 ) -> str:
@@ -157,9 +159,9 @@ def nearest(
     return f"{', '.join(shown(by_lower[lower]) for lower in near)} and {more} more ({listing})"
 
 
-def of_another_kind(value: Any, *asked: str) -> str:
-    """The end of the error about a value that is of none of the kinds `asked`: what it is instead
-    and where it belongs; "" if that is not known."""
-    answers = (says(value) for kind, says in KINDS.items() if kind not in asked)
+def of_another_kind(value: Any, *expected: str) -> str:
+    """The end of the error about a value that is of none of the `expected` kinds: what it is, and
+    where it belongs; "" if that is not known."""
+    answers = (says(value) for kind, says in KINDS.items() if kind not in expected)
     what = next(filter(None, answers), "")
     return f"; it is {what}" if what else ""

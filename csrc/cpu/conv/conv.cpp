@@ -208,11 +208,11 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
 }
 
 void conv_wgrad(const ConvShape& s, Image<const float> x, Image<const float> dy, Image<float> dw,
-                const Arithmetic& given, uint64_t seed, int threads) {
+                const Arithmetic& how, uint64_t seed, int threads) {
   // The formats of an accumulator's operands are those of (dy, x); here x stands on the left.
   int64_t accumulator[kAccumulatorInts];
-  exchange_operands(given.accumulator, accumulator);
-  Arithmetic arithmetic = given;
+  exchange_operands(how.accumulator, accumulator);
+  Arithmetic arithmetic = how;
   arithmetic.accumulator = accumulator;
   const TapPass pass{forward_gather(s), x, dy, dw, s.in_channels, s.out_channels};
   const int64_t rows = s.in_channels * pass.gather.kernel_volume();

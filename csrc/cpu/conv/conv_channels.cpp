@@ -131,9 +131,9 @@ void ChannelOperands::pack_b(Interval k, Interval lanes, const Rounder& round, f
     pack_slowly(scratch.runs, group_, k, rows.data());
     pack_panels(kernels_, rows.data(), 1, k.count, k.count, lanes.count, b);
   }
-  if (const int64_t used = lanes.count % kPanel; used != 0) {
+  if (const int64_t tail = lanes.count % kPanel; tail != 0) {
     float* end = b + lanes.count / kPanel * k.count * kPanel;
-    for (int64_t i = 0; i < k.count; ++i, end += kPanel) std::fill(end + used, end + kPanel, 0.0f);
+    for (int64_t i = 0; i < k.count; ++i, end += kPanel) std::fill(end + tail, end + kPanel, 0.0f);
   }
   if (!scratch.measured) round(b, packed_floats(k.count, lanes.count));
 }

@@ -48,7 +48,7 @@ struct BlockScratch {
   AlignedFloats inner = AlignedFloats(kUnitRows * kLanes);
   AlignedFloats outer = AlignedFloats(kUnitRows * kLanes);
   std::vector<float> planes;  // empty unless an order needs them, as the next
-  std::vector<uint16_t> held;
+  std::vector<uint16_t> node_lanes;
   std::vector<float> initial;
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
@@ -114,15 +114,15 @@ BlockRun::BlockRun(const WorkBlock& block, const Kernels& kernel, const Arithmet
   tile.plane = block.rows.count * tile.lanes;
   tile.plane_count = plane_count(acc, tile.length);
   scratch_.planes.resize(tile.plane_count * tile.plane);
-  scratch_.held.resize(tile.plane_count * tile.plane / kPanel);
+  scratch_.node_lanes.resize(tile.plane_count * tile.plane / kPanel);
   tile.planes = scratch_.planes.data();
-  tile.held = scratch_.held.data();
+  tile.node_lanes = scratch_.node_lanes.data();
 }
 
 void BlockRun::clear_inner() const {
   std::fill_n(tile.inner, block_.rows.count * tile.lanes, 0.0f);
   std::fill(scratch_.planes.begin(), scratch_.planes.end(), 0.0f);
-  std::fill(scratch_.held.begin(), scratch_.held.end(), 0);
+  std::fill(scratch_.node_lanes.begin(), scratch_.node_lanes.end(), 0);
 }
 
 void BlockRun::take_ids() {

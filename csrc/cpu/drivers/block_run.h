@@ -100,7 +100,7 @@ void BlockRun::for_rows(int64_t k, const Accumulate& accumulate) {
     rows.outer += row * tile.stride;
     rows.row_id += row;
     rows.planes += row * tile.stride;
-    rows.held += row * tile.stride / kPanel;
+    rows.node_lanes += row * tile.stride / kPanel;
     marks.take({row, rows.rows});
     rows.marks = &marks;
     accumulate(rows, row);

@@ -35,7 +35,7 @@ struct ByteBlocks {
   void take(uint64_t call, const Product* product, int64_t lane) {
     const auto next = std::make_tuple(call, product, lane);
     if (std::exchange(key, next) == next) return;
-    for (BytePanels& each : blocks) each.state = BytePanels::kUnknown;
+    for (BytePanels& block : blocks) block.state = BytePanels::kUnknown;
   }
   // Long sums make the blocks that have no place of their own anew.
   BytePanels* at(size_t index) {
@@ -85,11 +85,12 @@ OperandRange gather(const ScaledSide& side, const BlockScales& of, int64_t k, in
   const int64_t segments = static_cast<int64_t>(of.segments.size());
   to->assign(segments * stride, 0.0f);
   for (int64_t s = 0; s < segments; ++s) {
-    const Segment& each = of.segments[s];
-    const int64_t at = side.segment(k + each.first);
+    const Segment& segment = of.segments[s];
+    const int64_t at = side.segment(k + segment.first);
     for (int64_t i = 0; i < count; ++i) {
       float x = side.at(first + i, at);
-      if (x > 0 && x < FLT_MIN && all_zero(side, first + i, k + each.first, k + each.end)) x = 0;
+      if (x > 0 && x < FLT_MIN && all_zero(side, first + i, k + segment.first, k + segment.end))
+        x = 0;
       (*to)[s * stride + i] = x;
     }
   }

@@ -30,7 +30,7 @@ class Ladder {
   // Before the first search, by whichever thread comes first. values: as words of float32.
   void make(const double* thresholds, size_t count, const std::vector<uint32_t>& values) {
     if (ready_.load(std::memory_order_acquire)) return;
-    std::call_once(made_, [&] {
+    std::call_once(once_, [&] {
       const FloatEnvironment environment;
       for (size_t i = 0; i < count; ++i) at_.push_back(not_below(thresholds[i]));
       uint32_t most = 1;
@@ -163,7 +163,7 @@ class Ladder {
     return fits;
   }
 
-  std::once_flag made_;
+  std::once_flag once_;
   std::atomic<bool> ready_{false};
   std::vector<T> at_;
   std::vector<uint32_t> rows_, cells_, words_, even_thresholds_, even_values_;
@@ -202,14 +202,14 @@ struct Table {
   static uint32_t word_of(double x) { return bits_of_float(canonical_float(x)); }
 
   template <class T>
-  const Ladder<T>& made(Ladder<T>* all, Rounding mode) const {
+  const Ladder<T>& ladder_of(Ladder<T>* all, Rounding mode) const {
     const bool draws = mode == Rounding::kStochastic;
     const auto at = static_cast<size_t>(draws ? Rounding::kTowardZero : mode);
     const size_t count = values.size() - 1;
     all[at].make(thresholds.data() + at * count, count, words);
     return all[at];
   }
-  const Ladder<double>& ladder(Rounding mode) const { return made(ladders, mode); }
+  const Ladder<double>& ladder(Rounding mode) const { return ladder_of(ladders, mode); }
 
   // x is no finite number.
   LPK_HD double special(double x) const { return x != x ? x : infinity[x < 0]; }
@@ -217,13 +217,13 @@ struct Table {
 
 namespace {
 
-struct Known {
+struct Registry {
   std::mutex lock;
   std::unordered_map<int64_t, std::unique_ptr<Table>> tables;
 };
 
-Known& known() {
-  static Known all;
+Registry& registry() {
+  static Registry all;
   return all;
 }
 
@@ -254,17 +254,17 @@ void add_table(int64_t handle, const TableParts& parts) {
   LPK_CHECK(parts.count >= 2 && parts.bits >= 1 && parts.bits <= 24, "a table has values, codes");
   for (int64_t i = 0; i < parts.count; ++i)
     LPK_CHECK(parts.codes[i] >= 0 && parts.codes[i] >> parts.bits == 0, "codes have their bits");
-  const std::lock_guard<std::mutex> held(known().lock);
-  std::unique_ptr<Table>& place = known().tables[handle];
+  const std::lock_guard<std::mutex> guard(registry().lock);
+  std::unique_ptr<Table>& place = registry().tables[handle];
   if (place == nullptr) place = std::make_unique<Table>(parts);
 }
 
 const Table& table_of(int64_t handle) {
-  const std::lock_guard<std::mutex> held(known().lock);
-  const auto found = known().tables.find(handle);
-  LPK_CHECK(found != known().tables.end(),
+  const std::lock_guard<std::mutex> guard(registry().lock);
+  const auto entry = registry().tables.find(handle);
+  LPK_CHECK(entry != registry().tables.end(),
             "no table with the handle " + std::to_string(handle) + ": make the format first");
-  return *found->second;
+  return *entry->second;
 }
 
 double table_min(const Table& t) { return t.values.front(); }
@@ -284,13 +284,13 @@ void round_to_table(const Table& t, Rounding mode, const double* x, const double
 }
 
 WordLadder word_ladder(const Table& t, Rounding mode) {
-  const Ladder<float>& ladder = t.made(t.word_ladders, mode);
+  const Ladder<float>& ladder = t.ladder_of(t.word_ladders, mode);
   return {ladder.rows(),  ladder.cells(), ladder.words(),
           t.words.data(), ladder.steps(), {t.word_of(t.infinity[0]), t.word_of(t.infinity[1])}};
 }
 
 TableCells table_cells(const Table& t, Rounding mode) {
-  TableCells cells = t.made(t.word_ladders, mode).even_cells();
+  TableCells cells = t.ladder_of(t.word_ladders, mode).even_cells();
   for (int i = 0; i < 2; ++i) cells.infinity[i] = t.word_of(t.infinity[i]);
   return cells;
 }

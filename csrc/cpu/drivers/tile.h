@@ -94,7 +94,7 @@ struct TileState {
   // More state, for sums in other orders (orders_kernel.h): planes laid out as inner, and a mask of
   // lanes for each panel of a row of a plane. Zero at the start.
   float* planes;
-  uint16_t* held;
+  uint16_t* node_lanes;
   int64_t plane;  // between planes, in values
   int64_t plane_count;
 };
@@ -189,7 +189,7 @@ struct ElementBlock : ElementRounding {
 // one for all elements, or one for each.
 struct AffineSpan {
   RoundBlock block;  // its format is one of integers
-  bool each;
+  bool by_element;
   const double* lo;
   const double* hi;  // what code `top` becomes
   const double* step;
@@ -271,7 +271,7 @@ struct Kernels {
   void (*widen)(const float* x, int64_t count, double* to);
   void (*narrow)(const double* x, int64_t count, float* to);
   // Widens lo and hi, one pair or one an element, to the finite values; whether all are finite.
-  bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
+  bool (*range)(const double* x, int64_t count, bool by_element, double* lo, double* hi);
   KernelFamilies families;
 };
 

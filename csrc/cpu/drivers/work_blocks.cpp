@@ -17,11 +17,11 @@ int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t most = p.spread && p.lanes <= kPanel ? kSpreadRows : kUnitRows;
   const int64_t fewest = ceil_div(p.rows, most);
   if (threads == 1) return fewest;
-  const int64_t wanted = ceil_div(4 * threads, others);
+  const int64_t enough = ceil_div(4 * threads, others);
   const int64_t parts =
-      std::max({fewest, std::min(wanted, p.rows / kFewestRows), ceil_div(threads, others)});
+      std::max({fewest, std::min(enough, p.rows / kFewestRows), ceil_div(threads, others)});
   // Where there are few blocks, every thread gets the same number.
-  const int64_t even = parts < wanted ? threads / std::gcd(threads, others) : 1;
+  const int64_t even = parts < enough ? threads / std::gcd(threads, others) : 1;
   return std::max(fewest, std::min(ceil_div(parts, even) * even, ceil_div(groups, 2)));
 }
 

@@ -57,7 +57,7 @@ LPK_HD void widen_ends(typename V::D x, typename V::D& lo, typename V::D& hi) {
 }
 
 template <class V>
-bool widen_range(const double* x, int64_t count, bool each, double* lo, double* hi) {
+bool widen_range(const double* x, int64_t count, bool by_element, double* lo, double* hi) {
   using D = typename V::D;
   using L = Lanes<D>;
   // x - x is 0 or NaN: its sum says whether all were finite.
@@ -65,7 +65,7 @@ bool widen_range(const double* x, int64_t count, bool each, double* lo, double* 
   for (int64_t i = 0; i < count; i += V::kWidth) {
     const int64_t n = std::min<int64_t>(V::kWidth, count - i);
     D v = load_some<V>(x + i, n);
-    if (each) {
+    if (by_element) {
       D low = load_some<V>(lo + i, n), high = load_some<V>(hi + i, n);
       widen_ends<V>(v, low, high);
       store_some<V>(lo + i, low, n);
@@ -86,7 +86,7 @@ bool widen_range(const double* x, int64_t count, bool each, double* lo, double* 
   store(his, all_hi);
   store(strangers, strange);
   for (int l = 0; l < V::kWidth; ++l) {
-    if (!each) {
+    if (!by_element) {
       *lo = los[l] < *lo ? los[l] : *lo;
       *hi = his[l] > *hi ? his[l] : *hi;
     }
@@ -128,7 +128,7 @@ void affine_elements(const AffineSpan& job) {
 
 template <class V>
 void affine_span(const AffineSpan& job) {
-  job.each ? affine_elements<V, true>(job) : affine_elements<V, false>(job);
+  job.by_element ? affine_elements<V, true>(job) : affine_elements<V, false>(job);
 }
 
 }  // namespace

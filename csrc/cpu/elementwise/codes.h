@@ -25,16 +25,16 @@ class BitWriter {
  public:
   explicit BitWriter(uint8_t* to) : to_(to) {}
   void put(uint32_t field, int bits) {
-    pending_ |= static_cast<uint64_t>(field) << held_;
-    held_ += bits;
-    if (held_ >= 32) {
+    pending_ |= static_cast<uint64_t>(field) << pending_bits_;
+    pending_bits_ += bits;
+    if (pending_bits_ >= 32) {
       put_bytes(4);
-      held_ -= 32;
+      pending_bits_ -= 32;
     }
   }
   void flush() {
-    put_bytes((held_ + 7) / 8);
-    held_ = 0;
+    put_bytes((pending_bits_ + 7) / 8);
+    pending_bits_ = 0;
   }
 
  private:
@@ -47,17 +47,18 @@ class BitWriter {
 
   uint8_t* to_;
   uint64_t pending_ = 0;
-  int held_ = 0;
+  int pending_bits_ = 0;
 };
 
 class BitReader {
  public:
   explicit BitReader(const uint8_t* from) : from_(from) {}
   uint32_t get(int bits) {
-    for (; held_ < bits; held_ += 8) pending_ |= static_cast<uint64_t>(*from_++) << held_;
+    for (; pending_bits_ < bits; pending_bits_ += 8)
+      pending_ |= static_cast<uint64_t>(*from_++) << pending_bits_;
     const uint32_t field = static_cast<uint32_t>(pending_ & (0xffffffffu >> (32 - bits)));
     pending_ >>= bits;
-    held_ -= bits;
+    pending_bits_ -= bits;
     return field;
   }
   // Reads `count` fields, four bytes at a time while all four belong to the codes.
@@ -65,16 +66,16 @@ class BitReader {
     const uint32_t mask = 0xffffffffu >> (32 - bits);
     int64_t i = 0;
     for (int64_t bytes = count * bits / 8; i < count && bytes >= 4; ++i) {
-      if (held_ < bits) {
+      if (pending_bits_ < bits) {
         uint64_t next = 0;
         for (int k = 0; k < 4; ++k) next |= static_cast<uint64_t>(*from_++) << (8 * k);
-        pending_ |= next << held_;
-        held_ += 32;
+        pending_ |= next << pending_bits_;
+        pending_bits_ += 32;
         bytes -= 4;
       }
       fields[i] = static_cast<uint32_t>(pending_) & mask;
       pending_ >>= bits;
-      held_ -= bits;
+      pending_bits_ -= bits;
     }
     for (; i < count; ++i) fields[i] = get(bits);
   }
@@ -82,7 +83,7 @@ class BitReader {
  private:
   const uint8_t* from_;
   uint64_t pending_ = 0;
-  int held_ = 0;
+  int pending_bits_ = 0;
 };
 
 // Eight codes of fewer than 8 bits, one to a byte, side by side; and back. Halves, quarters and

@@ -37,7 +37,7 @@ struct CountAffine {
   const double* x;
   const double* y;
   int64_t count;
-  bool each;
+  bool by_element;
   const double* low;
   const double* high;
 };

@@ -95,9 +95,9 @@ void count_span(const CountSpan& span, Tally* tally) {
     nonfinite += finite ? none : one;
   }
   const auto add = [&](Count place, I lanes) {
-    int64_t each[V::kWidth];
-    store(each, lanes);
-    for (const int64_t count : each) tally->counts[place] += count;
+    int64_t by_lane[V::kWidth];
+    store(by_lane, lanes);
+    for (const int64_t count : by_lane) tally->counts[place] += count;
   };
   add(kUnderflows, vanished);
   add(kZeros, zeros);
@@ -113,7 +113,7 @@ inline void count_affine(const CountAffine& span, Tally* tally) {
   int64_t vanished = 0, zeros = 0, overflowed = 0, nonfinite = 0;
   for (int64_t i = 0; i < span.count; ++i) {
     const double x = span.x[i];
-    const double low = span.low[span.each ? i : 0], high = span.high[span.each ? i : 0];
+    const double low = span.low[span.by_element ? i : 0], high = span.high[span.by_element ? i : 0];
     const bool finite = std::fabs(x) < HUGE_VAL;
     const bool over = finite & ((x < low) | (x > high));
     overflowed += over;

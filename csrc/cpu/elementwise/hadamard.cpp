@@ -191,8 +191,8 @@ class Transform {
     kernels_.families.blocks->widen_words(x, args_.x_type, count, reinterpret_cast<uint32_t*>(to));
   }
   void run(const HadamardTile& tile, int runs) {
-    const uint32_t wanted = (1u << runs) - 1;
-    for (uint32_t open = work_.side_by_side(tile) & wanted; open != 0; open &= open - 1)
+    const uint32_t all = (1u << runs) - 1;
+    for (uint32_t open = work_.side_by_side(tile) & all; open != 0; open &= open - 1)
       transform_exactly(tile, __builtin_ctz(open));
   }
 

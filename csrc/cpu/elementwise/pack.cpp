@@ -33,8 +33,8 @@ bool encode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel
     round_in_place(kernel, args.quantizer, values, count);
     x = values;
   }
-  const Coding found = kernel.encode({args.format, padded}, x, codes);
-  if (found != Coding::kNotTaken) return found == Coding::kAll;
+  const Coding coding = kernel.encode({args.format, padded}, x, codes);
+  if (coding != Coding::kNotTaken) return coding == Coding::kAll;
   // A 32-bit code of all ones is float32's own NaN with its sign, which encode never returns.
   bool missing = false;
   for (int64_t i = 0; i < count; ++i) missing |= (codes[i] = codec.encode(x[i])) == kNoCode;

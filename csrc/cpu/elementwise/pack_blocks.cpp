@@ -153,33 +153,33 @@ class BlockCodes {
     find_scales(p, values, scale, space);
     const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
     float* scaled = space.scaled.data();
-    bool known;
+    bool exact = true;
     if (scale == nullptr) {
-      known = by_.multiply(values, count, size, space.factor.data(), space.back.data(), scaled);
+      exact = by_.multiply(values, count, size, space.factor.data(), space.back.data(), scaled);
     } else {
       std::copy(values, values + count, scaled);
-      known = true;
     }
     std::fill(scaled + count, scaled + padded, 0.0f);
-    known =
-        known && kernel_.encode({integers_, padded}, scaled, space.codes.data()) == Coding::kAll;
+    const bool encoded =
+        exact && kernel_.encode({integers_, padded}, scaled, space.codes.data()) == Coding::kAll;
     int64_t refused = -1;
-    if (!known) refused = encode_slowly(p, values, scale != nullptr, space);
+    if (!encoded) refused = encode_slowly(p, values, scale != nullptr, space);
     if (refused < 0) write(p, to, space);
     return refused;
   }
 
   // Every kind of block and element; the row-major place of the first value without a code, or -1.
-  int64_t encode_slowly(const Piece& p, const float* values, bool given, Space& space) const {
+  int64_t encode_slowly(const Piece& p, const float* values, bool has_scale, Space& space) const {
     const int64_t count = p.rows * p.cols, size = elements_of_block(p);
     int64_t refused = INT64_MAX;
     for (int64_t block = 0; block < p.count; ++block) {
       const int64_t begin = block * size, end = std::min(begin + size, count);
-      const bool none = space.largest[block] == kNanScale && !given;
+      const bool none = space.largest[block] == kNanScale && !has_scale;
       const bool all_nan = none && std::all_of(values + begin, values + end,
                                                [](float value) { return value != value; });
-      const double down =
-          given || none ? 1.0 : power_of_two(kScaleBias - static_cast<int>(space.largest[block]));
+      const double down = has_scale || none
+                              ? 1.0
+                              : power_of_two(kScaleBias - static_cast<int>(space.largest[block]));
       for (int64_t i = begin; i < end; ++i) {
         // A block with an infinity or NaN has codes only if it is NaN throughout.
         const bool refuse = none && !all_nan && !(std::fabs(values[i]) < HUGE_VALF);

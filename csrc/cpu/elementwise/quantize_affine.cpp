@@ -31,7 +31,7 @@ struct Grids {
 struct Affine {
   const QuantizeArgs& args;
   const Kernels& kernel;
-  bool each;           // parameters for each element of a row
+  bool by_element;     // parameters for each element of a row
   int64_t row;         // elements that the parameters repeat after
   int64_t parameters;  // slices, or elements of a row
 
@@ -39,11 +39,11 @@ struct Affine {
   // equal parameters, or of a row.
   template <class Body>
   void for_spans(int64_t begin, int64_t end, const Body& body) const {
-    const int64_t run = each ? row : args.inner;
+    const int64_t run = by_element ? row : args.inner;
     for (int64_t i = begin; i < end;) {
       const int64_t at = i % run;
       const int64_t count = std::min({kSpan, run - at, end - i});
-      body(i, count, each ? at : i / run % args.length);
+      body(i, count, by_element ? at : i / run % args.length);
       i += count;
     }
   }
@@ -68,7 +68,7 @@ void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
     std::vector<double> lo(a.parameters, HUGE_VAL), hi(a.parameters, -HUGE_VAL);
     a.for_spans(begin, end, [&](int64_t i, int64_t count, int64_t parameter) {
       load_span(a.args, a.kernel, i, count, values);
-      a.kernel.range(values, count, a.each, &lo[parameter], &hi[parameter]);
+      a.kernel.range(values, count, a.by_element, &lo[parameter], &hi[parameter]);
     });
     const std::lock_guard<std::mutex> lock(merging);
     for (int64_t i = 0; i < a.parameters; ++i) {
@@ -76,7 +76,7 @@ void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
       grids.hi[i] = std::max(grids.hi[i], hi[i]);
     }
   });
-  if (!a.each) return;
+  if (!a.by_element) return;
   // Elements of a row to the slices they belong to.
   for (int64_t i = 0; i < a.parameters; i += a.args.inner) {
     const auto lo = grids.lo.begin() + i, hi = grids.hi.begin() + i;
@@ -88,7 +88,7 @@ void find_ranges(const Affine& a, Grids& grids, int64_t grain) {
 void take_limits(const Affine& a, Grids& grids) {
   const int64_t slices = a.args.length;
   for (int64_t i = 0; i < a.parameters; ++i) {
-    const int64_t slice = a.each ? i / a.args.inner : i;
+    const int64_t slice = a.by_element ? i / a.args.inner : i;
     grids.lo[i] = a.args.limits[slice];
     grids.hi[i] = a.args.limits[slices + slice];
   }
@@ -102,7 +102,7 @@ void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes
     job.block = round_job(a.args, kAffineIntegers);
     job.block.x = values;
     job.block.y = values;
-    job.each = a.each;
+    job.by_element = a.by_element;
     job.first = codes.first;
     job.last = codes.last;
     a.for_spans(begin, end, [&](int64_t i, int64_t count, int64_t parameter) {
@@ -126,8 +126,8 @@ void code_elements(const Affine& a, const Grids& grids, const AffineCodes& codes
 void quantize_affine(const QuantizeArgs& args) {
   const AffineCodes codes(args.format);
   const int64_t row = args.length * args.inner;
-  const bool each = args.length > 1 && args.inner < kLongRun;
-  const Affine a{args, kernels(), each, row, each ? row : args.length};
+  const bool by_element = args.length > 1 && args.inner < kLongRun;
+  const Affine a{args, kernels(), by_element, row, by_element ? row : args.length};
   Grids grids(a.parameters);
   // A piece has at least as many elements as it has parameters to merge.
   args.limits == nullptr ? find_ranges(a, grids, std::max(kGrain, 4 * a.parameters))

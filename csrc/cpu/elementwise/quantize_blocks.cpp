@@ -43,7 +43,7 @@ class Blocks : BlockSource {
       has_t_ |= t != 1;
       finite_t_ &= std::isfinite(t);
     }
-    given_ = args.limits != nullptr && grid_.tiles() == 1 && whole_tensor();
+    has_amax_ = args.limits != nullptr && grid_.tiles() == 1 && whole_tensor();
     choose_words();
   }
 
@@ -56,7 +56,7 @@ class Blocks : BlockSource {
 
   bool is_exact() const { return format_.steps == Steps::kExact; }
 
-  static double given_amax(double amax) {
+  static double amax_of_limit(double amax) {
     return amax >= 0 && amax < HUGE_VAL ? clamped_magnitude(amax) : static_cast<double>(NAN);
   }
 
@@ -67,7 +67,7 @@ class Blocks : BlockSource {
       return {format_.has_tensor_scale() ? finite_amax() : 0.0};
     }
     std::vector<double> amax(static_cast<size_t>(by_line ? grid_.lines() : 1));
-    std::transform(args_.limits, args_.limits + amax.size(), amax.begin(), given_amax);
+    std::transform(args_.limits, args_.limits + amax.size(), amax.begin(), amax_of_limit);
     return amax;
   }
 
@@ -232,7 +232,7 @@ class Blocks : BlockSource {
   void find_scales(int64_t line, int64_t count, double target, Space& space, float* s,
                    float* factor, int64_t at = 0) const {
     double* largest = space.largest.data() + at;
-    if (given_) largest[0] = largest[0] < HUGE_VAL ? amax_[0] : static_cast<double>(NAN);
+    if (has_amax_) largest[0] = largest[0] < HUGE_VAL ? amax_[0] : static_cast<double>(NAN);
     if (is_exact()) {
       return by_.scales(format_, target, space.t.data() + at, exact_products_, largest, count,
                         s + at, factor + at);
@@ -280,7 +280,7 @@ class Blocks : BlockSource {
     }
     // Zeros are themselves under any scale but beside an infinite factor; 2^-127 would be slow. A
     // given amax of 0 says nothing of the values.
-    for (int64_t i = 0; i < count && !given_; ++i) {
+    for (int64_t i = 0; i < count && !has_amax_; ++i) {
       if (space.largest[i] == 0 && s[i] == s[i] && factor[i] != HUGE_VALF) s[i] = 1;
       if (space.largest[i] == 0 && is_exact() && factor[i] == factor[i]) factor[i] = 1;
     }
@@ -458,7 +458,7 @@ class Blocks : BlockSource {
   const Program program_;
   const OfLines<ProgramTensor> of_program_;
   bool has_t_ = false, finite_t_ = true;
-  bool given_ = false;
+  bool has_amax_ = false;
   bool codes_by_words_, by_words_, bracketed_, exact_products_;
 };
 

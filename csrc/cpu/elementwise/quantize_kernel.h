@@ -31,11 +31,11 @@ constexpr int64_t kTurnWords = V::kWidth < 16 ? 128 : 16;
 // whether results ever are.
 template <class V, class Rule, class Draws, int kPerWord, bool kMayStream = true>
 __attribute__((noinline)) LPK_NOCLONE void round_groups(const uint32_t* x, uint32_t* y,
-                                                        int64_t count, const Rule& given,
+                                                        int64_t count, const Rule& shared,
                                                         Draws draws, uint64_t index,
                                                         bool streamed) {
   constexpr int64_t kStep = kPerWord * V::kWidth, kTurn = std::max(kStep, kTurnWords<V>);
-  const Rule rule = given;
+  const Rule rule = shared;
   const auto round_vector = [&](int64_t at, int v) __attribute__((always_inline)) {
     return rule(load<typename V::U>(x + at + v * V::kWidth), draws.draws(v));
   };

@@ -113,10 +113,10 @@ class Counted {
   void rounded(const RoundBlock& job, const double* scaled, const double* results) {
     if (to_ != nullptr) by_->span({job, seen_, scaled, results}, &tally_);
   }
-  // After kernel.affine, low and high as `each` of the job says.
+  // After kernel.affine, low and high as `by_element` of the job says.
   void affine(const AffineSpan& job, const double* low, const double* high) {
     if (to_ == nullptr) return;
-    by_->affine({seen_, job.block.y, job.block.count, job.each, low, high}, &tally_);
+    by_->affine({seen_, job.block.y, job.block.count, job.by_element, low, high}, &tally_);
   }
 
  private:

@@ -14,8 +14,8 @@ LPK_HD typename V::U with_specials(typename V::U x, typename V::U r, const uint3
   const U a = x & ~kSignWord;
   if (none_above<V>(a, kInfinityWord - 1)) return r;
   const U infinite = (x & kSignWord) == 0 ? U{} + infinity[0] : U{} + infinity[1];
-  const U known = a == kInfinityWord ? infinite : r;
-  return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : known;
+  const U number = a == kInfinityWord ? infinite : r;
+  return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : number;
 }
 
 template <class V>

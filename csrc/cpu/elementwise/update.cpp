@@ -117,7 +117,7 @@ int64_t bytes_moved(const UpdateArgs& args, int64_t elements) {
 }  // namespace
 
 void update(const UpdateArgs& args) {
-  if (args.count == 0 || (args.found != nullptr && *args.found)) return;
+  if (args.count == 0 || (args.not_finite != nullptr && *args.not_finite)) return;
   const FloatEnvironment environment;
   const UpdateOptions options = update_options(args.numbers);
   std::vector<StepConstants> constants;
@@ -125,8 +125,9 @@ void update(const UpdateArgs& args) {
   int64_t elements = 0;
   for (int64_t p = 0; p < args.count; ++p) {
     const UpdateParameter& parameter = args.parameters[p];
-    const int64_t made = parameter.step == nullptr ? 0 : static_cast<int64_t>(*parameter.step);
-    constants.push_back(step_constants(options, args.begins, made + 1));
+    const int64_t steps_before =
+        parameter.step == nullptr ? 0 : static_cast<int64_t>(*parameter.step);
+    constants.push_back(step_constants(options, args.begins, steps_before + 1));
     elements += parameter.count;
     for (int64_t begin = 0; begin < parameter.count; begin = grain_end(parameter, begin))
       work.push_back({p, begin});

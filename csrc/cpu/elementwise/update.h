@@ -33,8 +33,8 @@ struct UpdateArgs {
   bool begins;  // the states
   const int64_t* rounding;
   const double* numbers;
-  const int64_t* seed;  // of the step; null where nothing is drawn
-  const bool* found;    // true: nothing is done
+  const int64_t* seed;     // of the step; null where nothing is drawn
+  const bool* not_finite;  // true: nothing is done
   const float* scale;
   int threads;
   int64_t stream_bytes;  // from so much memory, read and written, copies go past the caches

@@ -27,9 +27,9 @@ struct GradientScale {
   bool scaled = false, inverted = false;
   float value = 1;
 
-  explicit GradientScale(const float* given) {
-    if (given == nullptr) return;
-    value = *given;
+  explicit GradientScale(const float* factor) {
+    if (factor == nullptr) return;
+    value = *factor;
     scaled = true;
     // The quotient by a power of two is the product by its reciprocal.
     const uint32_t bits = bits_of_float(value);
@@ -222,7 +222,7 @@ class UpdateSpans {
   void step(const uint32_t* gradient, const uint32_t* before, uint32_t* const* states,
             void* const* memory, int64_t count) {
     const StepConstants c = *piece_.constants;
-    const int held = states_;
+    const int count_of_states = states_;
     const char* next[kWeight];
     for (int place = 0; place < kWeight; ++place) {
       // In place of a tensor that is not there the gradient is fetched once more, which costs
@@ -236,15 +236,15 @@ class UpdateSpans {
       const F g = as_floats<V>(load<U>(gradient + i));
       const F old = as_floats<V>(load<U>(before + i));
       F w = old, first{}, second{};
-      if (held > 0) first = as_floats<V>(load<U>(states[0] + i));
-      if (held > 1) second = as_floats<V>(load<U>(states[1] + i));
+      if (count_of_states > 0) first = as_floats<V>(load<U>(states[0] + i));
+      if (count_of_states > 1) second = as_floats<V>(load<U>(states[1] + i));
       if (c.adam) {
         adam_step<F>(c, g, w, first, second);
       } else {
         sgd_step<F>(c, g, w, first);
       }
-      if (held > 0) store(states[0] + i, canonical_words<V>(first));
-      if (held > 1) store(states[1] + i, canonical_words<V>(second));
+      if (count_of_states > 0) store(states[0] + i, canonical_words<V>(first));
+      if (count_of_states > 1) store(states[1] + i, canonical_words<V>(second));
       span_.asked[i / kLanes] = lanes_unlike<V>(g, F{}) | lanes_unlike<V>(w, old);
       store(span_.after + i, as_words<V>(w));
     }

@@ -63,14 +63,14 @@ void take_counts(int64_t* counts) {
 
 const Kernels& kernels() {
   static const std::vector<const Kernels*> sets = kernels_of_processor();
-  const char* wanted = std::getenv("LPKERNELS_ISA");
-  if (wanted == nullptr || *wanted == '\0') return *sets.back();
-  for (const Kernels* each : sets) {
-    if (std::strcmp(wanted, each->isa) == 0) return *each;
+  const char* name = std::getenv("LPKERNELS_ISA");
+  if (name == nullptr || *name == '\0') return *sets.back();
+  for (const Kernels* set : sets) {
+    if (std::strcmp(name, set->isa) == 0) return *set;
   }
   std::string names = sets.front()->isa;
   for (size_t i = 1; i < sets.size(); ++i) names += std::string(", ") + sets[i]->isa;
-  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted + ": this processor runs " +
+  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + name + ": this processor runs " +
                               names + " of the compiled sets; unset it to take the best");
 }
 

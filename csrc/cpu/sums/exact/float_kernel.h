@@ -86,12 +86,12 @@ void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& 
   const auto* b = tile.b + lane * t.depth;
   float* inner = t.inner + row * t.stride + lane;
   typename L::F sum[kRows][kVectors];
-  const auto each = [&](const auto& at) {
+  const auto for_each_sum = [&](const auto& at) {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) at(sum[r][v], inner + r * t.stride + v * L::kWidth);
     }
   };
-  each([](auto& s, const float* p) { s = L::load(p); });
+  for_each_sum([](auto& s, const float* p) { s = L::load(p); });
   PanelDraws<Vec<8>, kRows> draws;
   LaneDraws<L> lanes{};
   if constexpr (Step::kStochastic) {
@@ -123,10 +123,10 @@ void run_float_panel(const LaneTile<typename Step::L>& tile, const Accumulator& 
         }
       }
     }
-    each([](auto& s, float* p) { L::store(p, s); });
+    for_each_sum([](auto& s, float* p) { L::store(p, s); });
     if (closed < 0) return;
     end.close(t, row, kRows, lane, static_cast<uint64_t>(closed));
-    each([](auto& s, float*) { s = L::all(0.0); });
+    for_each_sum([](auto& s, float*) { s = L::all(0.0); });
   });
 }
 

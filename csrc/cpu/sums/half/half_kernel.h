@@ -118,7 +118,7 @@ struct HalfRun {
     constexpr int kVectors = kPairs * kHalfVectors;
     Half sum[kRows][kVectors];
     // Each of the loops over sums is unrolled, so that they stay in registers.
-    const auto each = [&](const auto& visit) __attribute__((always_inline)) {
+    const auto for_each_sum = [&](const auto& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -127,7 +127,7 @@ struct HalfRun {
       }
     };
     state.load_all(kRows, kPairs, row, lane, memory);
-    each([](Half& x, const uint16_t* from) { x = lpk::load<Half>(from); });
+    for_each_sum([](Half& x, const uint16_t* from) { x = lpk::load<Half>(from); });
     const uint32_t* left = a + row * t.depth;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
@@ -153,16 +153,16 @@ struct HalfRun {
         }
       }
       if (closed < 0) return;
-      each([](Half x, uint16_t* to) { lpk::store(to, x); });
+      for_each_sum([](Half x, uint16_t* to) { lpk::store(to, x); });
       if (state.outer_is_half) {
         state.close_in_half(kRows, kPairs, row, lane, memory);
       } else {
         state.store_all(kRows, kPairs, row, lane, memory);
         state.template close<kRows>(kPairs, row, lane, closed);
       }
-      each([](Half& x, const uint16_t*) { x = Half{}; });
+      for_each_sum([](Half& x, const uint16_t*) { x = Half{}; });
     });
-    each([](Half x, uint16_t* to) { lpk::store(to, x); });
+    for_each_sum([](Half x, uint16_t* to) { lpk::store(to, x); });
     state.store_all(kRows, kPairs, row, lane, memory);
   }
 

@@ -7,7 +7,7 @@ namespace lpk {
 namespace {
 
 // A binary counter of nodes: `waiting[l]` covers 2^(l + 1) positions and is the left half of the
-// node above, in the lanes `held[l]`. Bit l of `levels` says that there are any.
+// node above, in the lanes `node_lanes[l]`. Bit l of `levels` says that there are any.
 template <class V>
 struct PairwiseSums : OrderedSums<V, 1> {
   using Base = OrderedSums<V, 1>;
@@ -19,7 +19,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
   static constexpr int64_t kFull = 1 << kFullLog;
 
   uint64_t levels = 0;
-  uint16_t held[kLevels];
+  uint16_t node_lanes[kLevels];
   Node waiting[kLevels];
 
   __attribute__((noinline)) D add_products_in_any_way(D p, D q, int v, int64_t key) {
@@ -81,13 +81,13 @@ struct PairwiseSums : OrderedSums<V, 1> {
   uint32_t join(int level, int64_t key, uint32_t lanes, Node& node) {
     if ((levels >> level & 1) == 0) return lanes;
     levels &= ~(uint64_t{1} << level);
-    const uint32_t both = held[level] & lanes;
+    const uint32_t both = node_lanes[level] & lanes;
     for (int v = 0; v < kVectors; ++v) {
       const D left = waiting[level][v];
-      const D one = this->where(held[level], v, left, node[v]);
+      const D one = this->where(node_lanes[level], v, left, node[v]);
       node[v] = both == 0 ? one : this->where(both, v, this->add(left, node[v], 0, v, key), one);
     }
-    return held[level] | lanes;
+    return node_lanes[level] | lanes;
   }
 
   // Node `index` of a level, which covers 2^(level + 1) positions each, and on upwards.
@@ -97,7 +97,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
       lanes = join(level, start + (index << (level + 1)), lanes, node);
     if (lanes == 0) return;
     for (int v = 0; v < kVectors; ++v) waiting[level][v] = node[v];
-    held[level] = static_cast<uint16_t>(lanes);
+    node_lanes[level] = static_cast<uint16_t>(lanes);
     levels |= uint64_t{1} << level;
   }
 
@@ -140,8 +140,8 @@ struct PairwiseSums : OrderedSums<V, 1> {
 
   void run() {
     for (int level = 0; level < t.plane_count; ++level) {
-      held[level] = t.held[plane_at(level) / kPanel];
-      if (held[level] == 0) continue;
+      node_lanes[level] = t.node_lanes[plane_at(level) / kPanel];
+      if (node_lanes[level] == 0) continue;
       levels |= uint64_t{1} << level;
       for (int v = 0; v < kVectors; ++v)
         waiting[level][v] = load_floats<V>(t.planes + plane_at(level) + v * V::kWidth);
@@ -155,7 +155,7 @@ struct PairwiseSums : OrderedSums<V, 1> {
     this->for_each_sum(span, close);
     for (int level = 0; level < t.plane_count; ++level) {
       const bool waits = (levels >> level & 1) != 0;
-      t.held[plane_at(level) / kPanel] = waits ? held[level] : 0;
+      t.node_lanes[plane_at(level) / kPanel] = waits ? node_lanes[level] : 0;
       for (int v = 0; v < kVectors && waits; ++v)
         store_floats<V>(t.planes + plane_at(level) + v * V::kWidth, waiting[level][v]);
     }
