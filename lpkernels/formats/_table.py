@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -97,7 +96,7 @@ class TableFormat:
         name: str,
         *,
         infinity: str | None = None,
-        boundaries: Iterable[float | Fraction] | None = None,
+        boundaries: Iterable[float] | None = None,
         codes: Iterable[int] | None = None,
         nan_code: int | None = None,
     ) -> None:
@@ -404,17 +403,14 @@ def _check_bits(
 
 
 def _checked_boundaries(
-    label: str, boundaries: Iterable[float | Fraction], values: NDArray[np.float64]
+    label: str, boundaries: Iterable[float], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    exact = list(boundaries)
-    reals = [_real(label, number) for number in exact]
-    floats = _numbers(label, "boundaries", reals, np.float64) + 0.0
+    floats = _numbers(label, "boundaries", boundaries, np.float64) + 0.0
     if len(floats) != len(values) - 1:
         raise ValueError(
             f"{label}: {len(values)} values have {len(values) - 1} boundaries, got {len(floats)}"
         )
-    same = [number == rounded for number, rounded in zip(exact, floats, strict=True)]
-    _check_bits(label, floats, values, np.array(same))
+    _check_bits(label, floats, values)
     tiny = (floats != 0) & (np.abs(floats) < _LEAST_BOUNDARY)
     outside = ~((values[:-1] <= floats) & (floats <= values[1:]))
     for at in np.flatnonzero(outside | tiny)[:1]:
@@ -425,10 +421,3 @@ def _checked_boundaries(
             f"{problem}"
         )
     return floats
-
-
-def _real(label: str, number: Any) -> float:
-    try:
-        return float(number)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{label}: a boundary must be a number, got {number!r}") from None

@@ -41,13 +41,12 @@ _RULES = {True: ("floor", "ceil", "even", "up"), False: ("nearest", "up")}
 class AffineFormat(Named):
     """Codes ``rint((x - lo) / s)`` over the min/max range of a tensor, or of each slice along axis.
 
-    With ``L = 2^bits - 1`` and lo, hi over the finite values: ``s = max((hi - lo) / L, 1e-8)``,
-    ``u = clamp((x - lo) / s, 0, L)``, the code is u rounded in the rounding mode and the value
-    ``code * s + lo``, where code L is exactly hi unless s is at its floor. No zero is forced.
-    The floor flattens tensors narrower than 1e-8. Symmetric: ``s = max(max|x| / (2^(bits-1) - 1),
-    1e-8)``, codes ``-(2^(bits-1) - 1) .. 2^(bits-1) - 1``, zero exact. NaN stays NaN, an infinity
-    takes the end code, everything is NaN if nothing is finite, a zero result is +0. Float64
-    arithmetic, rounded once to float32; results are always float32.
+    lo and hi are taken over the finite values, with 2^bits - 1 steps s of at least 1e-8 between
+    them; symmetric, they are -max|x| and max|x|, and zero is exact, which is not forced else. The
+    code is rounded in the rounding mode, and its value is ``code * s + lo`` (docs/contract.md,
+    "Fixed, table, block and affine formats"). NaN stays NaN, an infinity takes the end code,
+    everything is NaN if nothing is finite, a zero result is +0. Float64 arithmetic, rounded once to
+    float32; results are always float32.
 
     Args:
         bits:      1..16, symmetric 2..16.

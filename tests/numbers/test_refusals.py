@@ -3,7 +3,6 @@ name or the value that its message must contain."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ WRONG_VALUES: dict[Callable[..., Any], dict[str, list[Any]]] = {
                        range(2**16 + 1), [0.0, 1e-30, 1.0]],
             "codes": [[0], [5, 5], [0, -3]], "nan_code": [0, 2**17], "infinity": ["inf"],
             "name": ["refusals_own", "e4m3", "posit8es1", "int8", "Mine", "row_mine", "a_chunk4"],
-            "boundaries": [[], [Fraction(1, 3)]]},
+            "boundaries": [[], [1 / 3]]},
     lp.posit: {"n": [2, 17], "es": [-1]},
     lp.Quantizer: {"fmt": ["e5x2"], "rounding": ["nearest", "RNE"], "random_bits": [33],
                    "rng": ["mt"], "hadamard": [24, 256, 32], "signs": [7]},
