@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -55,10 +54,3 @@ def check_fits(fmt: Ints, shape: torch.Size) -> None:
     wrong = misfit(fmt, len(shape))
     if wrong is not None:
         raise wrong.error("rounding", "a format", f"the tensor has shape {tuple(shape)}")
-
-
-def add_steps(steps: Sequence[Tensor], skips: Tensor | None) -> None:
-    """Adds 1 to every count of steps, or 0 where `skips` is true; the host does not read it."""
-    if steps:
-        one = torch.ones((), dtype=torch.float32, device=steps[0].device)
-        torch._foreach_add_(list(steps), one if skips is None else one - skips.to(one))

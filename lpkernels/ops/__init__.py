@@ -47,8 +47,8 @@ from lpkernels.ops._packing import (
 )
 from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import (
-    Counting,
     count,
+    count_quietly,
     delayed,
     finite_range,
     hadamard,

@@ -196,26 +196,13 @@ def count(
         counts.add_(_count(x, ints, limits, seed, int(role), site, backend, length))
 
 
-class Counting:
-    """`count` of many tensors to one format, without draws or limits. The backend of "auto" and the
-    like are looked up once, not in every call.
-
-    A tensor in the memory of the CPU goes to the kernel past torch's dispatcher, so modes and
-    profilers do not see it; any other one takes the operator.
-    """
-
-    def __init__(self, quantizer: Quantizer | Ints) -> None:
-        self._ints = as_ints(quantizer)
-        self._backend: backends.Backend | None = None
-
-    def __call__(self, x: Tensor, counts: Tensor) -> None:
-        if not is_in_cpu_memory(x) or x.dim() == 0 or x.numel() == 0:
-            return count(x, self._ints, counts, None, None, 0)
-        chosen = self._backend
-        if chosen is None:
-            op = rounds(self._ints).counting_op
-            chosen = self._backend = select("auto", op, x.device)
-        chosen.quantize(Rounding(x, self._ints, counts=counts))
+def count_quietly(x: Tensor, quantizer: Ints, counts: Tensor) -> None:
+    """`count` without draws or limits. A tensor in the memory of the CPU goes to the kernel past
+    torch's dispatcher, so modes and profilers do not see it; any other one takes the operator."""
+    if is_in_cpu_memory(x):
+        carry_out(Rounding(x, quantizer, counts=counts), "auto")
+    else:
+        count(x, quantizer, counts, None, None, 0)
 
 
 def scaled_directly(

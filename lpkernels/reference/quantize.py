@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
-from lpkernels.reference import scaled as blocks
 from lpkernels.reference.blocks import Rounding
 from lpkernels.reference.exact_quantize import INTEGERS, SMALLEST_STEP
+from lpkernels.reference.scaled import Scaled, dequantize
+from lpkernels.reference.scaled import scaled as in_blocks
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE
 
@@ -42,7 +43,7 @@ def quantize(
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):
-        return blocks.dequantize(blocks.scaled(x, fmt, rounding, limits), fmt)
+        return dequantize(in_blocks(x, fmt, rounding, limits), fmt)
     if isinstance(fmt, AffineFormat):
         return _quantize_affine(x, fmt, rounding, limits)
     values = without_tiny(widen(x).reshape(-1))
@@ -56,10 +57,10 @@ def scaled(
     seed: int = 0,
     site: int = SITE_QUANTIZE,
     amax: float | NDArray[np.floating] | None = None,
-) -> blocks.Scaled:
+) -> Scaled:
     """`quantize` to a block format, in codes and scales."""
     assert isinstance(quantizer.fmt, BlockFormat)
-    return blocks.scaled(x, quantizer.fmt, Rounding(quantizer, seed, site), amax)
+    return in_blocks(x, quantizer.fmt, Rounding(quantizer, seed, site), amax)
 
 
 def _quantize_affine(

@@ -27,7 +27,7 @@ from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FP32, FloatFormat, Format
-from lpkernels.functional.unchecked import counting_to_nearest
+from lpkernels.functional.unchecked import count_to_nearest
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.layers import WITHOUT_PRODUCTS
 from lpkernels.nn.observing import LAYERS, Call, Run, Visitor, observe
@@ -315,7 +315,7 @@ class _Counting(Visitor):
         by_format = self._counts_of(x)
         if sums.fmt not in by_format:
             by_format[sums.fmt] = _zeros(local.device)
-            counting_to_nearest(sums.fmt)(local, by_format[sums.fmt])
+            count_to_nearest(local, sums.fmt, by_format[sums.fmt])
         sums.seen.add_(by_format[sums.fmt])
         if not sums.is_scaled:
             return
@@ -324,7 +324,7 @@ class _Counting(Visitor):
             by_format[None] = _zeros(local.device)
             scale = self._scaled(torch.ones((), dtype=torch.float32, device=local.device))
             wide = local.to(torch.promote_types(local.dtype, torch.float32))
-            counting_to_nearest(FP32)(wide / scale, by_format[None])
+            count_to_nearest(wide / scale, FP32, by_format[None])
         sums.unscaled.add_(by_format[None])
 
     def _counts_of(self, x: Tensor) -> dict[FloatFormat | None, Tensor]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from lpkernels.arithmetic import Sgd, Step, step_from_numbers
 from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import Update
-from lpkernels.backends._layout import add_steps
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton._roundings import Known
 from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
@@ -253,7 +252,10 @@ def update(update: Update) -> None:
                 count, origins[i], positions[i], *doubles, *(part[0] for part in parts), *values,
                 constants, S=options, **named, BLOCK=_BLOCK, num_warps=_WARPS, **EXACT,
             )  # fmt: skip
-    add_steps(tensors.steps, skips)
+    if tensors.steps:
+        # The host does not wait to know whether the step is skipped.
+        one = torch.ones((), dtype=torch.float32, device=tensors.steps[0].device)
+        torch._foreach_add_(list(tensors.steps), one if skips is None else one - skips.to(one))
 
 
 def _place(part: tuple[int, ...], kind: Sequence[Tensor]) -> tuple[Place, Numbers]:
