@@ -36,12 +36,13 @@ def limits_of(
         )
     axis = axis_of(quantizer)
     slices = 1 if axis is None else x.shape[axis]
+    expected = "" if axis is None else f" for all slices, or {slices} along axis {axis}"
     if isinstance(ends, Tensor):
         _check(function, "range", ends, x)
         if ends.shape not in ((2,), (2, slices)):
             raise ValueError(
-                f"{function}: range has shape {tuple(ends.shape)}, expected (2,)"
-                f"{_per_slice(axis, slices)}: the low ends, then the high ones"
+                f"{function}: range has shape {tuple(ends.shape)}, expected (2,){expected}: the "
+                "low ends, then the high ones"
             )
         return checked_on_device(ends.detach().reshape(2, -1).expand(2, slices))
     if not isinstance(ends, Sequence) or isinstance(ends, str) or len(ends) != 2:
@@ -50,7 +51,6 @@ def limits_of(
             f"got {ends!r}"
         )
     lo, hi = ends
-    expected = _per_slice(axis, slices)
     rows = [
         _values(function, name, end, x, slices, expected)
         for name, end in (("range's lo", lo), ("range's hi", hi))
@@ -131,9 +131,3 @@ def _check(function: str, name: str, end: object, x: Tensor) -> None:
             f"{function}: {name} is on {end.device} but x on {x.device}; move it with "
             ".to(x.device), or pass numbers"
         )
-
-
-def _per_slice(axis: int | None, slices: int) -> str:
-    if axis is None:
-        return ""
-    return f" for all slices, or {slices} along axis {axis}, one for each"

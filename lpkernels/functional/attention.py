@@ -176,9 +176,10 @@ def additive_mask(
     """A checked mask as an addend of the scores; a bool one hides where it is ``hides``."""
     if mask is None:
         return None
-    if mask.dtype == torch.bool:
-        return hiding(mask if hides else ~mask, dtype)
-    return mask.to(dtype)
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return zeros.masked_fill(mask if hides else ~mask, -math.inf)
 
 
 def _check_mask(function: str, name: str, mask: Tensor, query: Tensor) -> None:
@@ -190,12 +191,6 @@ def _check_mask(function: str, name: str, mask: Tensor, query: Tensor) -> None:
             f"{name}.bool() takes what is not 0 as True"
         )
     _checks.same_device(function, query=query, **{name: mask})
-
-
-def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """The addend of scores that hides them where ``hidden`` is True."""
-    zeros = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-    return zeros.masked_fill(hidden, -math.inf)
 
 
 def _check(
@@ -430,13 +425,7 @@ def check_multi_head(of: Mapping[str, Any]) -> None:
         # torch takes bias_k and bias_v without their leading dimensions too.
         shape = shape[-max(w.dim(), 1) :] if name.startswith("bias") else shape
         _checks.shape(_MHA, name, w, shape, meaning)
-    batch = q[1] if len(q) == 3 else 1
-    _check_masks(of, (batch, heads, q[0], k[0]))
-
-
-def _check_masks(of: Mapping[str, Any], sizes: tuple[int, int, int, int]) -> None:
-    """sizes: (N, heads, L, S)."""
-    batch, heads, length, sources = sizes
+    batch, length, sources = q[1] if len(q) == 3 else 1, q[0], k[0]
     mask, padding = of["attn_mask"], of["key_padding_mask"]
     if mask is not None:
         _check_mask(_MHA, "attn_mask", mask, of["query"])
@@ -448,7 +437,7 @@ def _check_masks(of: Mapping[str, Any], sizes: tuple[int, int, int, int]) -> Non
             )
     if padding is not None:
         _check_mask(_MHA, "key_padding_mask", padding, of["query"])
-        if padding.shape != ((batch, sources) if of["query"].dim() == 3 else (sources,)):
+        if padding.shape != ((batch, sources) if len(q) == 3 else (sources,)):
             raise ValueError(
                 f"{_MHA}: key_padding_mask has shape {tuple(padding.shape)}; expected (N, S), "
                 f"without N if query has none, with N={batch}, S={sources}"

@@ -155,24 +155,6 @@ def _check_operands(
     return direct
 
 
-def _check_output(
-    function: str,
-    sizes: Sequence[int],
-    kernel: Sequence[int],
-    padded: Sequence[int],
-    dilation: Sequence[int],
-) -> None:
-    """Checks that every padded size holds the kernel at least once, and that the kernel has
-    taps."""
-    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    if any(k < 1 for k in kernel) or any(n < span for n, span in zip(padded, spans, strict=True)):
-        raise ValueError(
-            f"{function}: the kernel {tuple(kernel)} (dilation {tuple(dilation)}) spans "
-            f"{tuple(spans)} but the padded input is {tuple(padded)}, from {tuple(sizes)}; "
-            "use a smaller kernel or more padding"
-        )
-
-
 def _as_sizes(function: str, name: str, value: Size, dims: int, least: int) -> tuple[int, ...]:
     """``dims`` ints, each at least ``least``, from an int, or from one or ``dims`` ints."""
     values = (value,) if isinstance(value, int | float) else tuple(value)
@@ -236,7 +218,13 @@ def _geometry(
     dilations = _as_sizes(name, "dilation", dilation, dims, 1)
     paddings, extra = _symmetric_padding(name, padding, kernel, strides, dilations)
     padded = [n + 2 * p + e for n, p, e in zip(sizes, paddings, extra[::-2], strict=True)]
-    _check_output(name, sizes, kernel, padded, dilations)
+    spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
+    if any(k < 1 for k in kernel) or any(n < span for n, span in zip(padded, spans, strict=True)):
+        raise ValueError(
+            f"{name}: the kernel {tuple(kernel)} (dilation {dilations}) spans {tuple(spans)} but "
+            f"the padded input is {tuple(padded)}, from {tuple(sizes)}; use a smaller kernel or "
+            "more padding"
+        )
     conv = Convolution(strides, paddings, dilations, groups)
     output = output_size(padded, kernel, strides, (0,) * dims, dilations)
     return ConvGeometry(conv, tuple(output)), extra if any(extra) else []
@@ -311,25 +299,6 @@ conv2d = member("conv2d", _conv, 2)
 conv3d = member("conv3d", _conv, 3)
 
 
-def _check_transposed_output(
-    function: str, geometry: ConvTransposeGeometry, x: Tensor, w: Tensor
-) -> None:
-    conv = geometry.conv
-    limits = zip(geometry.output_padding, conv.stride, conv.dilation, strict=True)
-    if any(extra >= max(s, d) for extra, s, d in limits):
-        raise ValueError(
-            f"{function}: output_padding={geometry.output_padding} must be smaller than "
-            f"stride={conv.stride} or dilation={conv.dilation} in every dimension"
-        )
-    out = geometry.output
-    if 0 in x.shape[2:] or 0 in w.shape[2:] or any(n < 1 for n in out):
-        raise ValueError(
-            f"{function}: an input of size {tuple(x.shape[2:])} and a kernel of "
-            f"{tuple(w.shape[2:])} give an output of size {tuple(out)} with "
-            f"padding={conv.padding}; every size must be at least 1: use less padding"
-        )
-
-
 def _conv_transpose(
     dims: int,
     x: Tensor,
@@ -385,7 +354,17 @@ def _conv_transpose(
     size = tuple((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in parts)
     geometry = ConvTransposeGeometry(conv, size, extra)
     image = x if x.dim() == dims + 2 else x.unsqueeze(0)
-    _check_transposed_output(name, geometry, image, weight)
+    if any(e >= max(s, d) for e, s, d in zip(extra, conv.stride, conv.dilation, strict=True)):
+        raise ValueError(
+            f"{name}: output_padding={extra} must be smaller than stride={conv.stride} or "
+            f"dilation={conv.dilation} in every dimension"
+        )
+    if 0 in image.shape[2:] or 0 in weight.shape[2:] or any(n < 1 for n in size):
+        raise ValueError(
+            f"{name}: an input of size {tuple(image.shape[2:])} and a kernel of "
+            f"{tuple(weight.shape[2:])} give an output of size {size} with "
+            f"padding={conv.padding}; every size must be at least 1: use less padding"
+        )
     seed = seeds.seed_of_call(name, recipe, generator, backend, ranks(name, dims, bias))
     y = emulated_layer(image, weight, bias, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)

@@ -105,7 +105,14 @@ def matmul(
                 "matmul: a recipe brings its own accumulators and output quantizer, and has no "
                 f"out= or initial=; got {', '.join(names)} as well"
             )
-        return _matmul_by_recipe(left, right, as_recipe(recipe), generator, backend)
+        recipe = as_recipe(recipe)
+        if recipe.is_torch:
+            return own(torch.matmul, left, right)
+        _checks.operands("matmul", a=left, b=right)
+        shape = result_shape(left, right)
+        left, right, _ = widened_all(*_as_matrices(left, right), None)
+        y = product("matmul", left, right, None, 1.0, recipe, generator, backend)
+        return y if y.shape == shape else y.reshape(shape)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
     if backend != "auto" or generator is not None:
@@ -147,31 +154,20 @@ def matmul(
     own_pass = scaled or sums.is_native or stochastic
     if quantizer is not None and not (own_pass or takes_scales(quantizer)):
         fused, quantizer = ops.Fused(result=quantizer), None
+    start = None if initial is None else initial.float().expand(shape)
     if scaled:
-        result = _scaled_matmul(a, b, as_accumulator(acc), initial, seed, backend)
+        _check_scaled(a, b)
+    if scaled and not sums.is_native:
+        result = _scaled_matmul(a, b, as_accumulator(acc), start, seed, backend)
     else:
-        result = _product(left, right, initial, sums, seed, backend, fused)
+        left = a.dequantize(backend=backend) if isinstance(a, Scaled) else a
+        right = b.dequantize(backend=backend) if isinstance(b, Scaled) else b
+        result = _product(left, right, start, sums, seed, backend, fused)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:
         result = straight_through(result, quantizer, seed, Role.OUTPUT, SITE_OUTPUT, backend)
     return result if out is None else out.copy_(result)
-
-
-def _matmul_by_recipe(
-    a: Tensor,
-    b: Tensor,
-    recipe: Recipe,
-    generator: torch.Generator | Tensor | None,
-    backend: str,
-) -> Tensor:
-    if recipe.is_torch:
-        return own(torch.matmul, a, b)
-    _checks.operands("matmul", a=a, b=b)
-    shape = result_shape(a, b)
-    left, right, _ = widened_all(*_as_matrices(a, b), None)
-    y = product("matmul", left, right, None, 1.0, recipe, generator, backend)
-    return y if y.shape == shape else y.reshape(shape)
 
 
 def _as_matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +210,7 @@ def _lowered(acc: Accumulator | str) -> _Sums:
 def _product(
     a: Tensor,
     b: Tensor,
-    initial: Tensor | None,
+    start: Tensor | None,
     sums: _Sums,
     seed: Tensor | None,
     backend: str,
@@ -224,19 +220,16 @@ def _product(
     if sums.is_native:
         with native_sum(a, Role.DIRECT):
             return own(torch.matmul, left.float(), right.float())
-    start = None if initial is None else _expanded(initial, a, b)
-    if is_recorded(a, b, initial):
+    # The operator's result has a dimension of size 1 for a vector.
+    if start is not None and b.dim() == 1:
+        start = start.unsqueeze(-1)
+    if start is not None and a.dim() == 1:
+        start = start.unsqueeze(-2)
+    if is_recorded(a, b, start):
         return record(_Matmul, left, right, start, sums.how.acc, seed, backend, fused)
     how = ops.How(sums.how.acc, seed, Role.DIRECT, fused)
     left, right, _ = widened_all(left, right, None)
     return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)
-
-
-def _expanded(initial: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """initial in float32 and in the shape of the operator's result: a product of matrices."""
-    start = initial.float().expand(result_shape(a, b))
-    start = start.unsqueeze(-1) if b.dim() == 1 else start
-    return start.unsqueeze(-2) if a.dim() == 1 else start
 
 
 class _Matmul(torch.autograd.Function):
@@ -302,18 +295,11 @@ def _scaled_matmul(
     a: Tensor | Scaled,
     b: Tensor | Scaled,
     acc: Accumulator,
-    initial: Tensor | None,
+    start: Tensor | None,
     seed: Tensor | None,
     backend: str,
 ) -> Tensor:
     """a (..., M, K) @ b (..., K, N), at least one of them scaled, as `lpkernels.matmul` says."""
-    _check_scaled(a, b)
-    if acc.is_native:
-        left, right = (
-            x.dequantize(backend=backend) if isinstance(x, Scaled) else x for x in (a, b)
-        )
-        with native_sum(left, Role.DIRECT):
-            return own(torch.matmul, left.float(), right.float())
     by_scale = acc.takes_scales
     pair = (_operand(a, -1, by_scale, backend), _operand(b, -2, by_scale, backend))
     if acc.group is not None:
@@ -321,33 +307,25 @@ def _scaled_matmul(
         check_operands("matmul", acc, sides)
     elif by_scale:
         products.check_bits(*(x.fmt for x in pair))
-    start = None
-    if initial is not None:
-        if any(operand.total is not None for operand in pair):
-            raise ValueError(
-                "matmul: initial= starts the sum before the scales of rows and tensors multiply "
-                "it; add it to the result, or use formats without such scales"
-            )
-        start = initial.float().expand(result_shape(*(x.values for x in pair)))
+    if start is not None and any(operand.total is not None for operand in pair):
+        raise ValueError(
+            "matmul: initial= starts the sum before the scales of rows and tensors multiply it; "
+            "add it to the result, or use formats without such scales"
+        )
     how = ops.How(acc.to_ints(), seed, Role.DIRECT)
     product = ops.matmul_of(pair[0].values, pair[1].values, initial=start)
     return products.multiply(product, pair, how, backend)
 
 
 def _check_scaled(a: Tensor | Scaled, b: Tensor | Scaled) -> None:
-    tensors = {n: x.values if isinstance(x, Scaled) else x for n, x in (("a", a), ("b", b))}
-    unscaled = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, Tensor)}
-    _checks.operands("matmul", **unscaled)
-    _checks.same_device("matmul", **tensors)
-    for name, x in tensors.items():
-        if x.dim() < 2:
+    for name, x in (("a", a), ("b", b)):
+        values = x.values if isinstance(x, Scaled) else x
+        if values.dim() < 2:
             raise ValueError(
                 f"matmul: {name} has shape {tuple(x.shape)}; a product of scaled operands takes "
                 "(..., M, K) and (..., K, N)"
             )
-    result_shape(tensors["a"], tensors["b"])
-    for name, x in unscaled.items():
-        if x.requires_grad and torch.is_grad_enabled():
+        if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"matmul: {name} requires a gradient, which a product with a Scaled operand has "
                 "not: its codes are fixed; detach it, or quantize both in a recipe"

@@ -31,8 +31,7 @@ def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
             for blocks of n of `linear4` without target: tensors in other block formats are given
             as a Scaled.
         fmt: a FloatFormat, FixedFormat or BlockFormat, or its name; of a Scaled its own, or None.
-    Returns:
-        1-D uint8 on x's device; the last byte is filled up with zero bits.
+    Returns: 1-D uint8 on x's device; the last byte is filled up with zero bits.
     Raises:
         ValueError: a value that fmt does not hold (inf or NaN without a code included), an
             AffineFormat, whose range is in the tensor and not in the codes, or values of a block

@@ -57,21 +57,19 @@ def quantize(
         out: the tensor to write, float32 or the result's dtype, of x's shape (or empty, then it is
             resized). It may share memory with x. Gradients are not recorded.
         counts: int64, one contiguous dimension of 4 or 4 + 256 elements on x's device, to which
-            the call adds [overflow, underflow, zeros, nonfinite] of x's elements, counted while
-            they are rounded, and behind them a histogram of the biased exponent field of float32
-            (docs/formats.md, "What rounding lost"). Zeros and subnormals are in bin 0, infinities
-            and NaN in 255; float64 values too small or too large for float32 are in 0 and 254.
+            the call adds [overflow, underflow, zeros, nonfinite] of x's elements, and behind them a
+            histogram of float32's biased exponents (docs/formats.md, "What rounding lost").
         range: for an AffineFormat, (lo, hi) in place of the tensor's own ends. lo and hi are
             numbers, or tensors with one element or one for each slice, on x's device; one tensor
             (2,) or (2, slices) may hold both. Values outside take the end codes. A symmetric format
             takes the larger of |lo| and |hi|. The host does not wait for ends in tensors: a slice
             becomes NaN if an end is not finite or lo > hi.
         amax: for a BlockFormat with a scale of the whole tensor (tensor_scale, or block_size
-            "tensor"), the largest magnitude in place of that of x's finite values, such as one that
+            "tensor"), a largest magnitude in place of that of x's finite values, such as one that
             was reduced over processes: a number, or a tensor of one element on x's device, which
-            the host does not read. With tensor_scale="row" it is that of each line: one number for
-            all, or a tensor of x's shape with 1 along the axis. NaN, an infinity or a negative amax
-            makes everything NaN (under the steps "te" of one scale a tensor the scale is 1 then).
+            the host does not read; with tensor_scale="row" also a tensor of x's shape with 1 along
+            the axis. If it is NaN, infinite or negative, everything is NaN (under the steps "te" of
+            one scale a tensor the scale is 1).
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns: x's shape; x's dtype where that holds every value of fmt, else float32 (always for
@@ -168,12 +166,9 @@ def count(
     range: RangeLike | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Counts what `quantize` with the same arguments would do to x, and writes nothing but the
-    counts.
+    """Counts what `quantize` with the same arguments and draws would do to x, as its counts= does.
 
-    The counts are those of `quantize`'s counts=, and, with a histogram, the numbers of elements
-    with each of the 256 exponent fields of float32. Stochastic rounding counts what its draws would
-    do. Nothing is recorded for gradients.
+    Nothing is recorded for gradients.
 
     Args:
         x, fmt, rounding, random_bits, generator, range, backend: as for `quantize`.

@@ -217,12 +217,12 @@ def _enter_in_backward(
     first: the number of the first node that this thread made in the module's forward.
     before: the nodes of the module's arguments, which another thread may have made.
     """
-    waiting, seen = list(_nodes(result)), before
+    waiting, visited = list(_nodes(result)), before
     while waiting:
         node = waiting.pop()
-        if node in seen or node._sequence_nr() < first:
+        if node in visited or node._sequence_nr() < first:
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(node, BackwardCFunction) and "apply" not in vars(node):
             if _runs_users_code(node):
                 for name in _METHODS:

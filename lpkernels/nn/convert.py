@@ -80,8 +80,7 @@ def convert(
     model's own name is ""), a class, one of the places that ``lpkernels.nn.FIRST`` tells of, or a
     function of (name, module) that returns a bool. One of several names of a layer is enough.
 
-    Returns:
-        The model.
+    Returns: the model.
 
     Warns:
         lpkernels.nn.NotEmulatedWarning: layers stay torch's own though nobody left them out, or no
@@ -133,8 +132,7 @@ def set_recipe(model: M, recipe: Recipes) -> M:
         model: any module.
         recipe: as in ``convert``; with a mapping, a layer that no pattern matches keeps its recipe.
 
-    Returns:
-        The model.
+    Returns: the model.
 
     Raises:
         TypeError, ValueError: as in ``convert``, also for a graph traced from a converted model. No
@@ -168,8 +166,7 @@ def set_precision(
         model: any module.
         forward_bits, backward_bits, formats: as in ``lpkernels.nn.Linear.set_precision``.
 
-    Returns:
-        The model.
+    Returns: the model.
 
     Raises:
         TypeError, ValueError: model is no Module; no layer rounds what is to be changed; as there.
@@ -209,11 +206,9 @@ def revert(model: M) -> M:
     Args:
         model: any module.
 
-    Returns:
-        The model.
+    Returns: the model.
 
-    Raises:
-        TypeError: model is no Module.
+    Raises: TypeError: model is no Module.
 
     >>> layer = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
     >>> lp.revert(layer)

@@ -234,15 +234,6 @@ def escaped(name: str) -> str:
     return re.sub(r"[*?[]", r"[\g<0>]", name)
 
 
-def nothing_matched(choice: Selection, candidates: list[Layer]) -> str:
-    """The error's message: the patterns of the call, and the layers of the model."""
-    able = [layer for layer in candidates if not layer.by_class_alone]
-    text = f"{choice.function}: no layer matched ({choice})"
-    if not able:
-        return f"{text}, and the model has none of the kind; {_KINDS[choice.function]}"
-    return f"{text}; the model has {show_layers(able)}; a glob is compared with the full name"
-
-
 def show_layers(layers: list[Layer]) -> str:
     """The first of the layers, each with its class or with why it cannot be emulated."""
     texts = []
@@ -311,7 +302,11 @@ def layers_with_recipes(
     _refuse_dead_rules(choice, able)
     pairs = [(x, recipe) for x in candidates if (recipe := choice.recipe_of(x)) is not None]
     if all(layer.why_not for layer, _ in pairs):
-        raise ValueError(nothing_matched(choice, candidates))
+        able = [layer for layer in candidates if not layer.by_class_alone]
+        text = f"the model has none of the kind; {_KINDS[choice.function]}"
+        if able:
+            text = f"the model has {show_layers(able)}; a glob is compared with the full name"
+        raise ValueError(f"{choice.function}: no layer matched ({choice}); {text}")
     for layer, recipe in pairs:
         emulating = layer.kind.emulating
         if recipe.axes and not layer.why_not and emulating is not None:

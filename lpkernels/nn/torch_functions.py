@@ -111,8 +111,8 @@ def _einsum(equation: str, *operands: Any, recipe: Recipe) -> Tensor:
 
 def _einsum_operands(operands: Sequence[Any]) -> Sequence[Any]:
     """torch.einsum takes them one by one or as one list."""
-    listed = len(operands) == 1 and not isinstance(operands[0], Tensor)
-    return tuple(operands[0]) if listed else operands
+    is_list = len(operands) == 1 and not isinstance(operands[0], Tensor)
+    return tuple(operands[0]) if is_list else operands
 
 
 def _two_operands(args: Sequence[Any], options: Options) -> bool:
@@ -334,10 +334,10 @@ def show_to_compiler() -> None:
     shows them the functions that torch.overrides lists, and no list has this one."""
     function = getattr(torch, "_grouped_mm", None)
     compiler = sys.modules.get("torch._dynamo.variables.torch")
-    listed = torch.overrides.get_overridable_functions()
-    if function is not None:
-        listed[torch].append(function)
-    if function is not None and compiler is not None:
+    if function is None:
+        return
+    torch.overrides.get_overridable_functions()[torch].append(function)
+    if compiler is not None:
         # The compiler keeps the lists that it has read.
         compiler.get_overridable_functions().add(function)
 

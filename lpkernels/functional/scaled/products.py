@@ -70,21 +70,14 @@ def without_scales(
 
 def check_bits(*formats: Ints) -> None:
     """Raises: ValueError: sums of codes times these scales of blocks do not fit in float64."""
-    bits, float32 = _scale_bits(formats)
-    if bits > _BITS and not float32:
+    scales = [scale for fmt in formats if fmt and (scale := scale_format(fmt)) is not None]
+    bits = sum(1 + scale[InFloat.MAN_BITS] for scale in scales)
+    is_float32 = any(fmt and fmt[InBlock.SCALE] == FP32_SCALE for fmt in formats)
+    if bits > _BITS and not is_float32:
         raise ValueError(
             f"matmul: the scales of both operands have {bits} bits together, and chunk='scale' "
             f"multiplies a sum by at most {_BITS} exactly; use scale='fp32'"
         )
-
-
-def _scale_bits(formats: tuple[Ints, ...]) -> tuple[int, bool]:
-    bits, float32 = 0, False
-    for fmt in formats:
-        scale = scale_format(fmt) if fmt else None
-        float32 |= bool(fmt) and fmt[InBlock.SCALE] == FP32_SCALE
-        bits += 0 if scale is None else 1 + scale[InFloat.MAN_BITS]
-    return bits, float32
 
 
 def multiply(

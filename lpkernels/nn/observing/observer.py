@@ -165,7 +165,6 @@ def trace(
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Tensor] | None = None,
-    operations: Container[str] | None = None,
     parts: bool = False,
     operators: Operators | None = None,
 ) -> None:
@@ -180,7 +179,7 @@ def trace(
         inputs, kwargs: the arguments of the model.
         loss: makes a scalar of the model's output. Its gradients are computed for the parameters
             and for inputs that require one. None: forward alone, without gradients.
-        visitor, operations, parts, operators: as in `observe`. The visitor gets calls of loss too.
+        visitor, parts, operators: as in `observe`. The visitor gets calls of loss too.
 
     Raises:
         ValueError: loss gives no finite scalar (on the meta device nobody knows), or one without a
@@ -191,7 +190,7 @@ def trace(
     with (
         left_as_found(model, values),
         torch.set_grad_enabled(loss is not None),
-        observe(model, visitor, operations=operations, parts=parts, operators=operators),
+        observe(model, visitor, parts=parts, operators=operators),
     ):
         output = model(*inputs, **(kwargs or {}))
         if loss is not None:

@@ -28,7 +28,7 @@ class Operation(NamedTuple):
         pass is differentiated.
     gemm: "fprop", "dgrad", "wgrad", or "backward" where torch's own operator, or the backward of a
         user's Function, does not say which.
-    emulated: whether a recipe rounds it.  told: whether an observer of functions was told of it.
+    emulated: whether a recipe rounds it.  reported: whether an observer of functions gets it.
     """
 
     operator: str
@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     sizes: Sizes
     gemm: str
     emulated: bool
-    told: bool
+    reported: bool
 
 
 class Operators(TorchDispatchMode):
@@ -87,15 +87,15 @@ class Operators(TorchDispatchMode):
             in_forward = in_forward or torch.is_grad_enabled()
         gemm = "fprop" if role is None else _GEMMS[role]
         gemm = gemm if in_forward or gemm != "fprop" else "backward"
-        run, told = self.runs.current()
-        key = Operation(name, run.name, run.module, sizes, gemm, emulated, told)
+        run, reported = self.runs.current()
+        key = Operation(name, run.name, run.module, sizes, gemm, emulated, reported)
         self.counts[key] += 1
 
-    def uncovered(self, seen: Callable[[Operation], bool]) -> str:
+    def uncovered(self, has_row: Callable[[Operation], bool]) -> str:
         """One sentence about the products that a table does not have; "" if it has all."""
         calls: Counter[str] = Counter()
         for operation, count in self.counts.items():
-            if not seen(operation):
+            if not has_row(operation):
                 calls[operation.operator] += count
         names = ", ".join(f"{name} x{count}" for name, count in calls.items())
         return f"products that reach torch and have no row here: {names}" if names else ""

@@ -37,7 +37,7 @@ class Runs:
         self.innermost = Run("", None, None)
         # For backward, where `keeps_order`: at each change the number of the next node of a graph,
         # the innermost run, and whether a visitor gets the call that it makes.
-        self.keeps_order = self._told = False
+        self.keeps_order = self._reported = False
         self._starts: list[int] = []
         self._order: list[tuple[Run, bool]] = []
         self._mode: AbstractContextManager[Any] = nullcontext()
@@ -65,17 +65,17 @@ class Runs:
             for handle in handles:
                 handle.remove()
 
-    def _go_on(self, run: Run, told: bool = False) -> None:
-        self.innermost, self._told = run, told
+    def _go_on(self, run: Run, reported: bool = False) -> None:
+        self.innermost, self._reported = run, reported
         if self.keeps_order:
             self._starts.append(torch.autograd._get_sequence_nr())
-            self._order.append((run, told))
+            self._order.append((run, reported))
 
     def current(self) -> tuple[Run, bool]:
         """The innermost run, and whether a visitor gets the call that it makes; in backward
         those of the forward pass that made the node which runs."""
-        if self.innermost.outer is not None or self._told or not is_in_backward():
-            return self.innermost, self._told
+        if self.innermost.outer is not None or self._reported or not is_in_backward():
+            return self.innermost, self._reported
         number = torch._C._current_autograd_node()._sequence_nr()
         at = bisect_right(self._starts, number)
         return self._order[at - 1] if at else (self.innermost, False)
@@ -87,12 +87,12 @@ class Runs:
     @contextmanager
     def telling(self) -> Iterator[None]:
         """A context around a call that a visitor gets."""
-        run, told = self.innermost, self._told
+        run, reported = self.innermost, self._reported
         self._go_on(run, True)
         try:
             yield
         finally:
-            self._go_on(run, told)
+            self._go_on(run, reported)
 
     def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
         def enter(module: Module, args: Any) -> None:
@@ -157,9 +157,9 @@ class GradientHooks:
         Hooks on the arguments come first: an argument that is changed in place has another gradient
         afterwards.
         """
-        entered = all_tensors(arguments) if torch.is_grad_enabled() else {}
-        wanted = {n: x for n, x in entered.items() if x.requires_grad and self._wants(call, n)}
-        inner = {name: x for name, x in wanted.items() if not x.is_leaf}
+        tensors = all_tensors(arguments) if torch.is_grad_enabled() else {}
+        inputs = {n: x for n, x in tensors.items() if x.requires_grad and self._wants(call, n)}
+        inner = {name: x for name, x in inputs.items() if not x.is_leaf}
         handles = [x.register_hook(partial(self._send, call, name)) for name, x in inner.items()]
         outputs: dict[str, Tensor] = {}
         try:
@@ -169,7 +169,7 @@ class GradientHooks:
         finally:
             # A call with such a result is part of the graph.
             (self._keep if outputs else _remove)(handles)
-        leaves = _leaves_of(wanted)
+        leaves = _leaves_of(inputs)
         for name, y in outputs.items():
             is_wanted = self._wants(call, name)
             if leaves or is_wanted:
@@ -181,7 +181,7 @@ class GradientHooks:
         """Hooks on the steps that make up one result; backward reaches the first step last."""
         gradients: list[Tensor | None] = [None] * len(steps)
         leaves = _leaves_of({"weight": weight})
-        wanted = self._wants(call, "result")
+        is_wanted = self._wants(call, "result")
 
         def arrived(step: int, gradient: Tensor) -> None:
             gradients[step] = gradient.detach()
@@ -189,7 +189,7 @@ class GradientHooks:
             if step == 0:
                 of_steps = [torch.zeros_like(gradient) if g is None else g for g in gradients]
                 gradients[:] = [None] * len(steps)
-                self._arrived(call, "result", leaves, wanted, torch.cat(of_steps))
+                self._arrived(call, "result", leaves, is_wanted, torch.cat(of_steps))
 
         self._keep(
             [y.register_hook(partial(arrived, i)) for i, y in enumerate(steps) if y.requires_grad]
@@ -200,7 +200,7 @@ class GradientHooks:
         call: Call,
         name: str,
         leaves: dict[str, Tensor],
-        wanted: bool,
+        is_wanted: bool,
         gradient: Tensor | None,
     ) -> None:
         for leaf_name, leaf in leaves.items() if self._is_open else ():
@@ -209,7 +209,7 @@ class GradientHooks:
                 calls = self._leaves[leaf] = {}
                 self._keep([leaf.register_hook(partial(self._leaf_arrived, calls))])
             calls[call, leaf_name] = torch._C._current_graph_task_id()
-        if wanted:
+        if is_wanted:
             self._send(call, name, gradient)
 
     def _leaf_arrived(self, calls: dict[tuple[Call, str], int], gradient: Tensor | None) -> None:
@@ -257,7 +257,7 @@ class Reporter:
         self.runs, self._visitor = runs, visitor
         wants_none = type(visitor).gradient is Visitor.gradient
         self._hooks = None if wants_none else GradientHooks(visitor)
-        self._told = 0
+        self._calls = 0
         self._sees_rounding = type(visitor).rounding is not Visitor.rounding
 
     def close(self) -> None:
@@ -325,5 +325,5 @@ class Reporter:
             self._hooks.put_on_steps(call, steps, arguments["weight"])
 
     def _call(self, operation: str, function: Callable[..., Any], part: str) -> Call:
-        self._told += 1
-        return Call(self.runs.innermost, operation, function, part, self._told - 1)
+        self._calls += 1
+        return Call(self.runs.innermost, operation, function, part, self._calls - 1)

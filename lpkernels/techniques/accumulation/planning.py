@@ -293,7 +293,7 @@ def plan(
         return exp_bits or min(_MOST_EXPONENT_BITS, bits)
 
     rows = _rows(products, chunk, exponent, metric, rounding, margin)
-    uncovered = below.uncovered(lambda operation: operation.told)
+    uncovered = below.uncovered(lambda operation: operation.reported)
     return AccumulatorPlan(rows, quantizers, products.modules, uncovered)
 
 

@@ -222,7 +222,9 @@ class Diagnosis(Report):
         block, self._open = self._open, None
         block.__exit__(*error)
         by_recipe = isinstance(self._visitor, _ByRecipe)
-        self.uncovered = self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
+        self.uncovered = self._operators.uncovered(
+            lambda x: x.emulated if by_recipe else x.reported
+        )
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
