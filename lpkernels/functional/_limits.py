@@ -1,5 +1,5 @@
-"""What a caller gives in place of a tensor's own values, as the tensor that kernels take: the range
-of an affine format, and the largest magnitude of a block format."""
+"""Limits that a caller gives in place of a tensor's own, as float64 tensors for the kernels: the
+range of an affine format, and the largest magnitude of a block format."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import BF16, FP16
-from lpkernels.functional.recording import is_recorded
+from lpkernels.functional.recording import apply
 from lpkernels.rng import SITE_OUTPUT, Role
 
 _QUANTIZERS = {
@@ -63,8 +63,8 @@ def widened_all(x: Tensor, w: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor,
 
 
 def _in_a_graph(x: Tensor, dtype: torch.dtype) -> Tensor:
-    cast: Tensor = _Cast.apply(x, dtype) if is_recorded(x) else _cast(x, dtype)
-    return cast
+    y: Tensor = apply(_Cast, x, dtype)
+    return y
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,11 +19,10 @@ from lpkernels.functional.dtypes import widened, widened_all
 from lpkernels.functional.operands import Operand
 from lpkernels.functional.products import one_sum, product, result_shape
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
-from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.recording import apply, first_order
 from lpkernels.functional.scaled import Scaled, parts_of, products
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.torch_calls import native_sum, own
-from lpkernels.functional.transforms import record
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 
@@ -225,11 +224,8 @@ def _product(
         start = start.unsqueeze(-1)
     if start is not None and a.dim() == 1:
         start = start.unsqueeze(-2)
-    if is_recorded(a, b, start):
-        return record(_Matmul, left, right, start, sums.how.acc, seed, backend, fused)
-    how = ops.How(sums.how.acc, seed, Role.DIRECT, fused)
-    left, right, _ = widened_all(left, right, None)
-    return ops.multiply(ops.matmul_of(left, right, initial=start), how, backend)
+    y: Tensor = apply(_Matmul, left, right, start, sums.how.acc, seed, backend, fused)
+    return y
 
 
 class _Matmul(torch.autograd.Function):

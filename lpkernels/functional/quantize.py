@@ -16,9 +16,8 @@ from lpkernels.formats.elsewhere import of_another_kind, unless_dtype
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, amax_of, limits_of
-from lpkernels.functional.recording import is_recorded
+from lpkernels.functional.recording import apply
 from lpkernels.functional.seeds import seed_for
-from lpkernels.functional.transforms import record
 from lpkernels.rng import SITE_QUANTIZE, Role
 from lpkernels.rounding import ROUNDINGS
 
@@ -136,9 +135,7 @@ def straight_through(
     counts: Tensor | None = None,
 ) -> Tensor:
     """`ops.quantize` of these arguments, with the identity as its gradient."""
-    if not is_recorded(x):
-        return ops.quantize(x, quantizer, seed, role, site, backend, limits, counts)
-    y: Tensor = record(_StraightThrough, x, quantizer, seed, role, site, backend, limits, counts)
+    y: Tensor = apply(_StraightThrough, x, quantizer, seed, role, site, backend, limits, counts)
     return y
 
 

@@ -40,10 +40,9 @@ from lpkernels.functional.dtypes import narrowed, result_dtype, widened, widened
 from lpkernels.functional.layer import Layer, Residual, emulated_layer, residual, residual_format
 from lpkernels.functional.linear import LinearGeometry, linear
 from lpkernels.functional.operands import Operand, Source
-from lpkernels.functional.recording import first_order, is_recorded, new_rounding_hook
+from lpkernels.functional.recording import apply, first_order, new_rounding_hook
 from lpkernels.functional.scaled.shapes import check_steps
 from lpkernels.functional.torch_calls import own
-from lpkernels.functional.transforms import record
 from lpkernels.ops import Ints, Row
 from lpkernels.recipes import as_recipe
 
@@ -80,8 +79,8 @@ class _Spec(NamedTuple):
 class _ProductOfSteps:
     """One weight of the steps: its product at each step, and the one sum of its gradient.
 
-    wgrad reads the operands of all steps together. Where it reads the codes of fprop or dgrad,
-    these are values in its sum, since every step has scales and draws of its own.
+    wgrad reads the operands of all steps together. Codes of fprop or dgrad enter its sum as values,
+    because every step has its own scales and draws.
 
     collects: whether the operands of wgrad are collected.
     """
@@ -190,10 +189,7 @@ _Products: TypeAlias = tuple[_ProductOfSteps, _ProductOfSteps | None]
 
 
 def _products(
-    spec: _Spec,
-    weights: _Weights,
-    seed: Tensor | None,
-    collects: tuple[bool, bool] = (False, False),
+    spec: _Spec, weights: _Weights, seed: Tensor | None, collects: tuple[bool, bool]
 ) -> _Products:
     call = Call.of(spec.recipe, seed, spec.backend, *weights)
     first, second = (call.seeded(seeds.seed_of_product(seed, i)) for i in (1, 2))
@@ -206,7 +202,13 @@ def _products(
 def _steps(
     zx: Tensor, h: Tensor, c: Tensor | None, products: _Products, spec: _Spec
 ) -> tuple[Tensor, Tensor, Tensor | None, list[tuple[Tensor, ...]]]:
-    """The outputs, the last state, and the tensors of the cells, step by step."""
+    """The outputs, the rows of the first step first; the last state of every row; and the tensors
+    of the cells, step by step.
+
+    zx (rows, gates * H) holds the product of the input, the rows of the last step first; h (N,
+    H_out) and c (N, H) are the first state. A step with fewer rows than N takes the first ones;
+    there is at least one step, and every row has one.
+    """
     hh, hr = products
     outputs: list[Tensor] = []
     cells: list[tuple[Tensor, ...]] = []
@@ -223,25 +225,6 @@ def _steps(
         if c is not None and new_c is not None:
             c = new_c if rows == all_rows else torch.cat([new_c, c[rows:]])
     return torch.cat(outputs), h, c, cells
-
-
-def _recurrence(
-    zx: Tensor, h: Tensor, c: Tensor | None, weights: _Weights, spec: _Spec, seed: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """All steps of a direction, on float32 tensors.
-
-    zx (rows, gates * H) holds the product of the input, the rows of the last step first; h (N,
-    H_out) and c (N, H) are the first state. A step with fewer rows than N takes the first ones;
-    there is at least one step, and every row has one. Returns the outputs, the rows of the first
-    step first, and the last state of every row.
-    """
-    if spec.recipe.readings.by_product:
-        check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (weights.hh, weights.hr))
-    if is_recorded(zx, h, c, *weights):
-        y, end_h, end_c = record(_Recurrence, zx, h, c, *weights, spec, seed)
-        return y, end_h, None if c is None else end_c
-    new_rounding_hook()
-    return _steps(zx, h, c, _products(spec, weights, seed), spec)[:3]
 
 
 class _Recurrence(torch.autograd.Function):
@@ -321,8 +304,11 @@ def _direction(
         x = torch.cat(x.split(spec.sizes)[::-1])
     zx = emulated_layer(x, ih, ih_bias, spec.recipe, _LINEAR, seed, spec.backend)
     spec = spec._replace(sizes=spec.sizes[::-1]) if reverse else spec
-    c = states[1] if len(states) == 2 else None
-    y, h, c = _recurrence(zx, states[0], c, steps, spec, seed)
+    if spec.recipe.readings.by_product:
+        check_steps(_LINEAR, spec.recipe, sum(spec.sizes), (steps.hh, steps.hr))
+    h, c = states[0], states[1] if len(states) == 2 else None
+    y, h, end_c = apply(_Recurrence, zx, h, c, steps.hh, steps.hh_bias, steps.hr, spec, seed)
+    c = None if c is None else end_c
     return torch.cat(y.split(spec.sizes)[::-1]) if reverse else y, h, c
 
 

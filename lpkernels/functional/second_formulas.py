@@ -34,7 +34,7 @@ def of_norm(first: Any, dy: Tensor, incoming: Sequence[Any], needs: Sequence[boo
     v, u, t = incoming
     xhat, scale, w, seed = first.saved_tensors
     how, call = first.how, Call(first.recipe, seed, first.backend)
-    # What has the same norm as x: a norm with sums does not see the mean.
+    # This differs from x by the mean of each row, which a norm with sums subtracts.
     x = how.unrowed(how.rows(xhat) / scale[:, None], xhat.shape)
     with torch.enable_grad():
         x, g = _leaves(x, call.rounded(dy, "grad_output"))

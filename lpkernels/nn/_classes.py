@@ -43,7 +43,7 @@ def plain_class(module: torch.nn.Module) -> Any:
 
 
 class Kind(NamedTuple):
-    """What a module is to `convert`, emulated or not.
+    """How `convert` treats a module, emulated or not.
 
     Attributes:
         emulating: the class that emulates the layer of torch.nn that its class is or derives from;

@@ -1,4 +1,4 @@
-"""What the shapes of a layer must fulfil where products read codes of their own."""
+"""Checks of a layer's shapes, for products that read codes of their own."""
 
 from __future__ import annotations
 
