@@ -230,7 +230,7 @@ def _geometry(
     return ConvGeometry(conv, tuple(output)), extra if any(extra) else []
 
 
-_kept_geometry = lru_cache(maxsize=4096, typed=True)(_geometry)
+_cached_geometry = lru_cache(maxsize=4096, typed=True)(_geometry)
 
 
 def _conv(
@@ -277,15 +277,14 @@ def _conv(
         _checks.call(name, backend, generator)
     if recipe.axes:
         check_axes(recipe, ranks(name, dims, bias))
-    numbers = (name, x.shape[-dims:], weight.shape[2:], stride, padding, dilation, groups)
-    if torch.compiler.is_compiling():
-        geometry, extra = _geometry(*numbers)
-    else:
-        try:
-            geometry, extra = _kept_geometry(*numbers)
-        except TypeError:
-            # A list is no key; a number of a wrong type is refused here.
-            geometry, extra = _geometry(*numbers)
+    # A list is no key of the cache.
+    stride = tuple(stride) if isinstance(stride, list) else stride
+    padding = tuple(padding) if isinstance(padding, list) else padding
+    dilation = tuple(dilation) if isinstance(dilation, list) else dilation
+    geometry_of = _geometry if torch.compiler.is_compiling() else _cached_geometry
+    geometry, extra = geometry_of(
+        name, x.shape[-dims:], weight.shape[2:], stride, padding, dilation, groups
+    )
     seed = seeds.seed_for(True, generator) if recipe.is_stochastic else None
     image = x if x.dim() == dims + 2 else x.unsqueeze(0)
     image = F.pad(image, extra) if extra else image
