@@ -446,21 +446,17 @@ def _add(rows: dict[Any, PlanRow], key: Any, row: PlanRow) -> None:
     if key not in rows:
         rows[key] = row
         return
-    a, b = rows[key], row
-    longer, other = (a, b) if a.length >= b.length else (b, a)
-    ranges = [r.exponents for r in (a, b) if r.exponents is not None]
-    exponents = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else None
-    fmt = FloatFormat(
-        max(a.format.exp_bits, b.format.exp_bits), max(a.format.man_bits, b.format.man_bits)
-    )
+    both = longer, other = sorted((rows[key], row), key=lambda row: -row.length)
+    ranges = [row.exponents for row in both if row.exponents is not None]
+    formats = [row.format for row in both]
+    fmt = FloatFormat(max(f.exp_bits for f in formats), max(f.man_bits for f in formats))
+    numbers = ("product_bits", "nzr", "man_bits", "chunk_bits")
+    widest: dict[str, Any] = {name: max(getattr(row, name) for row in both) for name in numbers}
     rows[key] = replace(
         longer,
-        product_bits=max(a.product_bits, b.product_bits),
-        nzr=max(a.nzr, b.nzr),
-        growth=max((g for g in (a.growth, b.growth) if g is not None), default=None),
-        exponents=exponents,
-        man_bits=max(a.man_bits, b.man_bits),
-        chunk_bits=max(a.chunk_bits, b.chunk_bits),
+        **widest,
+        growth=max((row.growth for row in both if row.growth is not None), default=None),
+        exponents=(min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else None,
         format=fmt,
         accumulator=_with_format(longer.accumulator, fmt),
         notes=tuple(dict.fromkeys((*longer.notes, *other.notes))),

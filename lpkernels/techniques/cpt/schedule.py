@@ -156,28 +156,24 @@ def _bits_in_cycle(schedule: Schedule, odd: int, place: int, length: int) -> int
 
     Raises: ValueError: a profile of the user's gives a number outside [0, 1].
     """
-    z = Fraction(place, length)
     decays = schedule.form == "triangular" and not odd
     is_mirrored = decays and schedule.reflection == "horizontal"
-    g = _growth(schedule.profile, 1 - z if is_mirrored else z)
+    z = Fraction(length - place if is_mirrored else place, length)
+    if callable(schedule.profile):
+        value = float(schedule.profile(float(z)))
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"profile: expected a function from [0, 1] to [0, 1], got {value} at z={float(z)}; "
+                "bits are lowest + (highest - lowest) * profile(z)"
+            )
+        g = Fraction(value)
+    else:
+        g = PROFILES[schedule.profile](z)
     if decays and not is_mirrored:
         g = 1 - g
     low, high = schedule.bits
     # Python rounds a fraction half to even, exactly.
     return round(low + (high - low) * g)
-
-
-def _growth(profile: str | Callable[[float], float], z: Fraction) -> Fraction:
-    """The profile at z in [0, 1], exactly."""
-    if not callable(profile):
-        return PROFILES[profile](z)
-    value = float(profile(float(z)))
-    if not 0 <= value <= 1:
-        raise ValueError(
-            f"profile: expected a function from [0, 1] to [0, 1], got {value} at z={float(z)}; "
-            "bits are lowest + (highest - lowest) * profile(z)"
-        )
-    return Fraction(value)
 
 
 @lru_cache(maxsize=4)
