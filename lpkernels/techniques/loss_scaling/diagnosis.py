@@ -255,14 +255,13 @@ class _Sums:
     """The counts of a row on one device: (260,) int64, as seen and without the loss scale."""
 
     def __init__(self, key: _Key, device: torch.device, is_scaled: bool) -> None:
-        self.key, self.is_scaled, self.calls = key, is_scaled, 0
-        self.seen, self.unscaled = _zeros(device), _zeros(device)
+        self.key, self.calls, self.seen = key, 0, _zeros(device)
+        self.unscaled = _zeros(device) if is_scaled else self.seen
         self.fmt = key[3] if isinstance(key[3], FloatFormat) else FP32
 
     def row(self) -> TensorRow:
         """The row of these counts on the host."""
-        own = [self.seen, self.unscaled if self.is_scaled else self.seen]
-        counts = torch.stack(own).cpu().numpy()
+        counts = torch.stack([self.seen, self.unscaled]).cpu().numpy()
         if not isinstance(self.key[3], FloatFormat):
             # A format without a range of its own is not asked what over- and underflows.
             counts[:, :2] = 0
@@ -319,7 +318,7 @@ class _Counting(Visitor):
             by_format[sums.fmt] = _zeros(local.device)
             count_to_nearest(local, sums.fmt, by_format[sums.fmt])
         sums.seen.add_(by_format[sums.fmt])
-        if not sums.is_scaled:
+        if sums.unscaled is sums.seen:
             return
         if None not in by_format:
             assert self._scaled is not None
