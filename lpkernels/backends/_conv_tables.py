@@ -33,7 +33,7 @@ from lpkernels.backends._conv_geometry import (
     outer_sum,
     three,
 )
-from lpkernels.backends._tables import kept
+from lpkernels.backends._tables import cached_by_stream
 
 
 class Tables(NamedTuple):
@@ -263,16 +263,16 @@ def by_input(w: Tensor, g: Geometry) -> Tensor:
     return split.transpose(1, 2).reshape(g.groups, g.in_channels, g.out_channels * g.taps)
 
 
-@kept
-def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
+@cached_by_stream
+def _cached_tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
     return build(g, device)
 
 
-#: Larger tables are made anew: their products take far longer, and kept they would fill the memory.
-KEPT_COLUMNS = 1 << 20
+#: Larger tables are built anew: their products take far longer, and a cache would fill the memory.
+CACHED_COLUMNS = 1 << 20
 
 
 def tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
-    """build(g, device), kept for the next call; build is `fprop`, `dgrad` or `wgrad`."""
-    large = g.batch * max(math.prod(g.size), math.prod(g.output)) > KEPT_COLUMNS
-    return build(g, device) if large else _kept_tables(build, g, device)
+    """build(g, device), cached for the next call; build is `fprop`, `dgrad` or `wgrad`."""
+    large = g.batch * max(math.prod(g.size), math.prod(g.output)) > CACHED_COLUMNS
+    return build(g, device) if large else _cached_tables(build, g, device)

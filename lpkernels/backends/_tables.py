@@ -13,19 +13,17 @@ import torch
 from torch import Tensor
 
 # Tables are small beside the operands they describe; a model has some dozens of geometries.
-_KEPT = 512
+_RESULTS = 512
 
 
-def kept(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for make(*hashables, device): its results are kept for the next call with the
-    same arguments.
+def cached_by_stream(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for make(*hashables, device), which caches its results for each stream: nothing
+    orders one stream after the writes of another.
 
-    A result is kept once for each stream, because nothing orders one stream after the writes of
-    another. While a CUDA graph is captured nothing is kept, because a result then belongs to the
-    graph.
+    While a CUDA graph is captured nothing is cached, because a result then belongs to the graph.
     """
 
-    @functools.lru_cache(maxsize=_KEPT)
+    @functools.lru_cache(maxsize=_RESULTS)
     def on_stream(_stream: int, *arguments: Any) -> Any:
         return make(*arguments)
 
@@ -41,7 +39,7 @@ def kept(make: Callable[..., Any]) -> Callable[..., Any]:
     return look_up
 
 
-@kept
+@cached_by_stream
 def offsets(sizes: tuple[int, ...], strides: tuple[int, ...], device: torch.device) -> Tensor:
     """int64: the sum of index * stride for every index of a tensor of these sizes, row-major."""
     table = torch.zeros((), dtype=torch.int64, device=device)

@@ -14,7 +14,7 @@ from lpkernels.backends import How, _conv_tables
 from lpkernels.backends._conv_geometry import Frame, Geometry, count
 from lpkernels.backends._conv_tables import starts
 from lpkernels.backends._gpu import Pass
-from lpkernels.backends._tables import kept
+from lpkernels.backends._tables import cached_by_stream
 from lpkernels.backends.planning.triton_tiles import transposes
 from lpkernels.backends.triton._config import padded_lanes
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -67,7 +67,7 @@ def _gradient_frame(g: Geometry) -> Frame:
     return frame._replace(parts=g.groups, width=padded_lanes(g.out_channels))
 
 
-@kept
+@cached_by_stream
 def _gradient_tables(g: Geometry, device: torch.device) -> tuple[Tensor, Tensor | None]:
     frame, group = _gradient_frame(g), count(g.groups, device)
     if g.out_channels < _FEW_CHANNELS:
