@@ -1,5 +1,5 @@
-// Expressions with two values, one of them a mutant's: mutants/cpp.py puts them into a copy of the
-// sources. `a < Less<7>{} < b` is `a <= b` where LPK_MUTANT is 7, and `a < b` elsewhere. The
+// Expressions with two values, one of them a mutant's: `python -m mutants` puts them into a copy of
+// the sources. `a < Less<7>{} < b` is `a <= b` where LPK_MUTANT is 7, and `a < b` elsewhere. The
 // operator stands twice, so that its precedence stays.
 #pragma once
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer, Step
+from lpkernels.arithmetic import Adam, Quantizer, Step
 from lpkernels.arithmetic.hadamard import HADAMARD_SIZES, signs_of
 from lpkernels.backends import BINS, COUNTS
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
@@ -392,6 +392,15 @@ def test_updates_of_zeros(step: Step, begins: bool, adapter: Any, device: str, w
     for state in (*tensors.first, *tensors.second) if begins else ():
         state.fill_(torch.nan)
     check_update(adapter, device, ways, tensors, step, formats, begins=begins)
+
+
+def test_an_average_by_halves_is_made_from_the_gradient(
+    adapter: Any, device: str, ways: Any
+) -> None:
+    """The formula of torch's lerp changes at a weight of one half."""
+    step, formats = Adam(1e-2, beta1=0.5), updates.FORMATS["fp32"]
+    tensors = updates.tensors_of(step, formats, [(99,)])
+    check_update(adapter, device, ways, tensors, step, formats)
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -141,6 +141,12 @@ def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
     return F.multi_head_attention_forward(*inputs, **(call | options))
 
 
+def test_multi_head_attention_takes_a_mask_for_every_head() -> None:
+    mask = torch.rand(2 * 2, 4, 4, generator=torch.Generator()) < 0.3
+    got, want = (multi_head(E, E, E, attn_mask=mask, recipe=how) for how in (SUMS, "fp32"))
+    close(list(got), list(want))
+
+
 @pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Recipe) -> None:
     seed = torch.tensor(SEED)

@@ -101,6 +101,7 @@ test_wrong_values_are_refused = refused(
     [
         (lambda: conv(IMAGE, KERNEL, BIAS, stride=0), "stride=0"),
         (lambda: up(IMAGE, TRANSPOSED, BIAS, stride=0), "stride=0"),
+        (lambda: F.conv1d(X, KERNEL, recipe=RECIPE), r"\(N, C_in, L\)"),
         (lambda: conv(IMAGE, KERNEL, BIAS, groups=1), "groups=1"),
         (lambda: conv(IMAGE, KERNEL, BIAS, groups=4), "groups=4"),
         (lambda: conv(IMAGE, KERNEL, BIAS, padding="full"), "padding='full'"),

@@ -32,6 +32,17 @@ def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) 
     assert_matmul(isas, a, b, lp.Accumulator(fmt, chunk=chunk), name)
 
 
+@pytest.mark.parametrize("width", [9, 10, 11, 12])
+@pytest.mark.parametrize("man_bits", [10, 11, 12, 13])
+def test_a_short_addend_just_below_a_tie_is_rounded_once(
+    man_bits: int, width: int, isas: Isas
+) -> None:
+    """1 + 2^-m is odd, and the last addend, of ones, reaches almost to the middle above it."""
+    below = (2**width - 1) * 2.0 ** -(man_bits + 1 + width)
+    b = torch.tensor([1.0, 2.0**-man_bits, below]).unsqueeze(1).expand(3, 33)
+    assert_matmul(isas, torch.ones(9, 3), b, lp.Accumulator(lp.FloatFormat(8, man_bits)), "")
+
+
 def test_products_that_saturate_bring_finer_sums(isas: Isas) -> None:
     """All values are whole, but the largest product value ends 11 places behind the point."""
     generator = torch.Generator().manual_seed(8)
