@@ -54,6 +54,7 @@ def test_the_bounds_are_shares_of_the_highest_improvement() -> None:
     result = precision_range_test(training, training.set_bits, restore=[])
     # 3 bits rise, by 0.57 of the improvement, and 4 bits by all but a little.
     assert result.bits == (4, 5) and result.reason == ""
+    assert str(result).splitlines()[-1].startswith("from 4 to 5 bits, ")
     assert training.asked == [level.bits for level in result.trace] == list(range(2, 9))
     assert [level.share >= 0.9 for level in result.trace] == [False, False] + [True] * 5
     third, top = result.trace[1], result.trace[-1]

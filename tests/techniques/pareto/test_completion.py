@@ -57,6 +57,7 @@ def test_clip_bounds_the_estimates_and_convergence_is_told():
     assert not short.converged and short.steps == 3 and short.change > 1e-4
     long = complete(x, mask, rank=3, lam=0.01)
     assert long.converged and long.change <= 1e-4
+    assert complete(x, mask, rank=3, lam=0.01, tolerance=1e9).steps == 1
 
 
 def test_a_nan_error_counts_as_missing_with_a_warning():
