@@ -273,6 +273,13 @@ def test_attention_in_one_call_is_its_products(
         assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
 
 
+@pytest.mark.parametrize("option", ["add_zero_attn", "add_bias_kv"])
+def test_attention_to_keys_beside_those_of_its_input_is_not_taken_apart(option: str) -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True, **{option: True})
+    ops = ops_of(multi_head(), torch.randn(2, 3, 8), layer=layer)
+    assert not any(op.name.endswith("scores") for op in ops)
+
+
 def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), Computes(lambda m, x: function(torch.relu(x))))
 
