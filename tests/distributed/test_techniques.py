@@ -16,7 +16,6 @@ from tests.distributed.masters import RUNS
 from tests.distributed.runs import WAYS, Made
 from tests.distributed.scaling import batch, network
 from tests.distributed.worker import (
-    penalised,
     ranged_batch,
     ranged_model,
     users_batch,
@@ -37,14 +36,6 @@ def test_gradients_are_the_float32_mean_of_the_processes_gradients(made: Made, w
         assert_bit_equal(seen[way]["packed"]["loss"], loss.detach())
     for seen in made.ranks:
         for got, *parts in zip(seen[way]["packed"]["gradients"], *alone, strict=True):
-            assert_bit_equal(got, parts[0] / 2 + parts[1] / 2)
-
-
-def test_gradients_of_a_penalty_are_the_mean_of_the_processes_gradients(made: Made) -> None:
-    alone = [penalised(users_model(), rank) for rank in (0, 1)]
-    for seen in made.ranks:
-        assert len(seen["penalised"]) == 4
-        for got, *parts in zip(seen["penalised"], *alone, strict=True):
             assert_bit_equal(got, parts[0] / 2 + parts[1] / 2)
 
 

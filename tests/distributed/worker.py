@@ -11,7 +11,6 @@ import importlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -61,9 +60,6 @@ def main(folder: Path, *words: str) -> None:
             seen["ranges"] = running_ranges(ddp)
             seen["delayed"] = {way: delayed.stepped(processes) for way, processes in ways.items()}
             seen["unshared"] = delayed.unshared(ddp)
-            seen["penalised"] = penalised(
-                users_model(), ddp.rank, partial(runs.spread, processes=ddp)
-            )
             seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
             for way, processes in ways.items():
                 seen[way] = trained(folder, way, processes)
@@ -195,16 +191,6 @@ def users_model() -> nn.Module:
 def users_batch(rank: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(rank)
     return torch.randn(6, 1, 6, 6, generator=generator), torch.arange(6) % 3
-
-
-def penalised(
-    model: nn.Module, rank: int, spread: Callable[[nn.Module], nn.Module] = lambda model: model
-) -> list[Tensor]:
-    """The gradients of a penalty of the input's gradients, which are second derivatives."""
-    network, x = spread(model), users_batch(rank)[0].requires_grad_()
-    (of_x,) = torch.autograd.grad(network(x).square().sum(), x, create_graph=True)
-    of_x.square().sum().backward()
-    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 def running_ranges(processes: Processes) -> dict[str, Tensor]:

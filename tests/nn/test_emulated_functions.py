@@ -40,24 +40,7 @@ def with_column(c: Tensor, a: Tensor, b: Tensor, **options: Any) -> Tensor:
     return lpf.addmm(c[..., None], a, b[:, None], **options)[:, 0]
 
 
-GROUPS = [slice(0, 3), slice(3, 3), slice(3, 6)]
 ENDS = torch.tensor([3, 3, 6], dtype=torch.int32)
-
-
-def groups_of_rows(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
-    beyond = torch.zeros(len(a) - 6, b.shape[2])
-    rows = [product(a[group], w, recipe) for group, w in zip(GROUPS, b, strict=True)]
-    return torch.cat([*rows, beyond])
-
-
-def groups_of_columns(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
-    beyond = torch.zeros(a.shape[1], b.shape[1] - 6)
-    columns = [product(x, b[:, group], recipe) for x, group in zip(a, GROUPS, strict=True)]
-    return torch.cat([*columns, beyond], 1)
-
-
-def groups_of_sums(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
-    return torch.stack([product(a[:, group], b[group], recipe) for group in GROUPS])
 
 
 def pairs(a: Tensor, b: Tensor, recipe: Any) -> Tensor:
@@ -141,11 +124,6 @@ TABLE = [
     *(Row(of(name, **HALF), [(3,), M, V], partial(with_column, **HALF))
       for name in ("addmv", "Tensor.addmv")),
     Row(of("addmv"), [(), M, V], with_column),
-    *(Row(of(name, offs=ENDS), [(6, 4), (3, 4, 8)], groups_of_rows)
-      for name in ("_grouped_mm", "nn.functional.grouped_mm")),
-    Row(of("nn.functional.grouped_mm", offs=ENDS), [(8, 4), (3, 4, 8)], groups_of_rows),
-    Row(of("nn.functional.grouped_mm", offs=ENDS), [(3, 5, 4), (4, 8)], groups_of_columns),
-    Row(of("nn.functional.grouped_mm", offs=ENDS), [(5, 8), (8, 4)], groups_of_sums),
     Row(of("nn.functional.grouped_mm"), [(3, 5, 4), (3, 4, 8)], pairs),
 ]  # fmt: skip
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
@@ -184,15 +162,6 @@ def test_a_call_by_the_fp32_recipe_is_torchs(row: Row) -> None:
     assert_bit_equal(inside(row.call, "fp32", *operands), row.call(*operands))
 
 
-def test_every_group_has_a_scale_of_its_own() -> None:
-    recipe = lp.Recipe(input="tensor_e4m3", weight="tensor_e4m3")
-    scales = torch.tensor([1.0, 1e3, 1e-3])[:, None, None]
-    a, b = torch.randn(3, 5, 4), torch.randn(3, 4, 8) * scales
-    want = pairs(a, b, recipe)
-    assert_bit_equal(inside(F.grouped_mm, recipe, a, b), want)
-    assert not torch.equal(lpf.bmm(a, b, recipe=recipe), want)
-
-
 def test_a_graph_breaks_at_the_groups_of_rows() -> None:
     call, operands = of("_grouped_mm", offs=ENDS), [torch.randn(6, 4), torch.randn(3, 4, 8)]
     net = lp.convert(Computes(lambda m, *x: call(*x)), DETERMINISTIC)
@@ -208,15 +177,9 @@ def ones(*shape: int) -> Tensor:
     return torch.ones(shape)
 
 
-def grouped(*ends: int) -> Tensor:
-    return F.grouped_mm(ones(6, 4), ones(2, 4, 8), offs=torch.tensor(ends, dtype=torch.int32))
-
-
 @pytest.mark.parametrize("call, message", [
     (lambda: torch.mm(ones(2, 3, 4), ones(4, 5)), r"mm: expected operands of 2 and 2 dimensions"),
     (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmm: input has shape \(2, 2, 1\)"),
-    (lambda: grouped(4, 2), r"offs=\[4, 2\]"),
-    (lambda: F.grouped_mm(ones(6, 4), ones(2, 4, 8)), "offs=None"),
 ])  # fmt: skip
 def test_wrong_operands_are_refused(call: Callable[[], Tensor], message: str) -> None:
     with pytest.raises((ValueError, IndexError), match=message):

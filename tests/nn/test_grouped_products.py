@@ -90,6 +90,8 @@ REFUSED = {
     "none": (ROWS, ones(0, 4, 8), torch.tensor([], dtype=torch.int32), "of groups, not 0"),
     "beyond": (ROWS, WEIGHTS, torch.tensor([3, 7]), r"offs=\[3, 7\].* dimension of 6"),
     "negative": (ROWS, WEIGHTS, torch.tensor([-1, 6]), r"offs=\[-1, 6\]"),
+    "descending": (ROWS, WEIGHTS, torch.tensor([4, 2]), r"offs=\[4, 2\]"),
+    "without ends": (ROWS, WEIGHTS, None, "offs=None"),
     "both 3": (ones(2, 6, 4), WEIGHTS, torch.tensor([3, 6]), "offs .* unless both have 3"),
     "vector": (ones(4), WEIGHTS, torch.tensor([3, 6]), "operands of 2 or 3 dimensions"),
     "sums": (ROWS, ones(2, 5, 8), torch.tensor([3, 6]), "a has K=4 but b has K=5"),
