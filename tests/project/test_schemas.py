@@ -1,7 +1,6 @@
 """Every committed record opens, and readers refuse records of another schema."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from bench.recording import held
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.results import read_results
-from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
 
 ROOT = Path(__file__).parents[2]
@@ -51,22 +49,3 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
         schemas.check_all([{"type": "header", "kind": "run"}], "x")
     lines = [schemas.header("run"), {"type": "epoch"}, schemas.line("bench"), [1]]
     assert schemas.check_all(lines, "x") == lines
-
-
-@pytest.mark.parametrize(
-    "kind, command, name",
-    [
-        ("run", "report .", "records.jsonl"),
-        ("sweep-results", "sweep table x.jsonl", "x.jsonl"),
-        ("sweep-results", "sweep plot x.jsonl --out x.png", "x.jsonl"),
-        ("sweep", "sweep status .", "sweep.json"),
-    ],
-)
-def test_commands_refuse_a_later_schema(
-    kind: str, command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    later = {**schemas.header(kind), "schema": schemas.SCHEMA + 1}
-    (tmp_path / name).write_text(json.dumps(later) + "\n")
-    monkeypatch.chdir(tmp_path)
-    said = " ".join(re.sub("[│╭╮╰╯─]", " ", sentence(call(*command.split()), 2)).split())
-    assert "expected schema 2, got 3, which another version of lpkernels wrote" in said

@@ -69,13 +69,6 @@ def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     assert "weights_only" not in said
 
 
-def test_a_damaged_checkpoint_is_told(trained: Path) -> None:
-    call("train", "--resume", "--out", trained)
-    (trained / "checkpoint.pt").rename(trained / "checkpoint.previous.pt")
-    said = sentence(call("train", "--resume", "--out", trained), 0)
-    assert "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt" in said
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: Any) -> None:
     test, out = Trainer.evaluate, tmp_path / str(number)
@@ -96,7 +89,6 @@ def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: 
 
 CODE = """
 from pathlib import Path
-from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
 from lpkernels.experiments.workloads.config import WorkloadConfig
 Path(__file__).with_name("imported").touch()

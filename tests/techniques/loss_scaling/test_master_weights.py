@@ -188,6 +188,26 @@ def test_scaled_formats_whose_scales_are_not_told_by_values_are_kept_as_values(
 
 
 @pytest.mark.parametrize("name, recipe", optimizers.PAIRS)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
+    held = parameters(shapes=[(7, 9)])
+    optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
+    train(optimizer, held, [1, 2])
+    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
+    loaded = optimizers.from_file(saved, weights_only=True)
+    train(optimizer, held, [3, 4])
+
+    # The other optimizer is made from other weights and another seed.
+    torch.manual_seed(77)
+    resumed = [nn.Parameter(torch.randn(7, 9))]
+    other = optimizers.wrapped(name, resumed, **optimizers.RECIPES[recipe])
+    other.load_state_dict(loaded["optimizer"])
+    resumed[0].data.copy_(loaded["weights"][0])
+    assert_same(other.state_dict(), loaded["optimizer"])
+    train(other, resumed, [3, 4])
+    assert_same(snapshot(other, resumed), snapshot(optimizer, held))
+
+
+@pytest.mark.parametrize("name, recipe", optimizers.PAIRS)
 def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str) -> None:
     """Even a first step, whose states are not saved. With the flag down a step is a plain one."""
     ends, plain = [], [(None, False)] if recipe == "fused" else []
