@@ -40,11 +40,13 @@ int table_bits(const Table& t);
 void round_to_table(const Table& t, Rounding mode, const double* x, const double* thresholds,
                     double* y, int64_t count);
 
-// The steps of a deterministic mode on the words of float32 values. A row, of a sign and an
-// exponent, holds the place of its first cell and, in its lowest bits, the shift from the other
-// bits of a word to a cell. A cell holds the number of thresholds at most its least value; the
-// number of thresholds up to x, found by `steps` comparisons from there on, is the number of the
-// value. NaN and infinities are to be set apart.
+// The steps of a deterministic mode on the words of float32 values. Every sign and exponent has a
+// row, which is one word: in its lowest kShiftBits bits a shift, and above them the number of the
+// row's first cell. The 23 other bits of a value's word, moved to the right by the shift, tell the
+// value's cell, counted from that first one. A cell is the number of thresholds up to the least
+// value that falls into it. `steps` comparisons from that threshold on give the number of
+// thresholds up to x, which is the index of the rounded value. The caller rounds NaN and
+// infinities.
 struct WordLadder {
   static constexpr uint32_t kShiftBits = 5;
   const uint32_t* rows;

@@ -151,10 +151,10 @@ inline std::vector<Table> all_tables() {
 
 // All tables; the first call makes them known to the kernels.
 inline const std::vector<Table>& tables() {
-  static const std::vector<Table> known = [] {
-    std::vector<Table> all = all_tables();
+  static const std::vector<Table> all = [] {
+    std::vector<Table> tables = all_tables();
     int64_t handle = kFirstHandle;
-    for (const Table& t : all) {
+    for (const Table& t : tables) {
       std::vector<double> ladders;
       for (int mode = 0; mode < lpk::kLadders; ++mode) {
         for (size_t gap = 0; gap + 1 < t.values.size(); ++gap)
@@ -164,9 +164,9 @@ inline const std::vector<Table>& tables() {
       lpk::add_table(handle++, {ints[3], t.values.data(), t.codes.data(), ladders.data(),
                                 static_cast<int>(ints[2]), t.nan_code, t.infinity_is_nan});
     }
-    return all;
+    return tables;
   }();
-  return known;
+  return all;
 }
 
 inline std::vector<NamedFormat> table_formats() {

@@ -41,21 +41,21 @@ py::dict certificate(Ints accumulator, const Ints& left, const Ints& right, int 
   const lpk::AddendRange products = product_range(a, b), p = addend_range(acc, products);
   const lpk::Certificate c =
       certify(in, acc.fmt, acc.rounding, acc.random_bits, p, lpk::range_of_zeros(), a, terms);
-  py::dict found;
-  found["stay"] = !acc.has_product || products_stay(acc.product, products);
-  found["width"] = p.width;
-  found["lowest"] = p.lowest;
-  found["highest"] = p.highest;
-  found["nearest"] = nearest_bound(in, acc.fmt, p.width, p.lowest);
-  found["overflow"] = overflow_exponent(acc.fmt);
-  found["place"] = lowest_place(acc.fmt);
-  found["valid"] = c.valid;
-  found["odd"] = c.odd;
-  found["floor"] = c.floor;
-  found["everywhere"] = c.everywhere;
-  found["bound"] = c.bound;
-  found["reached"] = c.reached;
-  return found;
+  py::dict bounds;
+  bounds["stay"] = !acc.has_product || products_stay(acc.product, products);
+  bounds["width"] = p.width;
+  bounds["lowest"] = p.lowest;
+  bounds["highest"] = p.highest;
+  bounds["nearest"] = nearest_bound(in, acc.fmt, p.width, p.lowest);
+  bounds["overflow"] = overflow_exponent(acc.fmt);
+  bounds["place"] = lowest_place(acc.fmt);
+  bounds["valid"] = c.valid;
+  bounds["odd"] = c.odd;
+  bounds["floor"] = c.floor;
+  bounds["everywhere"] = c.everywhere;
+  bounds["bound"] = c.bound;
+  bounds["reached"] = c.reached;
+  return bounds;
 }
 
 // A draw of csrc/common/rng.h; 32 bits are a whole word.

@@ -58,8 +58,8 @@ Answer answer_to(uint32_t leaf, uint32_t subleaf) {
 
 using Sigaction = int(int, const struct sigaction*, struct sigaction*);
 Sigaction& of_system() {
-  static const auto found = reinterpret_cast<Sigaction*>(dlsym(RTLD_NEXT, "sigaction"));
-  return *found;
+  static const auto original = reinterpret_cast<Sigaction*>(dlsym(RTLD_NEXT, "sigaction"));
+  return *original;
 }
 
 // The program's own handler, for a fault that is no trap of CPUID.

@@ -87,12 +87,12 @@ class Recording {
   void add_block() { blocks_.push_back(text()); }
 
   std::vector<Piece> pieces() {
-    std::vector<Piece> found;
+    std::vector<Piece> pieces;
     for (auto left = plain<uint64_t>(); left > 0; --left) {
       const Bytes before = block(), after = block();
-      found.emplace_back(before, after);
+      pieces.emplace_back(before, after);
     }
-    return found;
+    return pieces;
   }
 
   // The next value as an argument of type T, its addresses in these pieces.
@@ -145,26 +145,26 @@ template <class Result, class... Arguments>
 Caller caller(Result (*function)(Arguments...)) {
   return [function](Recording& from, const std::vector<Piece>& pieces) -> Numbers {
     // Braces read the arguments in their order.
-    const std::tuple<std::decay_t<Arguments>...> given{
+    const std::tuple<std::decay_t<Arguments>...> arguments{
         from.value<std::decay_t<Arguments>>(pieces)...};
     if constexpr (std::is_void_v<Result>) {
-      std::apply(function, given);
+      std::apply(function, arguments);
       return {};
     } else if constexpr (std::is_integral_v<Result>) {
-      return {std::apply(function, given)};
+      return {std::apply(function, arguments)};
     } else {
-      return std::apply(function, given);
+      return std::apply(function, arguments);
     }
   };
 }
 
 std::map<std::string, Caller> all_functions() {
-  std::map<std::string, Caller> found;
-  const auto define = [&](const char* name, auto function) { found[name] = caller(function); };
+  std::map<std::string, Caller> functions;
+  const auto define = [&](const char* name, auto function) { functions[name] = caller(function); };
   lpk::bound::define_elementwise(define);
   lpk::bound::define_products(define);
   lpk::bound::define_update(define);
-  return found;
+  return functions;
 }
 
 // How the next call differs from what was recorded; "" if it does not.
@@ -194,9 +194,9 @@ int replay(Recording& from) {
       ++lines;
     } else if (kind == 'c') {
       const std::string name(from.text());
-      const auto found = functions.find(name);
-      if (found == functions.end()) refuse("there is no function " + name);
-      const std::string how = difference(from, found->second);
+      const auto entry = functions.find(name);
+      if (entry == functions.end()) refuse("there is no function " + name);
+      const std::string how = difference(from, entry->second);
       ++calls;
       if (how.empty()) continue;
       ++differing;

@@ -23,9 +23,9 @@ __device__ __forceinline__ void begin_product(const Job& job, Plan* shared) {
   __syncthreads();
 }
 
-// A tier and the tile that is made for it.
+// A tier and its tile.
 template <Tier kTierOf, class TileOf>
-struct Made {
+struct TierTile {
   static constexpr Tier kTier = kTierOf;
   using Tile = TileOf;
 };

@@ -8,11 +8,12 @@ template <Rounding kMode>
 struct Hardware {
   template <bool kTables, bool kChunked>
   using Of =
-      Tiers<Made<Tier::kHardwareFloat, CertifiedTile<HardwareRule<kMode>, kTables, kChunked>>>;
+      Tiers<TierTile<Tier::kHardwareFloat, CertifiedTile<HardwareRule<kMode>, kTables, kChunked>>>;
 };
 
 template <bool kTables, bool kChunked>
-using Truncated = Tiers<Made<Tier::kTruncated, CertifiedTile<TruncationRule, kTables, kChunked>>>;
+using Truncated =
+    Tiers<TierTile<Tier::kTruncated, CertifiedTile<TruncationRule, kTables, kChunked>>>;
 
 }  // namespace
 

@@ -8,7 +8,7 @@ namespace {
 template <bool kTables, bool kChunked>
 struct Rare {
   template <Tier kTier, class Rule>
-  using Of = Made<kTier, CertifiedTile<Rule, kTables, kChunked>>;
+  using Of = TierTile<kTier, CertifiedTile<Rule, kTables, kChunked>>;
   static void launch(const Job& job, cudaStream_t stream) {
     Tiers<Of<Tier::kTwoStepClipped, TwoStepRule<NearestSum, Limit::kClipped>>,
           Of<Tier::kTwoStepOdd, TwoStepRule<OddSum, Limit::kWatched>>,

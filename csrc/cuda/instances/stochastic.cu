@@ -6,7 +6,7 @@ namespace lpk::cuda {
 namespace {
 
 template <bool kTables, bool kChunked>
-using Stochastic = Tiers<Made<Tier::kStochastic, StochasticTile<kTables, kChunked>>>;
+using Stochastic = Tiers<TierTile<Tier::kStochastic, StochasticTile<kTables, kChunked>>>;
 
 }  // namespace
 

@@ -47,7 +47,7 @@ LPK_HD Facts facts_of(uint32_t bits) {
 
 // One value on its way into an operand.
 LPK_HD float packed(float x, const FusedRule& rule) {
-  if (!rule.given) return canonical_float(x);
+  if (!rule.rounds) return canonical_float(x);
   return canonical_float(round_to<double>(x, rule.fmt, rule.rounding, 0.0));
 }
 

@@ -36,7 +36,7 @@ LPK_HD void finish_output(const Job& job, const Place& at) {
 
 LPK_HD bool finishes(const Job& job) {
   const Format& f = job.acc.chunk == 0 ? job.acc.fmt : job.acc.outer;
-  return job.sums.bias != nullptr || job.result.given || f.one_zero;
+  return job.sums.bias != nullptr || job.result.rounds || f.one_zero;
 }
 
 #if defined(__CUDACC__)

@@ -62,7 +62,7 @@ LPK_HD void close_rows_by(const Job& job, const Place& at, int thread, float* ou
 // NaN.
 template <class Map, int kSide, class Value>
 LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& value) {
-  bool found = false;
+  bool special = false;
   LPK_UNROLL
   for (int i = 0; i < kSide; ++i) {
     const int64_t row = at.row + Map::row(thread, i);
@@ -71,12 +71,12 @@ LPK_HD bool store_tile(const Sums& s, const Place& at, int thread, const Value& 
       const int64_t col = at.col + Map::col(thread, j);
       const float sum = value(i, j);
       if (row < s.m && col < s.n) {
-        found |= !(sum < 0.0f || sum > 0.0f);
+        special |= !(sum < 0.0f || sum > 0.0f);
         s.out[s.batch[at.matrix] + s.rows[row] + s.cols[col]] = canonical_float(sum);
       }
     }
   }
-  return found;
+  return special;
 }
 
 }  // namespace lpk::cuda

@@ -67,7 +67,7 @@ struct Sums {
 struct FusedRule {
   Format fmt;
   Rounding rounding;
-  bool given;
+  bool rounds;
 };
 
 // The rule of eight format integers and a rounding on the host, or of null.

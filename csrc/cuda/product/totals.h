@@ -53,7 +53,7 @@ LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
     sum = add_rounded<double>(sum, job.sums.bias[col], f, acc.outer_rounding, threshold);
   }
   sum = with_its_zero(sum, f);
-  if (job.result.given) sum = round_to<double>(sum, job.result.fmt, job.result.rounding, 0.0);
+  if (job.result.rounds) sum = round_to<double>(sum, job.result.fmt, job.result.rounding, 0.0);
   return canonical_float(sum);
 }
 

@@ -91,12 +91,12 @@ Ran run_product(Job* job, void* scratch) {
     run_tier(*job);
     run_last(*job);
   }
-  bool kept = false;
+  bool done = false;
   const int side = lpk::cuda::exact_side(job->acc);
   for (int64_t tile = lpk::cuda::tile_count(job->sums, side) - 1; tile >= 0; --tile)
-    kept = kept || done_before(*job, side, tile);
+    done = done || done_before(*job, side, tile);
   run_exact(*job);
-  return {job->plan->tier, !kept};
+  return {job->plan->tier, !done};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
