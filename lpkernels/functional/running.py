@@ -67,8 +67,9 @@ class Delayed(NamedTuple):
     ) -> ops.Parts:
         """x as codes and scales, as `ops.scaled` gives them; notes the largest magnitude."""
         notes = self.history is not None
-        call = (seed, role, SITE_QUANTIZE, notes, backend)
-        codes, scale, largest = ops.delayed(x, self.scale, quantizer, *call)
+        codes, scale, largest = ops.delayed(
+            x, self.scale, quantizer, seed, role, SITE_QUANTIZE, notes, backend
+        )
         if self.history is not None:
             note(self.history, largest)
         return codes, scale.reshape((1,) * x.dim()), torch.ones_like(scale)

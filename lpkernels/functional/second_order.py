@@ -227,7 +227,7 @@ class _First(NamedTuple):
         """A tensor of this shape that a product of the first order read, for fprop."""
         assert residual is not None
         tensors = (self.grad_output, residual.source(self.layer, product, shape).tensor)
-        operand = _read(self.layer, product, 1, tensors, result, residual)
+        operand = _operand(self.layer, product, 1, tensors, result, residual)
         return self._in_place(operand, shape, layer, "fprop", side)
 
     def g(self, layer: Layer, product: str) -> Source:
@@ -235,7 +235,7 @@ class _First(NamedTuple):
         x, w, _ = self.shapes
         first, other, result = ("dgrad", w, x) if product == "wgrad" else ("wgrad", x, w)
         tensors = (self.grad_output, self.grad_output.new_empty(()).expand(other))
-        operand = _read(self.layer, first, 0, tensors, result, None)
+        operand = _operand(self.layer, first, 0, tensors, result, None)
         return self._in_place(operand, self.grad_output.shape, layer, product, 0)
 
     def _in_place(
@@ -302,7 +302,7 @@ class _Operand(NamedTuple):
         return flat.reshape(shape)
 
 
-def _read(
+def _operand(
     layer: Layer,
     product: str,
     side: int,

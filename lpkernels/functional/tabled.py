@@ -91,7 +91,7 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
     if recipe.readings.by_product or not all(map(follows_from_values, scaled)):
         return recipe
     in_table = object.__new__(TabledRecipe)
-    numbers, lengths, parts, recipe_axes = _read(recipe, tuple(formats))
+    numbers, lengths, parts, recipe_axes = _rows(recipe, tuple(formats))
     table = torch.tensor(numbers, dtype=torch.int64, device="cpu")
     for index, (name, part, fuses, codes) in enumerate(parts):
         row = Row(table, index, fuses, *codes)
@@ -109,7 +109,7 @@ def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
 
 
 @lru_cache(maxsize=1024)
-def _read(
+def _rows(
     recipe: Recipe, formats: tuple[Format, ...]
 ) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Codes]], tuple[Axis, ...]]:
     """The table, with an empty row for a part that rounds nothing; each part with the fields of its
