@@ -89,3 +89,10 @@ def test_sums_that_are_rounded_up_to_a_power_of_two_overflow(name: str, isas: Is
         a = torch.full((13, 1 << bits), 63 / 64)
         b = torch.full((1 << bits, 37), 63 / 64 * 2.0 ** (beyond - bits))
         assert_matmul(isas, a, b, acc, f"{1 << bits} products")
+
+
+@pytest.mark.parametrize("name", ["e5m10:product=e5m4", "e5m10_sat:product=e5m3"])
+def test_two_rounded_products_below_the_largest_value_overflow(name: str, isas: Isas) -> None:
+    """Each is almost the power of two that its operands' binades bound it by."""
+    a, b = torch.full((13, 2), 240.0), torch.full((2, 37), 248.0)
+    assert_matmul(isas, a, b, accumulator(name), name)
