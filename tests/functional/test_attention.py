@@ -147,6 +147,11 @@ def test_multi_head_attention_takes_a_mask_for_every_head() -> None:
     close(list(got), list(want))
 
 
+@pytest.mark.parametrize("x", [E[:, 0], E[:, :1]], ids=["alone", "batch of one"])
+def test_multi_head_attention_of_one_sequence_is_torchs(x: torch.Tensor) -> None:
+    close(list(multi_head(x, x, x)), list(multi_head(x, x, x, recipe="fp32")))
+
+
 @pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Recipe) -> None:
     seed = torch.tensor(SEED)
