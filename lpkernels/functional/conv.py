@@ -43,7 +43,6 @@ class _SlidingGeometry:
     matmuls: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
     name: ClassVar[str] = "a convolution"
-    differentiable: ClassVar[bool] = True
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]

@@ -54,8 +54,7 @@ class Geometry(Protocol):
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
     as x is, and ``matmuls`` whether the products are matmuls. ``rounds`` says whether the sum can
-    round the result itself, because nothing follows it. ``name`` is the layer's in errors, and
-    ``differentiable`` says whether its gradients have derivatives.
+    round the result itself, because nothing follows it. ``name`` is the layer's in errors.
 
     The operands of a product come as `factors` gives them. ``shape`` is that of the result; None in
     fprop: as the product makes it.
@@ -75,9 +74,6 @@ class Geometry(Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def differentiable(self) -> bool: ...
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size
@@ -461,8 +457,8 @@ class EmulatedLayer(torch.autograd.Function):
         elif needs_x:
             of_dgrad = Residual(w)
         if of_wgrad is not None and of_dgrad is not None:
-            kept = (of_wgrad.shape is None, of_dgrad.shape is None)
-            keep_places(ctx, None if kept[0] else x, None if kept[1] else w)
+            needs_place = (of_wgrad.shape is not None, of_dgrad.shape is not None)
+            keep_places(ctx, x if needs_place[0] else None, w if needs_place[1] else None)
         ctx.save_for_backward(of_wgrad and of_wgrad.tensor, of_dgrad and of_dgrad.tensor, seed)
         ctx.x, ctx.w = of_wgrad and of_wgrad[1:], of_dgrad and of_dgrad[1:]
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend

@@ -31,7 +31,6 @@ class LinearGeometry:
     matmuls: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
     name: ClassVar[str] = "a linear layer"
-    differentiable: ClassVar[bool] = True
 
     def factors(
         self, product: str, left: Tensor, right: Tensor, shape: torch.Size

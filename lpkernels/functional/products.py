@@ -88,7 +88,6 @@ class ProductGeometry:
     two_activations: ClassVar[bool] = True
     matmuls: ClassVar[bool] = True
     name: ClassVar[str] = "a product of two activations"
-    differentiable: ClassVar[bool] = True
 
     @property
     def rounds(self) -> bool:

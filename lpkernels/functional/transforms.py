@@ -121,9 +121,6 @@ class Context:
 def formula_of(ctx: Any) -> str | None:
     """Where the derivative of a backward pass is written (`recording.first_order`); None: it has
     none."""
-    geometry = getattr(ctx, "geometry", None)
-    if geometry is not None and not geometry.differentiable:
-        return None
     return getattr(ctx._forward_cls, "differentiable", None)
 
 
