@@ -135,6 +135,15 @@ def test_any_rounding(times: int, adapter: Any, device: str, ways: Any) -> None:
     check()
 
 
+@pytest.mark.parametrize("name", ["fixed6_f2", "ufixed6_f2"])
+def test_every_value_of_fixed_point_has_its_code(name: str, adapter: Any, device: str, ways: Any):
+    fmt = parse_format(name)
+    lowest = -32 if fmt.signed else 0
+    values = (torch.arange(64) + lowest) / 4
+    for _ in ways:
+        assert_codes_or_refused(adapter, values, fmt, device)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7", "fixed8_f4_wrap"]
