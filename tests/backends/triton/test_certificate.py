@@ -92,7 +92,7 @@ def test_bounds_are_those_of_the_module(name: str, device: str) -> None:
         pytest.skip(reason)
     acc, source = accumulator(name), np.random.default_rng(len(name))
     ends = of_module(acc, 24, np.array([[1, 0, 1]] * 2))
-    pairs = set()
+    outcomes = set()
     for tier in [tier for tier in tiers.tiers(acc.to_ints()) if tier in DIGITS]:
         for middle in (0, ends["overflow"] - 4, ends["place"] + 6, ends["place"] + 30):
             pairs = drawn(source, middle)
@@ -100,8 +100,8 @@ def test_bounds_are_those_of_the_module(name: str, device: str) -> None:
             assert found.overflow == ends["overflow"]
             for n in range(PAIRS):
                 holds = compare(acc, tier, pairs[:, n], bool(found.holds[n]), found.limits[n])
-                pairs.add((tier, holds))
-    assert len({holds for _, holds in pairs}) == 2
+                outcomes.add((tier, holds))
+    assert len({holds for _, holds in outcomes}) == 2
 
 
 def compare(acc: Accumulator, tier: int, pair: np.ndarray, holds: bool, limit: int) -> bool:
