@@ -205,8 +205,8 @@ def options_of(roundings: Roundings, finishes: bool = False) -> dict[str, int]:
 
 class Waiting(NamedTuple):
     """The chunks from begin to end of every sum; their sums wait in memory. final: whether no other
-    chunks follow. values: the sums, in the tiles of `TileTiers` for one chunk, those of the next
-    chunk ``step`` further on. None: nothing waits."""
+    chunks follow. values: the sums, in the tiles of `TileTiers`, one chunk behind the other; None:
+    nothing waits. step: from the sums of a chunk to the sums of the next chunk."""
 
     begin: int = 0
     end: int = 0
